@@ -1,16 +1,17 @@
-"""Compiles the modules of the hot path ahead of time, where there is a C compiler.
+"""Compile the modules on the scheduler's hot path ahead of time, if there is a C compiler.
 
-    python hatch_build.py        in this checkout, beside their sources (`make compile`)
+    python hatch_build.py        compile in this checkout, next to the sources (`make compile`)
 
-`APPORTION_COMPILED` names a folder that keeps compiled modules for other checkouts.
-`APPORTION_OPTIMIZATION` replaces `-O2`: tests build their image with `-O0`. A
-release uses neither.
+`APPORTION_COMPILED` names a folder that caches compiled modules for other checkouts.
+`APPORTION_OPTIMIZATION` replaces `-O2`: tests build their image with `-O0`. A release sets neither
+variable.
 
-Cython translates them as they stand: the Python is the source and says what happens, and where
-nothing was compiled it is what runs (docs/contribute/adr/0011). The wheel carries both.
+Cython translates the Python sources. Where nothing was compiled, Python runs the sources themselves
+(docs/contribute/adr/0011). The wheel contains sources and compiled modules.
 
-Invariant: a compiled module answers as its source does. One that is older than its source is run by
-no service and no test (`apportion.runtime.process.compilation`)."""
+Invariant: a compiled module returns the same results as its source. Services and tests refuse to
+run a compiled module that is older than its source (`apportion.runtime.process.compilation`).
+"""
 
 import ast
 import hashlib
@@ -76,11 +77,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.queueing.waiting": ("Waiting",),
     "apportion.core.placement.waking": ("Unschedulable", "Waking"),
 }
-"""What is compiled, each with those of its classes whose attributes stand in fixed places: they may
-not be given others, and their methods not be replaced.
+"""The compiled modules, each with its classes that become C structures. Such a class cannot get new
+attributes, and its methods cannot be replaced.
 """
 KEPT = os.environ.get("APPORTION_COMPILED", "")
-"""A folder of compiled modules, each named by the digest of all that decides what it contains."""
+"""The cache folder of compiled modules. A file's name is a digest of everything it depends on."""
 KEPT_S = 30 * 24 * 3600
 OPTIMIZATION = os.environ.get("APPORTION_OPTIMIZATION") or "-O2"
 """An option of the C compiler. `-O0` takes a fifth of the time of `-O2`."""
@@ -92,13 +93,13 @@ On Debian and Ubuntu: apt install gcc python3-dev"""
 
 
 def source_of(module: str) -> Path:
-    """Where a module of ours is, below the folder of sources."""
+    """Return the source file of one of our modules, relative to `services`."""
     path = Path(*module.split("."))
     return path / "__init__.py" if (SOURCES / path).is_dir() else path.with_suffix(".py")
 
 
 def missing() -> str:
-    """What is missing to compile, or nothing."""
+    """Return the name of the missing build tool, or "" if modules can be compiled."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return f"no C compiler ({compiler})"
@@ -108,10 +109,12 @@ def missing() -> str:
 
 
 def compile_all() -> dict[Path, Path]:
-    """The compiled modules in the scratch folder, by where they belong below that of sources.
+    """Compile the modules. Return each compiled file by its target path relative to `services`.
 
-    Only what changed since the last time is compiled again; all of it where a declaration did, for
-    Cython does not follow every way in which one module knows the attributes of another."""
+    Only changed modules are compiled again. If a declaration changed, all modules are, because
+    Cython does not track every dependency of a module on the attributes of another module's
+    classes.
+    """
     from Cython.Build import cythonize  # noqa: PLC0415
     from Cython.Compiler import Options  # noqa: PLC0415
     from setuptools import Distribution, Extension  # noqa: PLC0415
@@ -155,7 +158,7 @@ def compile_all() -> dict[Path, Path]:
 
 
 def _kept() -> dict[str, Path]:
-    """Each module's file in the folder. Its name is a digest of text, declarations and tools."""
+    """Return each module's file in the cache. The file's name is a digest of sources and tools."""
     from Cython import __version__ as cython  # noqa: PLC0415
 
     compiler = (sysconfig.get_config_var("CC") or "cc").split()
@@ -175,7 +178,10 @@ def _kept() -> dict[str, Path]:
 
 
 def _exchange(kept: dict[str, Path], made: dict[Path, Path]) -> dict[Path, Path]:
-    """Keep what was made, and return the others by their places. Drop files unused for a month."""
+    """Cache newly compiled modules, and return the cached ones that were not compiled now.
+
+    Files that were unused for a month are deleted from the cache.
+    """
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     found = {}
     for module, file in kept.items():
@@ -199,7 +205,8 @@ def _full_name(module: str) -> str:
 
 
 def _copy(source: Path, types: Iterable[str]) -> bool:
-    """The source into the scratch folder, and its declarations; whether these are others now."""
+    """Copy a source and its declarations to the scratch folder. Return True if declarations
+    changed."""
     target = SCRATCH / source
     target.parent.mkdir(parents=True, exist_ok=True)
     for folder in target.relative_to(SCRATCH).parents[:-1]:
@@ -211,7 +218,7 @@ def _copy(source: Path, types: Iterable[str]) -> bool:
 
 
 def _write(file: Path, text: str) -> bool:
-    """Leave it alone where it says this already, for what did not change is not compiled again."""
+    """Write the file only if its text changes, so that unchanged modules are not compiled again."""
     changed = not file.exists() or file.read_text() != text
     if changed:
         file.write_text(text)
@@ -228,16 +235,18 @@ NUMBERS = {
     "UInt16s": "unsigned short[::1]",
     "UInt8s": "unsigned char[::1]",
 }
-"""Aliases of `int` and `memoryview` in `placement.index.packed` that say what C needs to know."""
+"""Aliases of `int` and `memoryview` in `placement.index.packed`, with their C types."""
 DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, ast.FunctionDef)
-"""What a function must not hold to be called without Python's protocol."""
+"""Nodes that a function must not contain if C is to call it directly."""
 
 
 def declared(source: str, types: Iterable[str]) -> Iterable[str]:
-    """Yield the declarations of a module for Cython: functions, and classes with attributes.
+    """Yield a module's declarations for Cython: its functions, and its classes with their
+    attributes.
 
-    All come from the source: Cython trusts an annotation that names one of the listed classes, and
-    for an attribute also one that names a container."""
+    All types come from annotations. Cython trusts an annotation that names a class in `types`; for
+    an attribute, it also trusts one that names a container.
+    """
     tree = ast.parse(source)
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:
@@ -257,7 +266,8 @@ def declared(source: str, types: Iterable[str]) -> Iterable[str]:
 
 
 def _cimported(tree: ast.Module, node: ast.ImportFrom, known: dict[str, str]) -> Iterable[str]:
-    """What C can call or copy of what is imported; the names of types become `known`."""
+    """Yield `cimport` lines for imported names that C can call or copy. Add imported types to
+    `known`."""
     module = node.module or ""
     for name in (alias.name for alias in node.names):
         if name in MODULES.get(module, ()):
@@ -272,7 +282,7 @@ def _cimported(tree: ast.Module, node: ast.ImportFrom, known: dict[str, str]) ->
 
 @cache
 def _functions(module: str) -> frozenset[str]:
-    """What a listed module has that others can call directly."""
+    """Return the functions of a listed module that C code of other modules can call directly."""
     if module not in MODULES:
         return frozenset()
     body = ast.parse((SOURCES / source_of(module)).read_text()).body
@@ -282,10 +292,11 @@ def _functions(module: str) -> frozenset[str]:
 
 @cache
 def _expressions(module: str) -> dict[str, ast.FunctionDef]:
-    """The functions of a listed module from numbers to a number that go round and call nothing.
+    """Return a listed module's functions of numbers that contain neither loops nor calls.
 
-    Others have a copy of their own, so that C can write it out where it is called: a call from one
-    extension into another costs as much as three of these."""
+    Every module that imports such a function gets its own copy, which the C compiler can inline. A
+    call from one extension into another costs as much as three of these functions.
+    """
     if module not in MODULES:
         return {}
     tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))
@@ -299,7 +310,8 @@ def _expressions(module: str) -> dict[str, ast.FunctionDef]:
 
 
 def _with_copies(source: str) -> str:
-    """The source with copies of the expressions that it imports; no other line moves."""
+    """Return the source with copies of imported expressions appended. Other lines keep their
+    numbers."""
     lines, copies = source.splitlines(keepends=True), ""
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ImportFrom):
@@ -316,13 +328,13 @@ def _with_copies(source: str) -> str:
 
 
 def _of_numbers(function: ast.FunctionDef) -> bool:
-    """Whether it takes and gives numbers of C alone."""
+    """Return True if all arguments and the result are C numbers."""
     kinds = [each.annotation for each in function.args.args] + [function.returns]
     return all(isinstance(kind, ast.Name) and kind.id in NUMBERS for kind in kinds)
 
 
 def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool:
-    """Whether functions of this module are called, and nothing else is done with them."""
+    """Return True if this code uses these functions of `module` only by calling them."""
     called = [id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     uses = [
         node
@@ -336,7 +348,7 @@ def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool
 
 
 def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str]:
-    """How to call it directly, unless it is of a kind that only Python can call."""
+    """Yield the lines that declare the function for C, or nothing if only Python can call it."""
     given = function.args
     inside = (each for each in ast.walk(function) if each is not function)
     if (
@@ -368,14 +380,15 @@ def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str
 
 
 def translatable(source: str) -> str:
-    """The source as Cython takes it: what numbers are written out, and short arithmetic copied."""
+    """Return the source prepared for Cython: with constants and short arithmetic inlined."""
     return _with_copies(with_constants(source))
 
 
 def with_constants(source: str) -> str:
-    """The source with the constants that are `Final[Int64]` written out in functions.
+    """Return the source with each `Final[Int64]` constant in a function replaced by its value.
 
-    C computes with a number, and would have to ask Python for what a name stands for."""
+    C uses the number directly, but would have to look up the name in Python.
+    """
     tree = ast.parse(source)
     constants = {**_imported(tree), **_constants(source)}
     lines = source.encode().splitlines(keepends=True)
@@ -398,7 +411,7 @@ def with_constants(source: str) -> str:
 
 
 def _imported(tree: ast.Module) -> dict[str, int]:
-    """The constants of other modules of ours, by the names that they have here."""
+    """Return the constants that the module imports from our other modules, by their local names."""
     found: dict[str, int] = {}
     for node in tree.body:
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("apportion."):
@@ -416,7 +429,7 @@ def _imported(tree: ast.Module) -> dict[str, int]:
 
 @cache
 def _constants(source: str) -> dict[str, int]:
-    """The constants of a module that are `Final[Int64]`."""
+    """Return the `Final[Int64]` constants of a module, by name."""
     tree = ast.parse(source)
     found = _imported(tree)
     own: dict[str, int] = {}
@@ -434,7 +447,7 @@ def _is_constant(node: ast.AnnAssign) -> bool:
 
 
 def _whole_number(expression: ast.expr | None, known: dict[str, int]) -> int | None:
-    """What it comes to, if all that is in it are whole numbers and constants that are."""
+    """Return the value of an expression of whole numbers and known constants, else None."""
     match expression:
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             return value
@@ -460,7 +473,7 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _attributes(class_: ast.ClassDef, known: dict[str, str]) -> dict[str, str]:
-    """Every attribute that the methods of a class give themselves, with its type."""
+    """Return every attribute that a class's methods assign on `self`, with its Cython type."""
     found: dict[str, set[str]] = {}
     for method in class_.body:
         if isinstance(method, ast.FunctionDef):
@@ -476,7 +489,7 @@ def _attributes(class_: ast.ClassDef, known: dict[str, str]) -> dict[str, str]:
 def _stores(
     method: ast.FunctionDef, arguments: dict[str, ast.expr | None], known: dict[str, str]
 ) -> Iterable[tuple[ast.expr, str]]:
-    """What the method assigns to, with the type of what is assigned where that can be told."""
+    """Yield each target that the method assigns to, with the value's Cython type if it is known."""
     for node in ast.walk(method):
         match node:
             case ast.AnnAssign(target=target, annotation=annotation):
@@ -493,7 +506,7 @@ def _stores(
 
 
 def _type(annotation: ast.expr | None, known: dict[str, str]) -> str:
-    """What Cython calls the type that an annotation names, or `object`."""
+    """Return Cython's name of the annotated type, or `object`."""
     match annotation:
         case ast.Name(id=name):
             return known.get(name, "object")
@@ -505,7 +518,7 @@ def _type(annotation: ast.expr | None, known: dict[str, str]) -> str:
 
 
 def _own_names(target: ast.expr) -> Iterable[str]:
-    """The attributes of the object itself that an assignment gives values."""
+    """Yield the names of the attributes of `self` that an assignment sets."""
     for node in ast.walk(target):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
@@ -513,10 +526,11 @@ def _own_names(target: ast.expr) -> Iterable[str]:
 
 
 class Compile(BuildHookInterface[Any]):
-    """The wheel gets the compiled modules, and is then one for this platform."""
+    """The build hook that adds compiled modules to the wheel and marks it as platform-specific."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling before it gathers the files of a wheel."""
+        """Compile the modules and add them to the wheel. hatchling calls this before it collects
+        files."""
         if version == "editable":
             return
         if tool := missing():
@@ -528,7 +542,7 @@ class Compile(BuildHookInterface[Any]):
 
 
 def main() -> None:
-    """Compile in place; without a compiler, take away what an earlier one made."""
+    """Compile in this checkout. Without a compiler, only delete previously compiled modules."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for earlier in SOURCES.rglob(f"*{suffix}"):  # of modules that have moved, too
         earlier.unlink()

@@ -1,9 +1,10 @@
 """Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
 By default Hypothesis draws different examples in every run and reports slow ones as failures, so an
-unrelated change could fail by chance or on a busy machine. Both are off here.
+unrelated change could fail by chance or on a busy machine. Both defaults are disabled here.
 `PROPERTIES_EFFORT=10` or `--hypothesis-profile=default` draws more, and therefore different,
-examples."""
+examples.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -28,25 +29,27 @@ FORKED = {"contracts", "e2e", "integration"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Select whether the test and its fixtures fork or execute their processes."""
+    """Select whether the test and its fixtures start processes as forks or by executing a
+    program."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 
 
 def pytest_configure() -> None:
-    """Have the processes of a killed session ended."""
+    """Arrange that processes left by a killed test session are ended."""
     leftovers.watch()
 
 
 def pytest_unconfigure() -> None:
-    """End the process that tests fork from, and the one that watches this session."""
+    """End the process that tests fork from, and the watchdog process of this session."""
     starts.end()
     leftovers.end()
 
 
 @pytest.fixture(autouse=True)
 def _logs_put_back() -> Iterator[None]:
-    """Restore logging, which a service or verb may have configured in this process."""
+    """Restore the logging configuration after each test, because a service or verb may have changed
+    it."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     before = structlog.get_config() if structlog.is_configured() else None
@@ -59,13 +62,13 @@ def _logs_put_back() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option `--write-golden`."""
+    """Add the option `--write-golden` to pytest."""
     parser.addoption("--write-golden", action="store_true", help="write golden files again")
 
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compare output with the golden file next to the test's module."""
+    """Provide a function that compares output with the golden file next to the test's module."""
     name = request.node.name
 
     def compare(texts: Mapping[str, str]) -> None:

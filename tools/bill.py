@@ -36,7 +36,7 @@ _NAMESPACE = uuid.UUID("6a1c5f0e-2f0b-5d55-9c0e-0d2f2a4b7c11")
 
 
 class Locked(NamedTuple):
-    """One package of a lock. An empty `marker` means that it is installed everywhere."""
+    """One package of a lock file. An empty `marker` means that it is installed everywhere."""
 
     name: str
     version: str
@@ -45,12 +45,13 @@ class Locked(NamedTuple):
 
     @property
     def purl(self) -> str:
-        """Return the package URL (purl)."""
+        """Return the package's URL in the purl format."""
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
 def locked(text: str) -> list[Locked]:
-    """Return the packages of a lock, in its order. Raises ValueError for a line without a hash."""
+    """Return the packages of a lock file, in its order. Raises ValueError for a line without a
+    hash."""
     found = []
     for block in re.split(r"\n(?=\S)", text.strip()):
         line, hashes = _LINE.match(block), tuple(_HASH.findall(block))
@@ -62,7 +63,7 @@ def locked(text: str) -> list[Locked]:
 
 
 def canonical(name: str) -> str:
-    """Return the normal form of a project's name (PEP 503)."""
+    """Return the normalized project name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -86,7 +87,7 @@ def debian(image: str) -> list[dict[str, Any]]:
 
 
 def bill(image: str | None = None) -> dict[str, Any]:
-    """Return the whole document. Raises ClickException if `image` cannot be read."""
+    """Return the bill of materials. Raises ClickException if `image` cannot be read."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     packages = locked(LOCK.read_text("utf-8"))
     ours = f"pkg:pypi/{project['name']}@{project['version']}"
@@ -148,7 +149,7 @@ def _image(name: str, digest: str) -> dict[str, Any]:
 
 
 def _said(each: Locked) -> metadata.PackageMetadata | None:
-    """Return the installed metadata of the package; None if that version is not installed."""
+    """Return the installed metadata of the package, or None if that version is not installed."""
     try:
         found = metadata.distribution(each.name)
     except metadata.PackageNotFoundError:

@@ -33,7 +33,8 @@ MANY = 0.3
 
 
 def changed_since(base: str) -> set[str]:
-    """Return paths that differ from the branch point at `base`, also deleted and untracked."""
+    """Return the paths that differ from the branch point at `base`, including deleted and untracked
+    files."""
 
     def git(*words: str) -> str:
         command = ["git", *words]
@@ -69,7 +70,7 @@ def chosen(
 def _users_of(
     path: str, users: Mapping[str, set[str]], starters: set[str], sources: Mapping[str, str]
 ) -> set[str]:
-    """Return the files that depend on `path` directly."""
+    """Return the files that depend on the file at `path` directly."""
     if not path.endswith(".py"):
         name = PurePath(path).name
         return {user for user, source in sources.items() if name in source}
@@ -100,7 +101,7 @@ def _modules(path: str) -> Iterator[str]:
 
 
 def _imported(path: str, source: str) -> Iterator[str]:
-    """Return every module that a file may import; an imported name may be a module too."""
+    """Yield every module that a file may import; any imported name may be a module."""
     folders = PurePath(next(_modules(path)).replace(".", "/"))
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
@@ -115,7 +116,7 @@ def _imported(path: str, source: str) -> Iterator[str]:
 
 
 def summary(count: int, of: int) -> str:
-    """Return how many of the test files are chosen, and a shorter command if they are most of
+    """Return how many test files are chosen, and suggest a shorter command if they are most of
     them."""
     said = f"{count:,} of {of:,} test files import what changed, directly or indirectly"
     if count < of * MANY:
@@ -127,7 +128,8 @@ def summary(count: int, of: int) -> str:
 
 
 def main() -> None:
-    """List the files, or replace this process by pytest."""
+    """Run the chosen tests by replacing this process with pytest, or with --list print their
+    files."""
     parser = argparse.ArgumentParser(prog="python -m tools.changed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("base", nargs="?", default="main", help="what the change is made to")

@@ -20,7 +20,7 @@ IMPERATIVE = re.compile(r"Alias|Bias|Bring|Embed|Ping|Shed|String")
 
 
 def faults(message: str) -> Iterator[str]:
-    """Yield the rules that a message breaks. Comment lines are ignored."""
+    """Yield a message for each rule that a commit message breaks. Comment lines are ignored."""
     lines = [line for line in message.splitlines() if not line.startswith("#")]
     subject = lines[0] if lines else ""
     if BY_GIT.match(subject):

@@ -27,9 +27,9 @@ _NAME = re.compile(r"test_([A-Z][0-9]+)_")
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One promise.
+    """One promise of compatibility with another system, and how it is tested.
 
-    `real` is the command that checks it against a real system if the tests use a fake."""
+    `real` is a command that tests it against a real system, if the tests use a fake."""
 
     id: str
     text: str
@@ -59,7 +59,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shown(NamedTuple):
-    """A test and its docstring."""
+    """A test that proves a row, with its docstring."""
 
     path: str
     name: str
@@ -67,12 +67,12 @@ class Shown(NamedTuple):
 
 
 def table() -> Table:
-    """Read the rows from the file."""
+    """Read the systems, rows and differences from the TOML file."""
     return msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), Table)
 
 
 def by_row(folder: Path) -> dict[str, list[Shown]]:
-    """Return the tests of each row, ordered by path and then by position in the file."""
+    """Return the tests of each row, by row id, ordered by path and then by position in the file."""
     found: dict[str, list[Shown]] = defaultdict(list)
     for path in sorted(folder.rglob("test_*.py")):
         for shown in _named(path):
@@ -90,7 +90,7 @@ def _named(path: Path) -> Iterator[Shown]:
 
 
 def problems(rows: Table, shown: Mapping[str, list[Shown]]) -> list[str]:
-    """Return the rows without a test, and the tests whose row does not exist."""
+    """Return a message for each row without a test, and for each test whose row does not exist."""
     known = [row.id for system in rows.system for row in system.rows]
     lines = [f"{each}: has no test named test_{each}_..." for each in known if each not in shown]
     for each in sorted(set(shown) - set(known) - {row.id for row in rows.difference}):
@@ -99,7 +99,7 @@ def problems(rows: Table, shown: Mapping[str, list[Shown]]) -> list[str]:
 
 
 def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
-    """Return the text of the page."""
+    """Return the text of docs/reference/compatibility.md."""
     every = [row for system in rows.system for row in system.rows]
     lines = [
         "# Compatibility",
@@ -126,7 +126,7 @@ def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
 
 
 def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]:
-    """Return the last section; empty if there are no differences."""
+    """Yield the lines of the last section, or nothing if there are no differences."""
     if not rows.difference:
         return
     yield from (
@@ -158,7 +158,7 @@ def _cell(says: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the page. Returns exit status 1 if there is a problem."""
+    """Write or check the page. Return exit status 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
     options = parser.parse_args(arguments)

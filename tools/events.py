@@ -52,10 +52,9 @@ def meaning(row: EventType) -> str:
 
 
 def event_schema(row: EventType, version: int = 0) -> dict[str, Any]:
-    """Return the JSON Schema of a whole event:
+    """Return the JSON Schema of an event: the CloudEvents envelope with the payload as its data.
 
-    the CloudEvents envelope with the payload as its data.
-    It describes the newest version unless `version` names another one."""
+    The schema describes the newest version unless `version` names another one."""
     version = version or row.version
     (data,), definitions = msgspec.json.schema_components(
         [row.payload_of(version)], ref_template="#/$defs/{name}"
@@ -92,9 +91,9 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(schema: object) -> str:
-    """Return a hash of what must not change under one version:
+    """Return a hash of everything that must not change under one version.
 
-    the whole schema except descriptions."""
+    This is the whole schema except its descriptions."""
     text = json.dumps(_without_words(schema), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -114,7 +113,8 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """Return the events whose schema changed under a locked version, or that lost a version."""
+    """Return a message for each event whose schema changed under a locked version, or that lost
+    one."""
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})
@@ -136,7 +136,7 @@ def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
 
 
 def relocked(rows: Iterable[EventType], lock: Lock) -> Lock:
-    """Return the lock with today's versions. A released version is never dropped."""
+    """Return the lock with the current versions added. A released version is never dropped."""
     merged = {name: dict(versions) for name, versions in lock.items()}
     for row in rows:
         known = merged.get(row.name, {})
@@ -250,7 +250,7 @@ def files(rows: Iterable[EventType], lock: Lock) -> dict[str, str]:
 
 
 def differing(made: Mapping[str, str], root: Path = ROOT) -> list[str]:
-    """Return what is missing, different or left over in the repository, one line each."""
+    """Return a line for each file in the repository that is missing, different or left over."""
     there = [path for path in made if (root / path).is_file()]
     lines = [f"{path}: is missing" for path in made if path not in there]
     lines += [
@@ -265,7 +265,7 @@ def differing(made: Mapping[str, str], root: Path = ROOT) -> list[str]:
 
 
 def read_lock(root: Path = ROOT) -> Lock:
-    """Read the committed lock. Empty if there is none yet."""
+    """Read the committed lock, which is empty if it does not exist yet."""
     path = root / LOCK
     return msgspec.json.decode(path.read_bytes(), type=Lock) if path.is_file() else {}
 
@@ -275,7 +275,7 @@ def _json(value: object) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the files. Returns exit status 1 if there is a problem."""
+    """Write or check the files. Return exit status 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
     parser.add_argument(

@@ -1,12 +1,12 @@
-"""Measure the code base: the figures of issue 33, each with its limit.
+"""Measure the code base by a table of figures, each with its limit.
 
     python -m tools.house                    the table
     python -m tools.house --list circles     also the places that one figure counts
     python -m tools.house --root ../before   another checkout
 
-The docstring of each figure's function says how it is counted. tests/tidy enforces the structural
-figures: a change may not raise one above its limit, or above what is owed. The others help to
-decide what to simplify next."""
+The docstring of each figure's function defines what it counts. tests/tidy enforces the structural
+figures: a change may not raise one above its limit plus its allowance. The others help to decide
+what to simplify next."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ BOUNDARIES = ("main", "port", "plugin")
 
 
 class House:
-    """One checkout, read once."""
+    """The source files of one checkout, each read once."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
 
     @cached_property
     def files(self) -> list[str]:
-        """The hand-written files that we ship: Python, JavaScript, CSS and HTML."""
+        """Return the hand-written files that we ship: Python, JavaScript, CSS and HTML."""
         found = (path for top in SHIPPED for path in (self.root / top).rglob("*"))
         return sorted(
             path.relative_to(self.root).as_posix()
@@ -53,17 +53,18 @@ class House:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Path to source of every Python file that we ship."""
+        """Return the source of every Python file that we ship, by path."""
         return {path: self.read(path) for path in self.files if path.endswith(".py")}
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Dotted name to path of every module that we ship."""
+        """Return the path of every module that we ship, by dotted name."""
         return {dotted(path): path for path in self.sources}
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Return, for each of our modules, its imports of our modules, also inside functions."""
+        """Return which of our modules each of our modules imports, including imports in
+        functions."""
         return {
             name: set(imported(parsed(self.sources[path]), self.modules)) - {name}
             for name, path in self.modules.items()
@@ -71,17 +72,17 @@ class House:
 
     @cached_property
     def tests(self) -> dict[str, str]:
-        """Path to source of every Python file of the tests."""
+        """Return the source of every Python file of the tests, by path."""
         found = (self.root / "tests").rglob("*.py")
         return {path.relative_to(self.root).as_posix(): path.read_text("utf-8") for path in found}
 
     def read(self, path: str) -> str:
-        """The text of a file."""
+        """Return the text of a file of the checkout."""
         return (self.root / path).read_text("utf-8")
 
 
 def dotted(path: str) -> str:
-    """Return the module name under which a file is imported."""
+    """Return the dotted name under which Python imports a file."""
     return ".".join(Path(path).with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
@@ -167,7 +168,8 @@ def circles(house: House) -> list[str]:
 
 
 def _components(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
-    """The strongly connected components (Tarjan), without recursion."""
+    """Yield the strongly connected components of a graph (Tarjan's algorithm, without
+    recursion)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -258,9 +260,10 @@ def one_importer(house: House) -> list[str]:
 
 
 class Figure(NamedTuple):
-    """One row of the table. tests/tidy enforces the `structural` ones.
+    """One figure of the table, and its limit. tests/tidy enforces the `structural` figures.
 
-    `owed` is how far the figure may still be over its limit. It may only fall."""
+    `owed` is the allowance: how far the figure may still be above its limit. It may only be
+    lowered."""
 
     name: str
     places: Callable[[House], list[str]]
@@ -269,7 +272,8 @@ class Figure(NamedTuple):
     owed: int = 0
 
     def excess(self, count: int) -> str:
-        """Return by how much the limit is passed, and whether a change may leave it so."""
+        """Return by how much `count` exceeds the limit, and whether that is allowed; "" if it does
+        not."""
         over = count - self.limit
         if over <= 0:
             return ""
@@ -309,7 +313,7 @@ def table(house: House) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or the places of one figure."""
+    """Print the table, or with --list the places that one figure counts."""
     by_name = {figure.name: figure for figure in FIGURES}
     parser = argparse.ArgumentParser(prog="python -m tools.house")
     parser.add_argument("--list", choices=by_name, dest="listed", help="what one figure counts")

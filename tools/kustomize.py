@@ -37,7 +37,7 @@ GENERATED = "# Rendered from deploy/helm/apportion by tools/kustomize.py; do not
 
 
 def files() -> dict[Path, str]:
-    """Return everything that is rendered: path to text."""
+    """Return the text of every rendered file, by path."""
     documents: dict[str, list[str]] = {}
     for only, settings in ALONE.items():
         options = [word for name in settings for word in ("--set", f"{name}=true")]
@@ -54,13 +54,13 @@ def files() -> dict[Path, str]:
 
 
 def differing() -> list[Path]:
-    """Return the files that are missing from the tree or have another text there."""
+    """Return the files that are missing from the tree or differ there."""
     made = files()
     return [path for path, text in made.items() if not path.exists() or path.read_text() != text]
 
 
 def main() -> int:
-    """Write the files, or print what differs. Returns the exit status."""
+    """Write the files, or with --check print which differ. Return the exit status."""
     if "--check" in sys.argv[1:]:
         late = differing()
         for path in late:

@@ -34,7 +34,9 @@ CLOSING = re.compile(r"^(?:=+ )?\d+ \w+.* in [\d.]+s\b", re.MULTILINE)
 
 
 class Lane(NamedTuple):
-    """A group of checks: the tests under its paths, except those under a path of another lane."""
+    """A group of checks that runs in parallel with other groups.
+
+    It has the tests under its paths, except those under a path of another lane."""
 
     name: str
     paths: tuple[str, ...]
@@ -80,7 +82,7 @@ NIGHTLY = (SELDOM, INTERPRETED)
 
 
 class Ended(NamedTuple):
-    """The result of a lane."""
+    """The result of a lane: success, duration, output and CPU time."""
 
     name: str
     ok: bool
@@ -91,12 +93,12 @@ class Ended(NamedTuple):
 
 
 def environment(temporary: str) -> dict[str, str]:
-    """Return the environment of a lane: bytecode is cached, and temporary folders are its own.
+    """Return the environment of a lane, with cached bytecode and its own temporary folders.
 
-    Tests start hundreds of processes. Without cached bytecode, each compiles all that it imports
-    again, which is more than half of a service's start time. Two pytest runs that share a root for
-    temporary folders both delete the same old folders when they end, and one of them may fail on
-    it."""
+    Tests start hundreds of processes. Without cached bytecode, each process compiles all its
+    imports again, which is more than half of a service's start time. Two pytest runs that share a
+    root for temporary folders both delete its old folders at their end, and one of the runs may
+    fail on that."""
     kept = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTEST_DEBUG_TEMPROOT": temporary}
 
@@ -127,7 +129,7 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
 
 
 def run(lane: Lane) -> Ended:
-    """Run a lane to its end, or to its first command that fails."""
+    """Run all commands of a lane, or stop at the first command that fails. Return the result."""
     began_s = time.monotonic()
     output, ok, cpu_s = "", True, 0.0
     first = ["nice", f"-n{SLOW_DOWN}"] if lane.computes else []
@@ -166,7 +168,7 @@ def counts(ended: Ended) -> Counter[str]:
 
 
 def main() -> int:
-    """Return exit status 0 if every lane succeeded."""
+    """Run the requested lanes. Return exit status 0 if every lane succeeded."""
     every = {lane.name: lane for lane in (*LANES, *NIGHTLY)}
     parser = argparse.ArgumentParser(prog="python -m tools.lanes", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -189,7 +191,7 @@ def main() -> int:
 
 
 def report(ended: Sequence[Ended], took_s: float) -> int:
-    """Print each lane's time and the sum of their tests. Returns the exit status."""
+    """Print each lane's time and the sum of all tests. Return the exit status."""
     total: Counter[str] = Counter()
     echo("=== lanes")
     for each in ended:

@@ -16,7 +16,7 @@ HEAD = "    managedResources:\n"
 
 
 def told(text: str) -> str:
-    """Return the configuration with the current list, which is the last thing in the file."""
+    """Return the configuration with the current list, which must be at the end of the file."""
     kept, head, _ = text.partition(HEAD)
     names = sorted(claimed(DialectConfig()))
     lines = (f"      - {{name: {name}, ignoredByScheduler: true}}\n" for name in names)

@@ -67,7 +67,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 class Mutant(NamedTuple):
-    """One place of a file, and the code that replaces it."""
+    """A change of one place in a file: the place, and the code that replaces it."""
 
     path: str
     line: int
@@ -77,18 +77,18 @@ class Mutant(NamedTuple):
     end: int
 
     def told(self) -> str:
-        """Return the position and the change in one line."""
+        """Return the position and the change on one line."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
 
     def source(self) -> str:
-        """Return the text of the whole file with the change."""
+        """Return the text of the whole file after the change."""
         text = (ROOT / self.path).read_bytes()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
 
 def changes(node: ast.AST) -> Iterator[str]:
-    """Yield replacements for a node. A statement can also be removed."""
+    """Yield replacements for a node. For a statement, one of them removes it."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
             yield ast.unparse(ast.Compare(left, [SWAPS[type(op)]()], others))  # type: ignore[list-item]
@@ -114,7 +114,7 @@ def changes(node: ast.AST) -> Iterator[str]:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a file, in source order."""
+    """Yield every possible mutant of a file, in source order."""
     text = path.read_bytes()
     lines = [0]
     for line in text.splitlines(keepends=True):
@@ -129,7 +129,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Return the code that runs in functions, except logs and metrics."""
+    """Yield the code of functions that runs, except logs and metrics."""
     for child in ast.iter_child_nodes(tree):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -169,7 +169,8 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def nearest(path: str) -> list[str]:
-    """Return tests named after this file or its folder, and tests that import it or its package."""
+    """Return the tests named after this file or its folder, and the tests that import it or its
+    package."""
     module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
     package, _, name = module.replace("/", ".").rpartition(".")
     called = {f"test_{name}.py", f"test_{package.rpartition('.')[2]}.py"}
@@ -193,7 +194,7 @@ def nearest(path: str) -> list[str]:
 
 
 class Called(msgspec.Struct):
-    """One test: its duration, and the line of each function that it called, by file."""
+    """What one test does: its duration, and the line of each function that it calls, by file."""
 
     seconds: float
     functions: dict[str, list[int]]
@@ -201,7 +202,7 @@ class Called(msgspec.Struct):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Record what a test calls, with its fixtures, when this module is loaded as a plugin."""
+    """Record what each test and its fixtures call, while pytest has this module as a plugin."""
     profile, began_s = cProfile.Profile(builtins=False), time.monotonic()
     profile.enable()
     try:
@@ -220,7 +221,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def recorded(copies: Sequence[Path]) -> dict[str, Called]:
-    """Run the fast tests once, a part in each copy, and return what each test calls."""
+    """Run the fast tests once, split over the copies, and return what each test calls."""
     files = sorted(
         test.relative_to(ROOT).as_posix()
         for folder in FAST
@@ -264,7 +265,7 @@ NEEDY = (
 
 
 def trial(mutant: Mutant, copy: Path, tests: Mapping[str, Called]) -> str:
-    """Return the test that catches the mutant, or ""."""
+    """Return the test that catches the mutant in this copy, or "" if no test does."""
     run = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
     steps = [callers(mutant, tests)[:CALLERS_MAX], nearest(mutant.path), [SIMULATION]]
     if OF_KUBERNETES.search(mutant.path) and find_binaries()[0]:
@@ -309,7 +310,7 @@ def _caught(step: Sequence[str], copy: Path) -> str:
 
 
 def main() -> int:
-    """Return exit status 0 if nine of ten mutants are caught."""
+    """Run the trials. Return exit status 0 if nine of ten mutants are caught."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", type=int, default=40, help="how many")
@@ -330,7 +331,8 @@ def main() -> int:
 
 
 def tried(every: Sequence[Mutant], jobs: int) -> list[tuple[Mutant, str]]:
-    """Try every mutant and print a line as each ends. Returns each with the test that caught it."""
+    """Try every mutant and print a line as each trial ends. Return each mutant with the test that
+    caught it."""
     with tempfile.TemporaryDirectory(prefix="apportion-mutants-") as folder:
         free: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):

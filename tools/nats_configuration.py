@@ -24,7 +24,7 @@ TARGETS: dict[Path, tuple[User, ...]] = {
 
 
 def differing() -> list[Path]:
-    """Return the files whose text in the tree differs."""
+    """Return the generated files that differ in the tree."""
     return [
         path
         for path, users in TARGETS.items()
@@ -33,7 +33,7 @@ def differing() -> list[Path]:
 
 
 def main() -> int:
-    """Write the files, or print what differs. Returns the exit status."""
+    """Write the files, or with --check print which differ. Return the exit status."""
     if "--check" in sys.argv[1:]:
         late = differing()
         for path in late:

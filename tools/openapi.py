@@ -78,7 +78,7 @@ def document(endpoints: Iterable[Endpoint] = ENDPOINTS) -> dict[str, Any]:
 
 
 def page(endpoints: Iterable[Endpoint] = ENDPOINTS) -> str:
-    """Return the text of `docs/reference/api.md`: a row per endpoint, and one per parameter."""
+    """Return the text of `docs/reference/api.md`: a row per endpoint, and a row per parameter."""
     endpoints = tuple(endpoints)
     lines = [
         "# API reference",
@@ -112,7 +112,7 @@ def page(endpoints: Iterable[Endpoint] = ENDPOINTS) -> str:
 
 
 def _parameter_rows(endpoints: Iterable[Endpoint]) -> Iterator[str]:
-    """Return a row for each parameter; parameters that are the same everywhere share one row."""
+    """Yield a row for each parameter. Parameters that are equal everywhere share one row."""
     of: dict[tuple[str, str, str, str], list[str]] = {}
     for endpoint in endpoints:
         for name, schema in _parameters(endpoint.query).items():
@@ -175,7 +175,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _parameters(query: type[Query]) -> dict[str, dict[str, Any]]:
-    """Return the schema and description of each parameter; `null` is dropped from optional ones."""
+    """Return the schema and description of each parameter, without `null` for optional
+    parameters."""
     (_,), found = msgspec.json.schema_components([query])
     parameters = {}
     for name, declared in found[query.__name__]["properties"].items():

@@ -37,13 +37,14 @@ TOOLS: dict[str, tuple[str, ...]] = {
 
 
 def pinned() -> dict[str, str]:
-    """Return every image that we name, with its digest."""
+    """Return every image that our files pin, with its digest."""
     found = (PINNED.finditer((ROOT / name).read_text("utf-8")) for name in FILES)
     return {each["image"]: each["digest"] for every in found for each in every}
 
 
 def unpinned(text: str) -> Iterator[str]:
-    """Yield the images without a digest and the actions without a commit in a file."""
+    """Yield each image without a digest, and each action without a commit, that a file's text
+    names."""
     stages = set(_STAGE.findall(text))
     for found in _NAMED.finditer(text):
         image = _DEFAULT.sub(r"\1", found["image"].strip("\"'"))
@@ -60,7 +61,7 @@ def refreshed(text: str, digest_of: Callable[[str], str]) -> str:
 
 
 def digest_of(image: str) -> str:
-    """Return the digest of a tag, using the first tool that is installed.
+    """Return the current digest of a tag, using the first tool that is installed.
 
     Raises ClickException if there is no tool, or the registry does not answer with a digest."""
     tool = next((name for name in TOOLS if shutil.which(name)), None)

@@ -75,7 +75,7 @@ IDLE = "() => document.getElementById('main').ariaBusy === 'false'"
 
 
 class Reel:
-    """The frames so far, each below its scene's caption, and how long each is shown."""
+    """The recording so far: frames with captions, and how long each frame is shown."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -84,14 +84,14 @@ class Reel:
         self._durations_ms: list[int] = []
 
     def caption(self, text: str) -> None:
-        """Set the caption of the frames that follow."""
+        """Set the caption for the frames that follow."""
         page = self._browser.new_page(viewport={"width": SIZE[0], "height": CAPTION_HEIGHT})
         page.set_content(CAPTION.format(html.escape(text)))
         self._caption = _picture(page)
         page.close()
 
     def shoot(self, page: Page, duration_ms: int = STEP_MS) -> None:
-        """Add what the page shows now, for this long."""
+        """Add a frame with the current page, and show it for this long."""
         frame = Image.new("RGB", SIZE)
         frame.paste(self._caption, (0, 0))
         frame.paste(_picture(page), (0, CAPTION_HEIGHT))
@@ -99,7 +99,7 @@ class Reel:
         self._durations_ms.append(duration_ms)
 
     def save(self, path: Path) -> None:
-        """Write the frames as a lossless WebP animation that repeats."""
+        """Write the frames as a lossless WebP animation that repeats forever."""
         first, *others = self._frames
         first.save(path, save_all=True, append_images=others, duration=self._durations_ms, loop=0,
                    lossless=True, quality=90, method=4, minimize_size=True)  # fmt: skip
@@ -108,7 +108,8 @@ class Reel:
 
 
 class Terminal:
-    """A terminal as a page: commands appear as they are typed, then their real output."""
+    """A page that looks like a terminal: it shows a command as it is typed, and then its real
+    output."""
 
     def __init__(self, reel: Reel, page: Page, data: Path) -> None:
         self._reel = reel
@@ -118,7 +119,7 @@ class Terminal:
         self._font = base64.b64encode(FONT.read_bytes()).decode()
 
     def run(self, *words: str, hold_ms: int) -> None:
-        """Type this command, run it, and show its output for that long."""
+        """Type this command, run it, and show its output for `hold_ms`."""
         typed = shlex.join(["apportion", *words])
         for end in range(0, len(typed), 4):
             self._show(typed[:end], STEP_MS)
@@ -133,7 +134,8 @@ class Terminal:
         self._reel.shoot(self._page, duration_ms)
 
     def _output(self, *words: str) -> str:
-        """Return what the command prints in colour; `doctor` exits with 1 for a finding."""
+        """Run the command and return its coloured output. `doctor` may exit with 1, for a
+        finding."""
         environment = {"APPORTION_DATA": str(self._data), "COLUMNS": str(COLUMNS)}
         done = subprocess.run(
             [*APPORTION, *words], capture_output=True, text=True, check=False,
@@ -144,7 +146,7 @@ class Terminal:
 
 
 def _as_html(output: str) -> str:
-    """Return a command's output as HTML in the same colours."""
+    """Return a command's output as HTML with the same colours."""
     screen = Console(record=True, width=COLUMNS, file=io.StringIO())
     screen.print(Text.from_ansi(output), soft_wrap=True)
     return screen.export_html(inline_styles=True, code_format="{code}")
@@ -155,7 +157,7 @@ def _picture(page: Page) -> Image.Image:
 
 
 class Pointer:
-    """A visible pointer in the console, and its actions."""
+    """A visible mouse pointer in the console, with which the recording acts."""
 
     def __init__(self, reel: Reel, page: Page) -> None:
         self._reel = reel
@@ -165,7 +167,7 @@ class Pointer:
         page.mouse.move(*self._at)
 
     def to(self, x: float, y: float, *, steps: int = 8) -> None:
-        """Move the pointer there, in that many frames."""
+        """Move the pointer to this position within that many frames."""
         from_x, from_y = self._at
         for step in range(1, steps + 1):
             part = step / steps
@@ -175,13 +177,13 @@ class Pointer:
         self._at = (x, y)
 
     def over(self, target: Locator) -> None:
-        """Move the pointer to the lower right of an element, where it covers no text."""
+        """Move the pointer to the lower right of an element, where it hides no text."""
         box = target.bounding_box()
         assert box, f"{target} is not visible"
         self.to(box["x"] + box["width"] * 0.85, box["y"] + box["height"] * 0.7)
 
     def drag_back(self, slider: Locator, time_ms: float) -> None:
-        """Drag the time bar from now to a time in the past."""
+        """Drag the time bar from now back to this time."""
         box = slider.bounding_box()
         assert box, "there is no time bar"
         first, last = (float(slider.get_attribute(name) or 0) for name in ("min", "max"))
@@ -203,7 +205,7 @@ class Pointer:
 
 
 def in_the_terminal(reel: Reel, page: Page, up: Standalone) -> float:
-    """Record the failure and the doctor's finding; return the time just before the failure."""
+    """Record a GPU's failure and the doctor's finding. Return the time just before the failure."""
     assert up.data is not None
     devices = up.json("get", "devices", "--node", BROKEN_ON)["items"]
     device = max(devices, key=lambda each: len(each["holders"]))["device"]
@@ -217,7 +219,7 @@ def in_the_terminal(reel: Reel, page: Page, up: Standalone) -> float:
 
 
 def in_the_console(reel: Reel, page: Page, before_ms: float) -> None:
-    """Record the time bar and a what-if."""
+    """Record the use of the time bar and a what-if."""
     visit(page, "#/fleet")
     slider = page.get_by_role("slider", name="Time shown")
     expect(slider).to_be_visible()
@@ -244,7 +246,7 @@ def in_the_console(reel: Reel, page: Page, before_ms: float) -> None:
 
 
 def ask(reel: Reel, page: Page, pointer: Pointer, label: str, text: str) -> None:
-    """Type a part of the scenario, and wait for the answer."""
+    """Type one input of a what-if, and wait for the answer."""
     with page.expect_response("**/api/v1/plan*"):
         pointer.fill(page.get_by_label(label), text)
         reel.shoot(page)
@@ -253,7 +255,7 @@ def ask(reel: Reel, page: Page, pointer: Pointer, label: str, text: str) -> None
 
 
 def arguments() -> ArgumentParser:
-    """Return the parser of the options."""
+    """Return the parser of the command line."""
     parser = ArgumentParser("python -m tools.recording", description=__doc__.split("\n\n")[0])
     parser.add_argument("file", nargs="?", type=Path, default=FILE, metavar="FILE",
                         help="where the recording goes (docs/console/recording.webp)")  # fmt: skip
@@ -261,7 +263,7 @@ def arguments() -> ArgumentParser:
 
 
 def main() -> None:
-    """Start everything and make the recording."""
+    """Run `apportion up`, and make the recording."""
     file = arguments().parse_args().file.resolve()
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         Path("prices.toml").write_text(PRICES)

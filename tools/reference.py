@@ -3,9 +3,9 @@
     python -m tools.reference             write the pages
     python -m tools.reference --check     report what differs, write nothing
 
-The command line, API, console and services use the same objects: click commands, descriptors of
-refusal codes, metrics and the chart's values.
-Invariant: every row is made from code or from the chart; a page has no fact of its own."""
+The facts come from the objects that the programs themselves use: click commands, descriptors of
+refusal codes, metrics and the chart's values. Invariant: every row is made from code or from the
+chart; a page has no fact of its own."""
 
 import ast
 import importlib
@@ -38,7 +38,7 @@ Row = Sequence[str]
 
 # ---------------------------------------------------------------- Markdown
 def prose(text: str) -> str:
-    """Return text as one line of Markdown; only its code in backticks is markup."""
+    """Return text as one line of Markdown, in which only code in backticks is markup."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else _plain(part) for part in parts)
 
@@ -48,30 +48,30 @@ def _plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return text as a paragraph of Markdown, wrapped for readers of the source."""
+    """Return text as a Markdown paragraph, wrapped for readers of the source."""
     lines = textwrap.wrap(prose(text), 110, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines) + "\n\n" if lines else ""
 
 
 def code(text: str) -> str:
-    """Return text as code, or nothing for no text."""
+    """Return text as Markdown code, or "" for no text."""
     return f"`{text}`" if text else ""
 
 
 def stacked(*lines: str) -> str:
-    """Return a cell of several lines, without empty ones."""
+    """Return a table cell of several lines, without empty lines."""
     return "<br>".join(line for line in lines if line)
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Return a table, or nothing without rows; `|` in a cell is escaped."""
+    """Return a Markdown table, or "" without rows. `|` in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     made = (" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines)
     return "".join(f"| {line} |\n" for line in made) + "\n" if len(lines) > 2 else ""
 
 
 def page(title: str, intro: str, *parts: str) -> str:
-    """Return a page of a title, an introduction and its parts."""
+    """Return a page with a title, an introduction and these parts."""
     return f"# {title}\n\n{GENERATED}\n\n{intro.strip()}\n\n" + "".join(parts).rstrip() + "\n"
 
 
@@ -166,11 +166,11 @@ def _unit(cause: Cause[Any]) -> str:
 
 # ---------------------------------------------------------------- command line
 CONNECTION_TOPIC: Final = "apportion help connection"
-"""Its options are on the page of settings."""
+"""The help topic whose options are on the page of settings."""
 
 
 class Listed(NamedTuple):
-    """A command with its context, which has its full name."""
+    """A command of the command line with its click context, which has its full name."""
 
     command: click.Command
     context: click.Context
@@ -197,7 +197,7 @@ def commands(
 
 
 def cli() -> str:
-    """Return the page of all verbs."""
+    """Return the page of all verbs of the command line."""
     parts = []
     for section, verbs in SECTIONS.items():
         rows = ((f"[`{name}`]({_anchor(name)})", verb.help) for name, verb in verbs.items())
@@ -275,7 +275,7 @@ NO_VARIABLES: Final = {"APPORTION_BEGINNING", "APPORTION_SNAPSHOTS", "APPORTION_
 
 
 class Setting(NamedTuple):
-    """An option of a command line, and what else sets it."""
+    """An option of a command, with its flags, environment variable, default and meaning."""
 
     flags: str
     variable: str
@@ -284,7 +284,7 @@ class Setting(NamedTuple):
 
     @property
     def row(self) -> Row:
-        """Return the setting's row of a table."""
+        """Return the setting's row in the table of settings."""
         return stacked(code(self.flags), code(self.variable)), self.default, prose(self.meaning)
 
 
@@ -385,7 +385,7 @@ set, the option applies. A service with an invalid setting exits with code 78 an
 
 
 def _of_verbs() -> Iterator[Row]:
-    """Yield the environment variables of single verbs, which are not connection options."""
+    """Yield a row for each environment variable of a single verb, without connection options."""
     found: dict[str, tuple[list[str], str]] = {}
     for each in commands():
         own = [p for p in each.command.params if p not in CONNECTION]
@@ -408,7 +408,7 @@ OF_RUNTIME: Final = {"membership": "scheduler"}
 
 
 class Metric(NamedTuple):
-    """A metric that a service exports."""
+    """A metric that a service exports, with its type and description."""
 
     service: str
     name: str
@@ -429,7 +429,7 @@ def metrics() -> list[Metric]:
 
 
 def _called(path: Path, text: str) -> Iterator[Metric]:
-    """Yield the metrics that a module creates by a call."""
+    """Yield the metrics that a module creates by calling a constructor."""
     for call in ast.walk(ast.parse(text)):
         if not isinstance(call, ast.Call) or not call.args:
             continue
@@ -527,7 +527,7 @@ COMMON: Final = {
 
 
 class Value(NamedTuple):
-    """A value of the chart; `default` is empty for a group of values."""
+    """A value of the Helm chart; `default` is empty for a group of values."""
 
     path: str
     type: str
@@ -560,7 +560,7 @@ def _values(node: Any, schema: Mapping[str, Any], lines: list[str], prefix: str)
 
 
 def _first_on_line(key: Any, lines: list[str]) -> bool:
-    """Distinguish a key in block style from one inside `{...}`, which has no comment of its own."""
+    """Return True for a key in block style. A key inside `{...}` has no comment of its own."""
     return not lines[key.start_mark.line][: key.start_mark.column].strip()
 
 
@@ -595,12 +595,12 @@ def _value(value: Value) -> Row:
 
 
 def _linked(text: str) -> str:
-    """Make links of the paths of pages."""
+    """Return text in which the paths of pages are links."""
     return re.sub(r"docs/([\w/-]+\.md)", r"[\1](../\1)", text)
 
 
 def chart() -> str:
-    """Return the page of the chart's values."""
+    """Return the page of the Helm chart's values."""
     found = values()
     parts: list[str] = []
     rows: list[Row] = []
@@ -629,7 +629,7 @@ for `--values`. The chart refuses unknown values and values of a wrong type.
 
 # ---------------------------------------------------------------- files
 def files() -> dict[str, str]:
-    """Return the generated files: path to text."""
+    """Return the text of every generated file, by path."""
     return {
         f"{FOLDER}/{name}.md": text
         for name, text in (
@@ -644,7 +644,7 @@ def files() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the files, or print which differ."""
+    """Write the files, or with --check print which differ. Return the exit status."""
     differing = {
         path: text
         for path, text in files().items()

@@ -47,7 +47,7 @@ IMAGE: Final = "apportion.oci.tar"
 
 
 class Untrusted(Exception):
-    """The folder differs from what was signed; the message names the difference."""
+    """The error that the folder differs from what was signed; the message names the difference."""
 
 
 def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
@@ -126,9 +126,9 @@ def compared(statement: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def image_digest(archive: Path) -> str:
-    """Return the SHA-256 of the manifest in an OCI archive:
+    """Return the SHA-256 of the manifest in an OCI archive.
 
-    the digest that a registry would give it."""
+    A registry would give the image the same digest."""
     with tarfile.open(archive) as tar:
         index = tar.extractfile("index.json")
         manifests = json.loads(index.read())["manifests"] if index is not None else []

@@ -64,7 +64,7 @@ NAMES = (
 
 
 def manifests(seed: int) -> str:
-    """Return the manifests of one wave of pods."""
+    """Return the manifests of one wave of random pods."""
     chance = random.Random(seed)
     pods = []
     for model, cards, memory_mib, count, namespace, names in SHAPES:
@@ -79,7 +79,8 @@ def manifests(seed: int) -> str:
 
 
 def happen(up: Standalone) -> None:
-    """Fill the console: two waves of pods, a lost node, a cordoned node, some ended pods."""
+    """Create the cluster in the pictures: two waves of pods, a lost node, a cordoned node, ended
+    pods."""
     up.run("submit", "--wait", "-f", "-", stdin=manifests(1).encode())
     reason = ("--reason", "PSU replaced on Monday, ticket INF-2291")
     assert up.run("cordon", "h100-7", *reason).returncode == 0
@@ -112,7 +113,7 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
 
 
 def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Namespace) -> None:
-    """Take every requested page at each requested width and theme."""
+    """Take every requested picture, at each requested width and theme."""
     for theme in asked.theme or THEMES:
         for size in (each for each in (WIDE, NARROW) if each[0] in (asked.width or WIDTHS)):
             with opened(browser, base, size=size, theme=theme) as page:
@@ -127,7 +128,7 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
 
 
 def arguments() -> ArgumentParser:
-    """Parse the options. The default is every picture."""
+    """Parse the command line. By default, every picture is taken."""
     parser = ArgumentParser("python -m tools.screenshots", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
                         help="where the pictures go (docs/console)")  # fmt: skip
@@ -138,7 +139,7 @@ def arguments() -> ArgumentParser:
 
 
 def main() -> None:
-    """Start everything and take the pictures."""
+    """Run `apportion up`, and take the pictures."""
     asked = arguments().parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,12 +1,12 @@
-"""Keep the tables of docs/reference/security.md: identities, attacks and the reviewer's points.
+"""Write the tables of docs/reference/security.md: identities, attacks and the reviewer's points.
 
     python -m tools.security_page             write them
     python -m tools.security_page --check     report what differs, write nothing
 
-The text around them is written by hand. The permissions of an identity come from the table in
-`services/apportion/core/identity`; the rows are in tools/security_page.toml.
-Invariant: every role has its worst case, every attack has tests with its number in tests/security,
-and every test that a row names exists."""
+The text around the tables is written by hand. The permissions of an identity come from the table in
+`services/apportion/core/identity`; the rows are in tools/security_page.toml. Invariant: every role
+has its worst case, every attack has tests with its number in tests/security, and every test that a
+row names exists."""
 
 import argparse
 import ast
@@ -51,7 +51,7 @@ class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A point on a reviewer's checklist. `tests` are `path` or `path::function`."""
+    """A point on a reviewer's checklist. Each of its `tests` is `path` or `path::function`."""
 
     id: int
     asks: str
@@ -71,12 +71,12 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rows() -> Rows:
-    """Read the rows from the file."""
+    """Read the worst cases, attacks and points from the TOML file."""
     return msgspec.convert(tomllib.loads(ROWS.read_text("utf-8")), Rows)
 
 
 def problems(table: Rows, roles: Iterable[Role] = ROLES) -> Iterator[str]:
-    """Yield what is missing, and tests that do not exist."""
+    """Yield a message for each missing row, and for each row whose test does not exist."""
     known = [role.name for role in roles]
     if [each.role for each in table.worst] != known:
         yield f"worst: write one row for each of {', '.join(known)}, in this order"
@@ -105,7 +105,7 @@ def absent(tests: Iterable[str]) -> Iterator[str]:
 
 
 def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
-    """Return the page with current tables; its other text is kept."""
+    """Return the page with current tables. Its other text stays unchanged."""
     made = {
         "identities": _identities(table, roles),
         "attacks": _attacks(table),
@@ -171,7 +171,7 @@ def _link(test: str, labels: dict[str, str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the page. Returns exit status 1 if there is a problem."""
+    """Write or check the page. Return exit status 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
     options = parser.parse_args(arguments)

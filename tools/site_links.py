@@ -19,12 +19,13 @@ LINK = re.compile(
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: object) -> str:
-    """Return the page as the site needs it; mkdocs calls this."""
+    """Return the page as the site needs it. mkdocs calls this hook for every page."""
     return for_site(markdown, page.file.src_uri, config.repo_url or "")
 
 
 def for_site(markdown: str, page: str, repository: str = "") -> str:
-    """Return the Markdown of `page`, a path below `docs`, as the site needs it."""
+    """Return the Markdown of `page`, a path below `docs`, with links and code as the site needs
+    them."""
 
     def replaced(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link["to"]))

@@ -1,9 +1,9 @@
-"""Count what a reader has to visit to follow the parsing of one manifest.
+"""Count what a reader has to visit to follow how one manifest is parsed.
 
     python -m tools.trace_manifest                     all of examples/pods, the worst last
     python -m tools.trace_manifest hami.yaml        one, with the files in order of entry
 
-A file counts once it is entered and a function once it is called. A jump is a call from one file
+A file counts once it is entered, and a function once it is called. A jump is a call from one file
 into another. The traced code is that of `apportion submit -f`: from the file to pods, with every
 warning. Tables that a process builds once (the names of all dialects) are built before the count,
 because a reader does not step into them; `--cold` counts them too. `--pure` counts only
@@ -29,14 +29,14 @@ OURS = (str(ROOT / "services"), str(ROOT / "schemas"))
 
 @dataclass(slots=True)
 class Visits:
-    """What was entered, in order of entry; functions by file and qualified name."""
+    """The files and functions that were entered, in order of entry, and the number of jumps."""
 
     files: dict[str, None] = field(default_factory=dict)
     functions: dict[tuple[str, str], None] = field(default_factory=dict)
     jumps: int = 0
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
-        """Record one call. Comprehensions and lambdas belong to the function around them."""
+        """Count one call. Comprehensions and lambdas count as the function around them."""
         file, name = frame.f_code.co_filename, frame.f_code.co_qualname
         if event != "call" or not file.startswith(OURS) or name.endswith(">"):
             return
@@ -49,7 +49,7 @@ class Visits:
 
 
 def visits(work: Callable[[], object]) -> Visits:
-    """Return what is entered while `work` runs."""
+    """Run `work`, and return the files and functions that were entered."""
     found = Visits()
     sys.setprofile(found.profile)
     try:
@@ -60,7 +60,7 @@ def visits(work: Callable[[], object]) -> Visits:
 
 
 def reading(path: Path, *, pure: bool, cold: bool) -> Visits:
-    """Return what is entered while the manifest is read: the second time, unless `cold`."""
+    """Read the manifest, and return what was entered: in a second read, unless `cold`."""
 
     def documents() -> list[Document]:
         found = read_manifest_files([str(path)], BytesIO())

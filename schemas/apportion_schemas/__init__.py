@@ -1,8 +1,8 @@
-"""The events of the ledger, for anything that reads or audits it.
+"""Define the events of the ledger, for every program that reads or audits them.
 
-Each is a CloudEvents 1.0 JSON document on a NATS subject. This package needs only msgspec and the
-standard library, so that a reader need not install a scheduler. Invariant: `encode` writes back
-unchanged what `decode` accepts, and no event is skipped without an error."""
+Each event is a CloudEvents 1.0 JSON document on a NATS subject. This package needs only msgspec and
+the standard library, so a reader does not have to install a scheduler. Invariant: `decode` followed
+by `encode` leaves an event unchanged, and no event is skipped without an error."""
 
 from apportion_schemas.agreement import DifferenceFound as DifferenceFound
 from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt

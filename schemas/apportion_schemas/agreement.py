@@ -1,6 +1,6 @@
-"""Events about differences between cluster and ledger, and their repair.
+"""Events about differences between the cluster and the ledger, and about their repair.
 
-A healthy cluster has none, so their count shows whether the two agree."""
+A healthy cluster has no such events, so their number shows whether cluster and ledger agree."""
 
 from typing import Annotated, Literal
 
@@ -19,11 +19,11 @@ DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
 
 @event("adoption.{node}.{pod}", "watcher", born=3)
 class PodAdopted(Payload, frozen=True):
-    """A running pod without a placement of this ledger is adopted with its devices.
+    """A running pod without a placement in this ledger is adopted with its devices.
 
-    Another scheduler bound it, or an attempt that was voided, or the ledger was lost. `evidence`
-    names the annotation that lists the shares, `attempt` is the attempt in it (0: none). `pod` is
-    the uid, as in `submitted`. `running`: the shares were already handed out to its containers."""
+    Another scheduler bound the pod, or its placement was voided, or the ledger was lost. `evidence`
+    names the annotation that lists the shares, and `attempt` is the attempt in it (0: none). `pod`
+    is the uid, as in `submitted`. `running`: the pod's containers already have the shares."""
 
     pod: Name
     node: Name
@@ -38,9 +38,9 @@ class PodAdopted(Payload, frozen=True):
 class DifferenceFound(Payload, frozen=True):
     """A full comparison found a difference between the cluster and the ledger.
 
-    `ledger` and `cluster` describe the two sides. If it can be repaired, another event right after
-    this one does so. `pod` is the uid; if the difference is not about a pod, `name` is its
-    object."""
+    `ledger` and `cluster` describe the two sides. If the difference can be repaired, the next event
+    repairs it. `pod` is the uid; for a difference that is not about a pod, `name` names the object.
+    """
 
     kind: DifferenceKind
     name: Name
@@ -53,8 +53,7 @@ class DifferenceFound(Payload, frozen=True):
 class LedgerRebuilt(Payload, frozen=True):
     """A lost ledger is rebuilt from the annotations of `pods` bound pods.
 
-    Their PodAdopted events follow; `unread` counts the pods whose devices could not be
-    determined."""
+    The PodAdopted events of these pods follow. `unread` counts pods whose devices are unknown."""
 
     by: Name
     reason: Text

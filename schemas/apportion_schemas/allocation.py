@@ -1,8 +1,8 @@
-"""Results of placements in the API server and on nodes, and presence of agents.
+"""Events about binding, about allocation on nodes, and about the presence of agents.
 
-The binder reports bindings; a node's agent reports what containers were given, and whether they
-exceed it. Agents send heartbeats that are not stored; a scheduler records only that an agent fell
-silent or resumed. A refused report is recorded once an hour for each node and cause."""
+The binder reports bindings. A node's agent reports what containers were allocated, and whether they
+exceed it. Heartbeats of agents are not stored; a scheduler records only that an agent fell silent
+or resumed. A refused report is recorded once an hour for each node and cause."""
 
 from typing import Annotated, Literal
 
@@ -28,7 +28,7 @@ class PodBound(Payload, frozen=True):
 
 @event("binding.{node}", "binder")
 class BindFailed(Payload, frozen=True):
-    """Binding failed; if `final`, no retry can help and the placement must be voided."""
+    """Binding failed. If `final`, no retry can help and the placement must be voided."""
 
     pod: Name
     node: Name
@@ -39,7 +39,7 @@ class BindFailed(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class SharesAllocated(Payload, frozen=True):
-    """A pod's shares are in its containers; `devices` are the real device ids."""
+    """A pod's containers have their shares; `devices` are the ids of the physical devices."""
 
     pod: Name
     node: Name
@@ -49,7 +49,7 @@ class SharesAllocated(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class AllocationFailed(Payload, frozen=True):
-    """The node could not hand out the shares of a placement."""
+    """The node could not allocate the shares of a placement."""
 
     pod: Name
     node: Name
@@ -59,11 +59,11 @@ class AllocationFailed(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class ShareBreached(Payload, frozen=True):
-    """A container exceeds its share of a device, or did until its agent restored it.
+    """A container exceeds its share of a device, or did until its agent restored the limit.
 
-    `memory_mib` and `cores` are granted. `memory_found_mib` and `cores_found` are the limits in its
-    region if it was `raised`, else the memory in use by the driver's count. An agent reports each
-    code once an hour for each container and device."""
+    `memory_mib` and `cores` are granted. For the code `raised`, `memory_found_mib` and
+    `cores_found` are the limits found in its region; otherwise they are the memory in use that the
+    driver reports. An agent reports each code once an hour for each container and device."""
 
     pod: Name
     node: Name
@@ -79,7 +79,7 @@ class ShareBreached(Payload, frozen=True):
 
 @event("presence.{node}", "scheduler")
 class NodeSilent(Payload, frozen=True):
-    """A node's agent was silent for `grace_s` seconds: it hands out no shares."""
+    """A node's agent was silent for `grace_s` seconds, so the node allocates no shares."""
 
     node: Name
     grace_s: Annotated[int, Meta(ge=1, le=86_400)]
@@ -87,7 +87,7 @@ class NodeSilent(Payload, frozen=True):
 
 @event("presence.{node}", "scheduler")
 class NodeHeard(Payload, frozen=True):
-    """The agent of a node is heard again."""
+    """The agent of a node sends heartbeats again."""
 
     node: Name
 
@@ -96,7 +96,7 @@ class NodeHeard(Payload, frozen=True):
 class ReportRefused(Payload, frozen=True):
     """A report of this node's agent was not appended.
 
-    `cause` is the name of the reason, and `message` the first message about it."""
+    `cause` is the code of the reason, and `message` the first error message with that cause."""
 
     node: Name
     cause: Name

@@ -1,10 +1,9 @@
-"""Catalogue of events: subject, only writer and former versions of each.
+"""Catalogue of events: the subject, the only writer and the former versions of each event.
 
 The decorator `event` adds a row for its payload. Old events stay in the ledger, so a row has every
-version of its event. Invariants: an event type has one writer and one kind of subject, which no
-version changes; a version keeps its fields for ever. The JSON Schemas, `asyncapi.yaml` and the
-documentation's table are made from the rows; `apportion.core.identity.roles` has the
-permissions."""
+version of its event. Invariants: an event type has one writer and one kind of subject in all
+versions; a version keeps its fields for ever. The JSON Schemas, `asyncapi.yaml` and the
+documentation's table are made from the rows; permissions are in `apportion.core.identity.roles`."""
 
 import re
 from collections.abc import Callable
@@ -28,22 +27,22 @@ P = TypeVar("P", bound=type[Payload])
 
 
 class Older(NamedTuple):
-    """A former version of an event, and how to lift it to the next version.
+    """A former version of an event, and the function that lifts it to the next version.
 
     `payload` has the fields of that version, in a class of the event's name in a package `older`.
-    `lift` turns the JSON object of this version into that of the next, and may modify its argument.
-    It must accept everything that this version allowed, because a build that refuses what another
-    has applied would have another state."""
+    `lift` converts the JSON object of this version to the next version, and may modify its
+    argument. It must accept everything that this version allowed: a build that refuses an event
+    which another build has applied would have a different state."""
 
     payload: type[Payload]
     lift: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class EventType(NamedTuple):
-    """One row: the payload, its subject below `apportion.v1`, and its only writer.
+    """One type of event: its payload, its subject below `apportion.v1`, and its only writer.
 
-    `payload` is of the newest version, which is the one written. `older` are the versions from
-    `first` on. `subject` has fields of the payload in braces, which `subject_of` fills in."""
+    `payload` is the class of the newest version, which is the one written. `older` are the versions
+    from `first` on. `subject` has fields of the payload in braces, which `subject_of` fills in."""
 
     payload: type[Payload]
     subject: str
@@ -58,31 +57,30 @@ class EventType(NamedTuple):
 
     @property
     def appender(self) -> str:
-        """Return the role that appends the event: the writer, but an intake for agents.
+        """Return the role that appends the event: the writer, or the intake for an agent's event.
 
-        Agents may not write to the ledger: an intake judges what they report and appends it."""
+        Agents may not write to the ledger: an intake checks their reports and appends them."""
         return "intake" if self.writer == "agent" else self.writer
 
     @property
     def version(self) -> int:
-        """Return the version that this build writes; older versions are lifted to it."""
+        """Return the version that this build writes. Older versions are lifted to this version."""
         return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # hot: runs for each event
 
     @property
     def first(self) -> int:
-        """Return the version of the first release, or 1 for an event that came later.
+        """Return the version in the first release, or 1 for an event that was added later.
 
-        Earlier versions have some of the fields of `first` and no others, so they are decoded as
-        `first`."""
+        Earlier versions have only fields that `first` also has, so they are decoded as `first`."""
         return self.born or 1
 
     @property
     def born(self) -> int:
-        """Return the highest version that is legal on every ledger; 0 if none is."""
+        """Return the highest version that is legal on every ledger, or 0 if there is none."""
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:
-        """Return the payload class with which that version, from 1 to the newest, is decoded."""
+        """Return the payload class that decodes this version, from 1 to the newest."""
         at = max(version - self.first, 0)
         return self.older[at].payload if at < len(self.older) else self.payload
 
@@ -118,7 +116,7 @@ def event(
 ) -> Callable[[P], P]:
     """Declare a payload as an event with this subject and only writer.
 
-    `born` is its number in `BORN`: events added after the first release have 0."""
+    `born` is the event's version in `BORN`; an event added after the first release has 0."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))

@@ -1,4 +1,4 @@
-"""Facts from Kubernetes that decisions need, about nodes, gangs, queues and so on."""
+"""Facts from Kubernetes that decisions depend on: nodes, gangs, queues, quotas and so on."""
 
 from typing import Annotated, Literal
 
@@ -32,8 +32,8 @@ class Taint(Payload, frozen=True):
 class Neighbour(Payload, frozen=True):
     """A group of `count` identical pods that other schedulers bound to a node.
 
-    They have the same namespace, labels, host ports, disks, volume claims and required
-    anti-affinity, which all affect our pods. `terminating`: they are being deleted."""
+    The pods have the same namespace, labels, host ports, disks, volume claims and required
+    anti-affinity, which all affect our pods. `terminating`: the pods are being deleted."""
 
     namespace: Name
     labels: Labels = {}
@@ -47,12 +47,12 @@ class Neighbour(Payload, frozen=True):
 
 @event("cluster.node.{node}", "watcher", born=4)
 class NodeObserved(Payload, frozen=True):
-    """A node of the cluster, with its allocatable amounts less other schedulers' pods.
+    """A node of the cluster, with its allocatable amounts less the pods of other schedulers.
 
     Amounts are `status.allocatable`. `unhealthy_indexes` are the devices in the annotation
-    `volcano.sh/gpu-unhealthy-ids`. `unnamed_families` are device families of which none can be
-    offered, because other schedulers' pods use unknown devices of them. `version` is the API
-    server's revision of these facts, 0 without an API server; between two writers the higher
+    `volcano.sh/gpu-unhealthy-ids`. `unnamed_families` are device families that the node cannot
+    offer, because pods of other schedulers use unknown devices of them. `version` is the API
+    server's revision of these facts, or 0 without an API server; between two writers the higher
     version wins. `others` are the pods of other schedulers. `volume_limits` is the number of
     attachable volumes by CSI driver (`spec.drivers[].allocatable.count` of the CSINode)."""
 
@@ -81,9 +81,9 @@ class NodeGone(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupObserved(Payload, frozen=True):
-    """A gang: at least `min_available` pods are placed together, or none is.
+    """A gang: either at least `min_available` of its pods are placed together, or none.
 
-    That is Volcano's `minMember`."""
+    `min_available` is Volcano's `minMember`."""
 
     group: Name
     min_available: Natural
@@ -94,7 +94,7 @@ class PodGroupObserved(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupGone(Payload, frozen=True):
-    """A gang's declaration was deleted; the gang is forgotten if it has no pods."""
+    """A gang's declaration was deleted. A gang without pods is forgotten."""
 
     group: Name
 
@@ -103,9 +103,9 @@ class PodGroupGone(Payload, frozen=True):
 class QueueObserved(Payload, frozen=True):
     """A Volcano queue with its weight and limits.
 
-    In `capability`, CPU is in thousandths and memory in MiB; a resource that is not in it is
-    unlimited. `cards` is `volcano.sh/card.quota`, devices by model: if set, models that are not in
-    it are forbidden."""
+    In `capability`, CPU is in thousandths and memory in MiB; a resource that is missing there is
+    unlimited. `cards` is `volcano.sh/card.quota`, a device limit by model: if set, models that are
+    missing there are forbidden."""
 
     queue: Name
     weight: Natural = 1
@@ -116,9 +116,9 @@ class QueueObserved(Payload, frozen=True):
 
 @event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaObserved(Payload, frozen=True):
-    """A `ResourceQuota`, as far as it limits devices.
+    """A `ResourceQuota`, reduced to its limits on devices.
 
-    `hard` has the extended resources of `spec.hard` in whole units, under their names there, as in
+    `hard` has the extended resources of `spec.hard` in whole units, under the same names, such as
     `requests.nvidia.com/gpu` or `limits.nvidia.com/gpumem`. `version` is the API server's revision
     of these facts; between two writers the higher version wins."""
 
@@ -138,10 +138,10 @@ class QuotaGone(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetObserved(Payload, frozen=True):
-    """A `PodDisruptionBudget`: how many of its pods may be evicted now.
+    """A `PodDisruptionBudget`, with the number of its pods that may be evicted now.
 
     `allowed` is `status.disruptionsAllowed`. `selector` selects pods of the namespace; as in
-    kube-scheduler, an empty one selects none. `version` is as in QuotaObserved."""
+    kube-scheduler, an empty selector selects no pod. `version` is as in QuotaObserved."""
 
     namespace: Name
     budget: Name
@@ -170,10 +170,10 @@ VolumeClaimState = Literal[
 class VolumeClaimObserved(Payload, frozen=True):
     """A PersistentVolumeClaim that a pod mounts, with its actual or possible volumes.
 
-    `nodes` says where the volume is or could be: alternative terms as in `NodeConstraints`, empty
-    for anywhere. `single_pod`: only one pod may use it (`ReadWriteOncePod`). `driver` is the CSI
-    driver of the volume or of its future one, empty if unknown. `version` is as in
-    QuotaObserved."""
+    `nodes` restricts where the volume is or could be: alternative terms as in `NodeConstraints`,
+    empty for anywhere. `single_pod`: only one pod may use it (`ReadWriteOncePod`). `driver` is the
+    CSI driver of the existing or future volume, empty if unknown. `version` is as in QuotaObserved.
+    """
 
     namespace: Name
     claim: Name
@@ -186,7 +186,7 @@ class VolumeClaimObserved(Payload, frozen=True):
 
 @event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimGone(Payload, frozen=True):
-    """No pod mounts the claim any more."""
+    """No pod mounts the volume claim any more."""
 
     namespace: Name
     claim: Name
@@ -194,7 +194,7 @@ class VolumeClaimGone(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
-    """The labels of a namespace, without the one that is its name.
+    """The labels of a namespace, except the label that repeats its name.
 
     `version` is as in QuotaObserved."""
 
@@ -205,6 +205,6 @@ class NamespaceObserved(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceGone(Payload, frozen=True):
-    """A namespace was deleted, or has no label of its own any more."""
+    """A namespace was deleted, or lost its last label."""
 
     namespace: Name

@@ -1,4 +1,4 @@
-"""The configuration of a cluster: written by an operator, obeyed by every service.
+"""The configuration of a cluster: an operator writes it, and every service obeys it.
 
 The document is itself the event's payload, key by key, so that the ledger shows what was applied.
 The keys of `nvidia` and `nodeconfig` are those of the HAMi and Volcano device plugins. Invariant: a
@@ -42,7 +42,7 @@ OperatingMode = Literal["hami-core", "mig", "mps"]
 
 
 class MigCount(Payload, frozen=True):
-    """`count` instances of one MIG profile; `memory` is that of each, in MiB."""
+    """`count` instances of one MIG profile; `memory` is the size of one instance in MiB."""
 
     name: Annotated[str, Meta(min_length=1, max_length=32)]
     memory: Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -50,7 +50,7 @@ class MigCount(Payload, frozen=True):
 
 
 class MigGroup(Payload, frozen=True):
-    """MIG instances that a device may have at the same time."""
+    """A group of MIG instances that a device may have at the same time."""
 
     group: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]+$", max_length=32)]
     geometries: Annotated[tuple[MigCount, ...], Meta(min_length=1, max_length=8)]
@@ -64,7 +64,7 @@ class MigGeometries(Payload, frozen=True, rename="camel"):
 
 
 class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
-    """`nvidia`: resource names, defaults of requests, and how devices are offered."""
+    """The section `nvidia`: resource names, defaults of requests, and how devices are offered."""
 
     dialect: Literal["", "hami", "volcano-vgpu"] = ""
     resource_count_name: ResourceName | None = None
@@ -86,14 +86,14 @@ class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
 
 
 class FilterDevices(Payload, frozen=True):
-    """Devices of a node that are not offered."""
+    """Devices of a node that are not offered to pods."""
 
     uuid: Names = ()
     index: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
 
 
 class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("_", "")):
-    """`nodeconfig[]`: settings of one node; None leaves the cluster's setting."""
+    """An entry of `nodeconfig[]`: settings of one node; None leaves the cluster's setting."""
 
     name: Name
     operating_mode: OperatingMode | None = None
@@ -105,7 +105,7 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """`policy`: how nodes and devices are preferred; None leaves it unchanged.
+    """The section `policy`: how nodes and devices are ranked; None leaves a setting unchanged.
 
     `weights` are the weights of resources where the policy compares load."""
 
@@ -126,7 +126,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
 
 @event("operator.configuration", "operator")
 class ConfigurationChanged(Payload, frozen=True):
-    """From this revision on, this document replaces the configuration."""
+    """The configuration is replaced by this document from this revision on."""
 
     by: Name
     reason: Text = ""

@@ -1,7 +1,7 @@
-"""Decode untrusted bytes with a single kind of error.
+"""Decode untrusted bytes, and raise the same error for everything invalid.
 
-msgspec raises RecursionError for a document nested too deep and UnicodeDecodeError for text that is
-not UTF-8, neither of which is an error of its own."""
+msgspec itself raises RecursionError for too deep nesting, and UnicodeDecodeError for text that is
+not UTF-8."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ Data = bytes | bytearray | memoryview | str | msgspec.Raw
 
 
 def from_outside(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return a `decode` that raises msgspec.DecodeError for everything that is not decodable."""
+    """Wrap `decode` so that it raises msgspec.DecodeError for everything that is not decodable."""
 
     def decoded(data: Data) -> T:
         try:

@@ -3,12 +3,12 @@
 There are three extension attributes: `schemaversion`, `basis` (the revision up to which the writer
 had folded) and `cause` (the revision that made it write). Writers use the newest version. Readers
 accept every version there ever was: an older payload is checked against its own fields and then
-lifted to the newest, so that only this module knows old versions.
+lifted to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
-raises. `UnknownEvent` means that a newer writer exists, so the reader must stop; with any other
-error, every reader of any build refuses these bytes, for the same reason. That is why the format's
-legality is checked before the catalogue, and why JSON is refused at a fixed nesting depth."""
+raises. `UnknownEvent` means that a newer writer exists, so the reader must stop. With any other
+error, readers of all builds refuse these bytes for the same reason. Therefore a format's legality
+is checked before the catalogue, and JSON is refused at a fixed nesting depth."""
 
 import contextlib
 import re
@@ -61,11 +61,11 @@ class UnreadableEvent(EventError):
 class UnknownEvent(EventError):
     """A newer writer exists: the type or its version is not in this build's catalogue.
 
-    Also raised if this build fails to lift an older version, because other builds may not fail."""
+    Also raised if this build fails to lift an older version, because other builds may succeed."""
 
 
 class InvalidEvent(EventError):
-    """The type is known, but the payload breaks its schema or is on a wrong subject."""
+    """The event's type is known, but its payload breaks the schema or its subject is wrong."""
 
 
 class NotEnabledEvent(InvalidEvent):
@@ -77,7 +77,7 @@ Legal = Callable[[str, int], bool]
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One fact: what happened, its source and time, and the knowledge behind it."""
+    """One fact: what happened, its source and time, and the revisions that its writer had seen."""
 
     id: str
     source: str
@@ -101,7 +101,7 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Head(Struct):
-    """The attributes that show which build wrote a document, whatever else is in it."""
+    """The attributes that identify an event's format, decodable in any document."""
 
     specversion: str
     type: Name
@@ -165,9 +165,9 @@ def encode(event: Event) -> bytes:
 def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -> Event:
     """Decode an event that was received on this NATS subject.
 
-    `legal` decides about formats that are not legal on every ledger; by default all are, which is
-    for callers that show a record without a state. Raises UnreadableEvent, NotEnabledEvent,
-    UnknownEvent or InvalidEvent: see the module."""
+    `legal` decides about formats that are not legal on every ledger. By default all are legal, for
+    callers that show a record without a state. Raises UnreadableEvent, NotEnabledEvent,
+    UnknownEvent or InvalidEvent, as the module describes."""
     try:
         wire, data = _parsed(payload, legal)
     except EventError:
@@ -246,8 +246,8 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
 def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
     """Decode a payload of an older version and lift it to the row's newest version.
 
-    Raises msgspec.DecodeError if it breaks the schema of its own version, and UnknownEvent if this
-    build fails to lift it, which is a bug of this build."""
+    Raises msgspec.DecodeError if the payload breaks the schema of its own version, and UnknownEvent
+    if this build fails to lift it, which is a bug of this build."""
     written = msgspec.json.decode(data, type=row.payload_of(version))
     steps = row.older[max(version - row.first, 0) :]
     if not steps:  # written before the first release: it has fewer fields and needs no lift

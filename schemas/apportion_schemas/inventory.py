@@ -1,4 +1,4 @@
-"""Inventory of a node: its devices, reported only by the agent of that node.
+"""The inventory of a node: its devices, which only the agent of that node reports.
 
 A report is always complete, never a difference."""
 
@@ -34,7 +34,7 @@ class MigSize(Payload, frozen=True):
 
 
 class Device(Payload, frozen=True):
-    """One physical accelerator and what it offers.
+    """One physical device and the amounts that it offers.
 
     `memory_mib` and `cores` are offered amounts (after scaling), `physical_memory_mib` is the
     device's own. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
@@ -65,7 +65,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 class Host(Payload, frozen=True):
-    """The node's CPU and memory by its agent, used if Kubernetes does not report them."""
+    """The node's CPU and memory as its agent reports them, used if Kubernetes does not."""
 
     cpu_milli: CpuMilli
     memory_mib: HostMemoryMib
@@ -75,7 +75,7 @@ class Host(Payload, frozen=True):
 
 @event("inventory.{node}", "agent", born=2)
 class NodeReported(Payload, frozen=True):
-    """The complete inventory of a node, at the agent's start and on every change."""
+    """The complete inventory of a node, reported when the agent starts and on every change."""
 
     node: Name
     devices: Annotated[tuple[Device, ...], Meta(max_length=COUNT_MAX)]

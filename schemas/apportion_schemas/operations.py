@@ -1,4 +1,4 @@
-"""Events of operators, with their name and reason."""
+"""Events of operators, with the operator's name and reason."""
 
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
 
 
 class PolicyText(NamedTuple):
-    """A policy as text: what it prefers, and how it chooses a device of a node.
+    """A policy as text: what it prefers, and how it chooses devices within a node.
 
     `with_node`: one score chooses the node and its device together."""
 
@@ -89,7 +89,7 @@ class NodeUncordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceCordonLifted(Payload, frozen=True):
-    """The cordon of one user, `of`, is lifted from the device; others stay."""
+    """The cordon by user `of` is lifted from the device; cordons by other users stay."""
 
     device: Name
     of: Name
@@ -99,7 +99,7 @@ class DeviceCordonLifted(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordonLifted(Payload, frozen=True):
-    """The cordon of one user, `of`, is lifted from the node; others stay."""
+    """The cordon by user `of` is lifted from the node; cordons by other users stay."""
 
     node: Name
     of: Name
@@ -109,7 +109,7 @@ class NodeCordonLifted(Payload, frozen=True):
 
 @event("operator.resize.{pod}", "operator")
 class ResizeAsked(Payload, frozen=True):
-    """A resize of a running pod's devices is requested; the scheduler answers it.
+    """A user requests a resize of a running pod's devices; the scheduler answers the request.
 
     `memory_mib` and `cores` (percent) are for each device of the container; None leaves an amount
     unchanged. `container` may be left out if only one container of the pod has devices."""
@@ -135,7 +135,7 @@ class NodeWeights(Payload, frozen=True):
 
 @event("operator.policy", "operator")
 class PolicyChanged(Payload, frozen=True):
-    """From this revision on, decisions follow this policy.
+    """Decisions follow this policy from this revision on.
 
     `node_weights` are for `binpack` and `spread`. Without them only devices count, or, for a pod
     without devices, CPU and memory equally."""

@@ -1,7 +1,7 @@
 """Decisions with their explanations: the events that only a scheduler writes.
 
-A placement names the nodes that it was preferred to; a refusal counts its causes. Refusals are
-codes with amounts, and become text only where they are shown."""
+A placement lists the nodes that were second best; a refusal counts its causes. Refusals are codes
+with amounts, and become text only where they are shown."""
 
 import re
 from enum import StrEnum
@@ -30,10 +30,10 @@ CODE_PATTERN = "^[A-Z][A-Za-z]{2,63}$"
 
 
 class RefusalCode(StrEnum):
-    """Why a node or device did not fit; the order is that of the filters.
+    """The reason why a node or device did not fit, in the order of the filters.
 
-    The set is open: a new code is no new version of the events that contain it. A build keeps a
-    code that it does not know, so that all builds have the same state."""
+    The set is open: a new code needs no new version of the events that contain it. A build keeps an
+    unknown code, so that all builds have the same state."""
 
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
@@ -95,8 +95,8 @@ class RefusalCode(StrEnum):
 class MigInstance(Payload, frozen=True):
     """A MIG instance: its profile's name and the memory slices that it covers.
 
-    If the configuration restricts the MIG geometries of the device's model, `group` is the one in
-    use on the device, and `position` the instance's in it."""
+    If the configuration restricts the MIG geometries of the device's model, `group` is the geometry
+    in use on the device, and `position` the instance's index in that group."""
 
     profile: Name
     start: Annotated[int, Meta(ge=0, lt=32)]
@@ -106,10 +106,10 @@ class MigInstance(Payload, frozen=True):
 
 
 class Share(Payload, frozen=True):
-    """What one container has of one device.
+    """The share of one device that one container has.
 
     `memory_mib` and `cores` are charged to the device. On a device that is divided into fixed
-    sizes, the MIG instance or vNPU template says what the container really gets."""
+    sizes, the MIG instance or vNPU template determines what the container really gets."""
 
     container: Name
     device: Name
@@ -120,7 +120,7 @@ class Share(Payload, frozen=True):
 
 
 class Score(Payload, frozen=True):
-    """A node that fits: its total score, and the parts of it, each 0 to 100."""
+    """A node that fits, with its total score and the components of that score, each 0 to 100."""
 
     node: Name
     total: float
@@ -129,11 +129,11 @@ class Score(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler", born=2)
 class PodPlaced(Payload, frozen=True):
-    """A pod is placed.
+    """A pod is placed on a node.
 
     `previous` is the SHA-256 of the whole message of the previous placement on that node, so that
     the messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
-    `fitting` of `nodes` could take the pod; `runners_up` are the best of the others. `borrowed` is
+    `fitting` of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` is
     what containers may use of idle containers' shares, and `controls` are settings of how they are
     limited. With these two, the node's agent needs no other event about the pod."""
 
@@ -165,12 +165,12 @@ class PlacementVoided(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
-    """A pod is evicted for one of higher priority, and is placed until it is gone.
+    """A pod is evicted for a pod of higher priority, and stays placed until it ends.
 
     `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
-    `namespace/name`, and `nominated` the node where it is to be placed. Until then that node takes
-    no pod of its priority or less. `budgets` are the PodDisruptionBudgets that this exceeds. The
-    binder deletes the pod with the grace period of its own spec."""
+    `namespace/name`, and `nominated` the node reserved for it: no pod of the same or lower priority
+    is placed there in the meantime. `budgets` are the PodDisruptionBudgets that the eviction
+    exceeds. The binder deletes the pod with the grace period of its own spec."""
 
     pod: Name
     namespace: Name
@@ -189,10 +189,10 @@ class PodEvicted(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodResized(Payload, frozen=True):
-    """A running pod has more or less of the same devices from now on.
+    """A running pod has more or less of the same devices from this revision on.
 
     `shares` are all its shares in the order of its placement, and `asked` is the revision of the
-    ResizeAsked that this answers."""
+    ResizeAsked that this event answers."""
 
     pod: Name
     namespace: Name
@@ -205,7 +205,7 @@ class PodResized(Payload, frozen=True):
 
 
 class NearMiss(Payload, frozen=True):
-    """A node (and device) that nearly fitted: needed and available amounts."""
+    """A node (and device) that nearly fitted, with the needed and the available amounts."""
 
     node: Name
     code: RefusalCode
@@ -215,7 +215,7 @@ class NearMiss(Payload, frozen=True):
 
 
 class GangShortage(Payload, frozen=True):
-    """How far a gang got: pods that must start together, pods present, pods that fit."""
+    """The result for a gang: pods that must start together, pods that exist, pods that fit."""
 
     needed: Natural
     present: Natural
@@ -223,10 +223,10 @@ class GangShortage(Payload, frozen=True):
 
 
 class QueueShortage(Payload, frozen=True):
-    """A queue's limit that a pod exceeds: the amount that it needs and what is left.
+    """A queue's limit that a pod exceeds: the amount that it needs and the amount that is left.
 
-    `resource` is a name of the queue's capability, or a model of its card quota. CPU is in
-    thousandths, memory in MiB. It is empty if the queue is closed."""
+    `resource` is a name of the queue's capability, or a model of its card quota; empty if the queue
+    is closed. CPU is in thousandths, memory in MiB."""
 
     queue: Name
     resource: Key = ""
@@ -235,7 +235,7 @@ class QueueShortage(Payload, frozen=True):
 
 
 class QuotaShortage(Payload, frozen=True):
-    """A quota that a pod exceeds: what it needs, what its namespace uses, the limit.
+    """A quota that a pod exceeds: the pod's need, the usage of its namespace, and the limit.
 
     `resource` is the name under which the quota counts what is lacking."""
 
@@ -267,7 +267,7 @@ ResizeCode = Literal[
 class ResizeRefused(Payload, frozen=True):
     """A requested resize of a running pod is refused; the pod keeps its shares.
 
-    `asked` is the revision of the ResizeAsked that this answers. `containers` are those with
+    `asked` is the revision of the ResizeAsked that this event answers. `containers` are those with
     devices, if the container is the problem. `needed` and `available` are MiB or percent beyond the
     pod's share, or MiB in total if no device has that much."""
 
@@ -286,9 +286,9 @@ class ResizeRefused(Payload, frozen=True):
 
 
 class VolumeShortage(Payload, frozen=True):
-    """The claim that keeps a pod from every node, and its state.
+    """The volume claim that keeps a pod from every node, and the claim's state.
 
-    `in-use`: another pod uses it, and only one may."""
+    `in-use`: another pod uses the claim, and only one pod may."""
 
     claim: Name
     state: VolumeClaimState | Literal["in-use"]
@@ -296,14 +296,14 @@ class VolumeShortage(Payload, frozen=True):
 
 @event("pending.{pod}", "scheduler", born=2)
 class PodRefused(Payload, frozen=True):
-    """No node fits; `reasons` counts nodes per code.
+    """No node fits the pod; `reasons` counts nodes per code.
 
-    It is written only if the set of codes changes, or the exceeded quota. `gang` is set if the
-    pod's gang could not be placed as a whole. The reasons are then those of the first member that
-    did not fit next to the others; nodes that would have room for it alone are not counted. `queue`
-    is set if nodes have room that the pod's queue may not take, counted under its code, or under no
-    node if none was tried. `quota` is the same for its namespace. `volume` is set if a volume claim
-    of the pod keeps it from every node."""
+    The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
+    the pod's gang could not be placed as a whole. The reasons are then those of the gang's first
+    pod that did not fit next to the others; nodes that would have room for it alone are not
+    counted. `queue` is set if nodes have room that the pod's queue may not use: `reasons` counts
+    them under its code, or counts no node if none was tried. `quota` is the same for its namespace.
+    `volume` is set if a volume claim of the pod keeps it from every node."""
 
     pod: Name
     namespace: Name

@@ -1,6 +1,6 @@
 """Prices of pod shapes, learnt from the pods that were submitted.
 
-They are events, so that all readers of a revision score nodes by the same numbers."""
+Prices are events, so that all readers of a revision score nodes by the same numbers."""
 
 from typing import Annotated
 
@@ -16,12 +16,12 @@ VALUE_MAX = 1 << 40
 
 
 class PricedShape(Payload, frozen=True):
-    """A group of identical pods: their request, how often it came, and its value.
+    """A group of identical pods: their request, how often it was submitted, and its value.
 
     `ask` is None for pods without devices; its container name has no meaning. `modes` and
-    `use_types` are as in `DeviceConstraints`. `size` is the part of the fleet's devices that it
-    takes, and `value` its worth by the prices, both in millionths of a device. A pod without
-    devices has a size for its CPU."""
+    `use_types` are as in `DeviceConstraints`. `size` is the fraction of the fleet's devices that
+    the request needs, and `value` its worth by the prices, both in millionths of a device. For a
+    pod without devices, `size` is derived from its CPU."""
 
     ask: Ask | None
     cpu_milli: CpuMilli
@@ -35,7 +35,7 @@ class PricedShape(Payload, frozen=True):
 
 @event("policy.prices", "scheduler")
 class PricesLearnt(Payload, frozen=True):
-    """From this revision on, policies use these prices; `pods` were counted."""
+    """Policies use these prices from this revision on; `pods` is the number of pods counted."""
 
     pods: Natural
     shapes: Annotated[tuple[PricedShape, ...], Meta(max_length=SHAPES_MAX)]

@@ -36,6 +36,6 @@ Labels = dict[Key, Text]
 class Payload(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """Base of every part of an event: immutable, strict, defaults left out in JSON.
+    """Base class of all data in events: immutable, strict, defaults left out in JSON.
 
     Immutable objects cannot be part of a reference cycle, so the garbage collector skips them."""

@@ -1,7 +1,7 @@
 """Usage of shares as measured on their node, for reports of cost and idle devices.
 
-Samples (`UsageSample`) are plain messages that no ledger stores. Once an hour, the node sums them
-up in an event."""
+Samples (`UsageSample`) are plain messages that no ledger stores. Once an hour, the node's agent
+sums them up in an event."""
 
 from typing import Annotated
 
@@ -16,10 +16,10 @@ UNSHARED_MAX = 64
 
 
 class ShareUsed(Payload, frozen=True):
-    """What one container used of one device.
+    """The amounts of one device that one container used, as integrals over time.
 
-    It was sampled over `seconds`; the integrals are MiB, and percent of the device's compute, times
-    seconds. Compute is None if neither the driver nor the container's region reports it. `bound` is
+    They were sampled over `seconds`; the units are MiB-seconds, and percent-seconds of the device's
+    compute. Compute is None if neither the driver nor the container's region reports it. `bound` is
     the revision of the pod's PodBound or PodAdopted, 0 if the agent did not record it."""
 
     pod: Name
@@ -39,7 +39,7 @@ class ShareUsed(Payload, frozen=True):
 
 
 class UnsharedUsed(Payload, frozen=True):
-    """A program that used a device without a share; `pod` is empty outside of pods."""
+    """Usage of a device by a program without a share; `pod` is empty outside of pods."""
 
     device: Name
     command: Text
@@ -51,7 +51,7 @@ class UnsharedUsed(Payload, frozen=True):
 
 @event("usage.{node}", "agent", born=2)
 class UsageRecorded(Payload, frozen=True):
-    """Usage on a node in the last `seconds`; `shares` have their size at the end."""
+    """Usage on a node in the last `seconds`; `shares` have their size at the end of that time."""
 
     node: Name
     seconds: Natural
@@ -75,7 +75,7 @@ class ShareUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UnsharedUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process that uses a device without a share of it."""
+    """Current use of a device by a process that has no share of the device."""
 
     device: Name
     pid: Natural
@@ -93,7 +93,7 @@ class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample of a node: a plain JSON message on `apportion.usage.{node}`."""
+    """A usage sample of one node: a plain JSON message on `apportion.usage.{node}`."""
 
     node: Name
     time: Text

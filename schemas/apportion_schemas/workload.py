@@ -45,12 +45,12 @@ Controls = Annotated[
 
 
 class Ask(Payload, frozen=True):
-    """What one container requests: `count` different devices, and this much of each.
+    """The device request of one container: `count` different devices, and an amount of each.
 
-    At most one of `memory_mib` and `memory_percent` is set; without either it is the whole memory.
+    At most one of `memory_mib` and `memory_percent` is set; without either, all memory is meant.
     `cores` is percent of the device's compute; 100 is a device that is not shared. `cap_memory`: an
     amount above the device's size requests the whole device (volcano.sh/vgpu-memory). `profile` is
-    the name of the exact MIG profile. `family` is one of the device catalogue."""
+    the exact MIG profile's name. `family` is a name in the device catalogue."""
 
     container: Name
     family: Name
@@ -71,7 +71,7 @@ class Ask(Payload, frozen=True):
 
 
 class DeviceConstraints(Payload, frozen=True):
-    """Which devices are acceptable; an empty tuple is no constraint."""
+    """Constraints on the devices that a pod accepts; an empty tuple is no constraint."""
 
     modes: tuple[Mode, ...] = ()
     use_types: Names = ()
@@ -121,16 +121,16 @@ class HostPort(Payload, frozen=True):
 
 
 class Disk(Payload, frozen=True):
-    """A disk in a pod spec; pods of a node share it only if all use it read-only.
+    """A disk in a pod spec. Pods of a node share a disk only if all use it read-only.
 
-    `name` begins with its kind, as in `iscsi/iqn.2026-01.org:disk`."""
+    `name` begins with the disk's kind, as in `iscsi/iqn.2026-01.org:disk`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
     read_only: bool = False
 
 
 class NodeConstraints(Payload, frozen=True):
-    """What a pod requires of a node in addition to devices, as in a pod spec.
+    """The requirements of a pod on its node in addition to devices, as in a pod spec.
 
     `required` is a disjunction of terms, each a conjunction of expressions."""
 
@@ -154,10 +154,10 @@ class LabelExpression(Payload, frozen=True):
 
 
 class PodSelector(Payload, frozen=True):
-    """Selects pods whose labels match every expression; empty fields match any.
+    """A selector of pods whose labels match every expression; empty fields match any pod.
 
-    With `by_label` (`namespaceSelector`), pods count in namespaces whose labels match all of it,
-    and in those of `namespaces`."""
+    With `by_label` (`namespaceSelector`), the selector covers pods in namespaces whose labels match
+    all of its expressions, and pods in `namespaces`."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
@@ -165,21 +165,21 @@ class PodSelector(Payload, frozen=True):
 
 
 class PodTerm(Payload, frozen=True):
-    """Nodes in the same `topology_key` domain as a node with a selected pod."""
+    """A term that matches nodes in the same `topology_key` domain as a selected pod."""
 
     pods: PodSelector
     topology_key: Key
 
 
 class PreferredPodTerm(Payload, frozen=True):
-    """A weight per selected pod for the nodes of a term; negative for anti-affinity."""
+    """A weight that a node of the term gains per selected pod; negative for anti-affinity."""
 
     weight: Annotated[int, Meta(ge=-100, le=100)]
     term: PodTerm
 
 
 class SpreadConstraint(Payload, frozen=True):
-    """`spec.topologySpreadConstraints[]`: prefer domains with few such pods.
+    """`spec.topologySpreadConstraints[]`: prefer domains with few selected pods.
 
     A domain is a value of the label `topology_key`. `required` is `DoNotSchedule`: with the pod, no
     domain may have more than `max_skew` selected pods above the lowest count, which is 0 if there
@@ -200,7 +200,7 @@ PodTerms = Annotated[tuple[PodTerm, ...], Meta(max_length=64)]
 
 
 class PodConstraints(Payload, frozen=True):
-    """Where the pod may be in relation to other pods."""
+    """Affinity, anti-affinity and spread constraints of a pod in relation to other pods."""
 
     affinity: PodTerms = ()
     anti_affinity: PodTerms = ()
@@ -212,7 +212,7 @@ NO_WISHES = PodConstraints()  # shared by most pods, so that a check of identity
 
 
 class DeviceWeights(Payload, frozen=True):
-    """`hami.io/device-scoring-weights`: the weights of the parts of a device's load."""
+    """`hami.io/device-scoring-weights`: the weights of resources in a device's load."""
 
     slots: Weight
     cores: Weight
@@ -220,7 +220,7 @@ class DeviceWeights(Payload, frozen=True):
 
 
 class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references need the collector
-    """All that decides where a pod may be placed; pods of one shape are one class.
+    """All properties that decide where a pod may be placed; pods of one shape are one class.
 
     `node_policy` and `device_policy` are the pod's own, empty for the cluster's. The latter may be
     a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are compared,
@@ -243,9 +243,9 @@ class PodSubmitted(Payload, frozen=True):
     containers whose tasks go first on a shared device (HAMi's `nvidia.com/priority: 0`); only the
     node's agent uses it. `init_containers` and `containers` are names in the order of the spec, for
     device plugins that count them; a pod without device requests leaves them out. `chooser` is the
-    kube-scheduler that chooses the pod's node through our extender, at whose request it is placed.
-    `queue` is the pod's own setting; its gang's queue overrides it, and the default is `default`.
-    `borrowing` are asks that take nothing: they use the devices of the first container that has as
+    kube-scheduler that chooses the pod's node by calling our extender; the pod is then placed
+    there. `queue` is the pod's own setting; its gang's queue overrides it, and the default is
+    `default`. `borrowing` are asks that use the devices of another container: the first that has as
     much and does not run at the same time. A lender with more than its own request has its own ask
     there as well. A pod with `gates` (`spec.schedulingGates`) is not placed. Unless it `preempts`
     (`preemptionPolicy: Never`), no pod of lower priority is evicted for it. Unless it is
@@ -278,10 +278,10 @@ class PodSubmitted(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher", born=2)
 class PodChanged(Payload, frozen=True):
-    """A live pod changed since it was submitted or last changed.
+    """A live pod changed since its last PodSubmitted or PodChanged event.
 
-    It has everything of a pod that may change: labels, gates (only ever removed), CPU and memory
-    (resized in place by `pods/resize`), and whether it is being deleted
+    It has every property of a pod that may change: labels, gates (only ever removed), CPU and
+    memory (resized in place by `pods/resize`), and whether the pod is being deleted
     (`metadata.deletionTimestamp`) but still runs."""
 
     uid: Name
@@ -294,7 +294,7 @@ class PodChanged(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodGone(Payload, frozen=True):
-    """A pod finished, failed, was deleted or evicted: its resources are free."""
+    """A pod finished, failed, was deleted or was evicted, so its resources are free."""
 
     uid: Name
     reason: Text = ""
@@ -302,7 +302,7 @@ class PodGone(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodRejected(Payload, frozen=True):
-    """A pod's manifest is invalid: it is not placed until that is fixed.
+    """A pod's manifest is invalid, and the pod is not placed until the manifest is fixed.
 
     `field` is the path in the manifest, `value` the value there, and `fix` what to do."""
 

@@ -1,16 +1,15 @@
-"""Measure how fast pods are bound in Kubernetes, against the API server's own limit.
+"""Measure how fast pods are bound in Kubernetes, compared with the API server's own limit.
 
     python -m tests.benchmarks.bind --json
 
-Runs a real etcd, kube-apiserver and ledger with all services on this machine; nodes have eight
-simulated GPUs each. A third of `--pods` pods exist when the watcher starts. Once they are bound the
-watcher is ended, the other services are suspended, and a bare client with the binder's account
+Runs a real etcd, kube-apiserver and ledger with all services on this machine. Each node has eight
+simulated GPUs. A third of the `--pods` pods exist when the watcher starts. Once all are bound, the
+watcher is ended and the other services are suspended. A bare client with the binder's account then
 binds as many pods with the same annotations. This is done three times, because a machine's speed
-varies from minute to minute.
-`bound_per_s` is from the first PodSubmitted in the ledger to the last PodBound, `raw_binds_per_s`
-is the bare client's rate. `writes_per_pod` is counted by the API server: mutating requests while
-pods were bound, except Events. `p99_ms` is from the creation of a pod to its PodBound, at
-`--steady` pods per second."""
+varies from minute to minute. `bound_per_s` is from the first PodSubmitted in the ledger to the last
+PodBound, `raw_binds_per_s` is the bare client's rate. `writes_per_pod` is counted by the API
+server: mutating requests while pods were bound, except Events. `p99_ms` is from the creation of a
+pod to its PodBound, at `--steady` pods per second."""
 
 import argparse
 import asyncio
@@ -53,7 +52,7 @@ MUTATING = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
-    """Run them all, a limited number at a time."""
+    """Run all of these functions, a limited number at a time."""
     waiting = iter(works)
 
     async def worker() -> None:
@@ -64,19 +63,19 @@ async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
 
 
 async def post(api: KubeApi, path: str, document: dict[str, Any]) -> None:
-    """Send one POST that must succeed."""
+    """Send one POST request, which must succeed."""
     answer = await api.request("POST", path, body=msgspec.json.encode(document))
     assert answer.ok, answer.refusal()
 
 
 async def create_pods(api: KubeApi, prefix: str, count: int) -> None:
-    """Create pods of eight shapes that all fit."""
+    """Create `count` pods of eight shapes that all fit."""
     pods = [kube_pod(f"{prefix}-{n}", share(1000 + 500 * (n % 8), 2 + n % 8)) for n in range(count)]
     await many([partial(post, api, PODS, pod) for pod in pods])
 
 
 async def raw_s(api: KubeApi, nodes: int, count: int, annotations: dict[str, str]) -> float:
-    """Return the seconds that a client which does nothing else takes for `count` bindings."""
+    """Return the seconds that a client which does nothing else needs for `count` bindings."""
 
     def binding(number: int) -> Callable[[], Awaitable[None]]:
         name = f"raw-{number}"
@@ -101,7 +100,7 @@ async def remove_pods(api: KubeApi, prefix: str, count: int) -> None:
 
 
 async def mutations(api: KubeApi) -> int:
-    """Return how many mutating requests the API server has answered, except Events and leases."""
+    """Return how many mutating requests the API server has answered, without Events and leases."""
     kinds = (await writes(api)).items()
     return sum(count for kind, count in kinds if kind.split()[0] not in {"events", "leases"})
 
@@ -109,7 +108,7 @@ async def mutations(api: KubeApi) -> int:
 async def writes(api: KubeApi) -> Counter[str]:
     """Return how many mutating requests the API server has answered, by resource.
 
-    Refused ones have their status after the resource."""
+    For refused requests, the key also has the status."""
     found = Counter[str]()
     for labels, count in _COUNT.findall((await api.get("/metrics")).decode()):
         about = dict(_LABEL.findall(labels))
@@ -129,10 +128,10 @@ class _Info(msgspec.Struct, frozen=True):
 
 
 class Log:
-    """The ledger's records, read after the measurement.
+    """The ledger's records, which are read only after the measurement.
 
-    During it, the server is asked for the number of bindings: a reader on this machine would take a
-    twentieth of the services' CPU, and no real cluster has one."""
+    During the measurement, only the number of bindings is requested. A reader on this machine would
+    use a twentieth of the services' CPU, and no real cluster has such a reader."""
 
     def __init__(self, ledger: JetStreamLedger) -> None:
         self._ledger = ledger
@@ -145,7 +144,7 @@ class Log:
         return sum((msgspec.json.decode(info, type=_Info).state.subjects or {}).values())
 
     async def until_bound(self, count: int) -> None:
-        """Wait until there are `count` bindings."""
+        """Wait until the ledger has `count` bindings."""
 
         async def there() -> bool:
             return await self.bound() >= count
@@ -160,8 +159,8 @@ class Log:
         await reading.stop()
 
     def binding_s(self, pods: int, turn: int) -> float:
-        """Return the seconds for the first `pods` pods, in turns of `turn`: first submitted to
-        last bound."""
+        """Return the seconds from first submission to last binding for `pods` pods, in turns of
+        `turn`."""
         submitted = [moment_s for moment_s, _ in self.of(PodSubmitted)]
         bound = [moment_s for moment_s, _ in self.of(PodBound)]
         turns = range(0, pods, turn)
@@ -175,7 +174,7 @@ class Log:
 
 @contextmanager
 def stopped_short(services: list[ServiceProcess]) -> Iterator[None]:
-    """Suspend these services within the context."""
+    """Suspend these services until the block ends."""
     for service in services:
         service.stop_short()
     try:
@@ -193,7 +192,7 @@ async def after(wait_s: float) -> None:
 
 
 async def services_turn(world: KubeWorld, api: KubeApi, log: Log, turn: int, count: int) -> int:
-    """Bind `count` pods. Returns the number of writes."""
+    """Let the services bind `count` pods. Return the number of writes."""
     await create_pods(api, f"pod-{turn}", count)
     watcher = world.service("watcher")
     before = await mutations(api)
@@ -203,7 +202,8 @@ async def services_turn(world: KubeWorld, api: KubeApi, log: Log, turn: int, cou
 
 
 async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> float:
-    """Return the latency from a pod's creation to PodBound at a steady rate."""
+    """Return the 99th percentile of the time from a pod's creation to its PodBound, at a steady
+    rate."""
     created_s: dict[str, float] = {}
     before = await log.bound()
     began_s = time.time()
@@ -229,7 +229,7 @@ def seconds(moment: str) -> float:
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run the benchmark once."""
+    """Run the benchmark once, in this folder."""
     plane = ControlPlane(binaries(), folder / "plane")
     plane.start()
     try:
@@ -278,13 +278,13 @@ async def _measure(
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark once, and remove everything."""
+    """Run the benchmark once in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(measure(given, Path(folder)))
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=3000)

@@ -2,15 +2,16 @@
 
     python -m tests.benchmarks.cluster --json
 
-Runs a real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet, and
-`--pods` pods of eight shapes that request only CPU and memory. All of them exist when the
-schedulers start: first watcher, scheduler and binder on an empty ledger of a real nats-server;
-then, on a fresh control plane, kube-scheduler without its default limit of 50 requests per second.
-`first_bound_s` and `all_bound_s` are from the start of those processes. `bound_per_s` is from the
-first binding to the last, as the API server counts them, polled once a second. `writes` are the
-mutating requests in that time. `cpu_s` is a process's CPU time from that start until all were
-bound. `peak_mib` is its peak memory (RSS), which for the API server and etcd includes the creation
-of nodes and pods. At the end every pod is checked: it is bound, and no node is overcommitted."""
+Runs a real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet. The
+`--pods` pods have eight shapes that request only CPU and memory. All of them exist when the
+schedulers start. First, watcher, scheduler and binder start on an empty ledger of a real
+nats-server. Then, on a fresh control plane, kube-scheduler starts without its default limit of 50
+requests per second. `first_bound_s` and `all_bound_s` are from the start of those processes.
+`bound_per_s` is from the first binding to the last, as the API server counts them, polled once a
+second. `writes` are the mutating requests in that time. `cpu_s` is a process's CPU time from that
+start until all were bound. `peak_mib` is its peak memory (RSS), which for the API server and etcd
+includes the creation of nodes and pods. At the end every pod is checked: it is bound, and no node
+is overcommitted."""
 
 import argparse
 import asyncio
@@ -46,7 +47,7 @@ STALL_S = 300.0
 BINDINGS = "pods/binding"
 PAGE = 5000
 REQUESTS_PER_S = 1000
-"""More than it can send."""
+"""More requests than kube-scheduler can send."""
 CPUS, MEMORY_GIB, PLACES = 64, 256, 110
 SHAPES = [(1 + number % 4, 1 + number) for number in range(8)]
 """CPUs and GiB of memory of a pod."""
@@ -57,7 +58,7 @@ Contender = Callable[[ControlPlane, Path], AbstractAsyncContextManager[Start]]
 
 
 def say(text: str) -> None:
-    """Print progress."""
+    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -122,7 +123,7 @@ async def furnish(api: KubeApi, nodes: int, pods: int, scheduler: str) -> None:
 
 
 class Progress:
-    """When the first and the last binding were seen."""
+    """The times at which the first and the last binding were seen."""
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
@@ -130,7 +131,7 @@ class Progress:
         self.at_first = 0
 
     async def watch(self, api: KubeApi, pods: int) -> None:
-        """Wait until all pods are bound. Raises AssertionError if it stalls."""
+        """Wait until all pods are bound. Raises AssertionError if there is no progress."""
         seen, interval_s = 0, FIRST_INTERVAL_S
 
         async def more() -> int:
@@ -186,7 +187,7 @@ async def examined(api: KubeApi, pods: int) -> None:
 async def run(
     name: str, options: argparse.Namespace, plane: ControlPlane, folder: Path
 ) -> dict[str, Any]:
-    """Return the figures of one contender."""
+    """Return the figures of one scheduler: Apportion or kube-scheduler."""
     scheduler, contender = CONTENDERS[name]
     async with open_kube(plane.kubeconfig, None) as api, contender(plane, folder) as start:
         await furnish(api, options.nodes, options.pods, scheduler)
@@ -213,7 +214,7 @@ async def run(
 
 
 def both(options: argparse.Namespace) -> dict[str, Any]:
-    """Run each contender once on its own control plane, and remove everything."""
+    """Run each scheduler once on its own control plane, in temporary folders."""
     figures: dict[str, Any] = {"nodes": options.nodes, "pods": options.pods}
     for name in CONTENDERS:
         with tempfile.TemporaryDirectory() as temporary:
@@ -229,7 +230,7 @@ def both(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=20_000)

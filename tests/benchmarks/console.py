@@ -1,15 +1,15 @@
-"""Measure how smoothly a browser draws every GPU of a large fleet while it changes.
+"""Measure how smoothly a browser draws every GPU of a large fleet while the fleet changes.
 
     python -m tests.benchmarks.console --json
 
-Runs a real ledger with `--nodes` nodes of eight GPUs and `--pods` pods with shares of them, a real
-gateway, and headless Chromium with software drawing, which a desktop beats. In the meantime GPUs
-fail and recover, `--events` each second, and the page applies the changed rows. For `--seconds` the
-picture is dragged to and fro, so that each frame redraws every GPU.
-`first_s` is from the address to the first picture; `fleet_mib` is the size of that data as JSON,
-and `fleet_wire_mib` its size with gzip. Frame times are in milliseconds from one frame to the next,
-as the browser shows them: median and 95th percentile, and frames per second at that median. The
-target is 30 frames per second."""
+Runs a real ledger with `--nodes` nodes of eight GPUs and `--pods` pods that share them, a real
+gateway, and headless Chromium with software drawing, which is slower than a desktop. During the
+measurement `--events` GPUs fail or recover each second, and the page applies the changed rows. For
+`--seconds` the picture is dragged to and fro, so that each frame redraws every GPU. `first_s` is
+from opening the page to the first picture; `fleet_mib` is the size of that data as JSON, and
+`fleet_wire_mib` its size with gzip. Frame times are in milliseconds from one frame to the next, as
+the browser shows them: median and 95th percentile, and frames per second at that median. The target
+is 30 frames per second."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def devices(node: int) -> Iterator[Device]:
 
 
 def adopted(number: int, nodes: int) -> PodAdopted:
-    """Return a pod with half of two GPUs of a node, so that GPUs are full, half full and empty."""
+    """Return a pod with half of two GPUs of a node. With these pods, GPUs are full, half full or
+    empty."""
     node = number % nodes
     first = number // nodes * 2 % CARDS
     memory_mib = MODELS[node % len(MODELS)][1] // 2
@@ -125,7 +126,7 @@ def _batches(payloads: Iterable[Payload]) -> Iterator[tuple[Payload, ...]]:
 
 
 async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event) -> None:
-    """Let GPUs fail and recover, one at a time, until stopped."""
+    """Make GPUs fail and recover, one at a time, until `stopped` is set."""
     for number in itertools.count():
         node = number * 37 % nodes
         device = f"GPU-{node:08}-{number % CARDS}"
@@ -141,7 +142,7 @@ async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event
 
 
 async def frames(page: Page, seconds: float) -> list[float]:
-    """Return the milliseconds between frames while the whole picture is dragged."""
+    """Drag the whole picture, and return the milliseconds between frames."""
     box = await page.locator("#cards").bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + 400, box["y"] + 200)

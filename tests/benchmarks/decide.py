@@ -60,7 +60,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def shapes() -> list[Shape]:
-    """Return thirty-six shapes over every mode of sharing, most of them small."""
+    """Return thirty-six shapes that cover every sharing mode, most of them small."""
     found = []
     node = NodeConstraints(cpu_milli=2000, memory_mib=8192)
     for memory_mib in (1000, 2000, 3000, 4096, 6000, 8000, 10000, 16000):
@@ -91,12 +91,12 @@ def shapes() -> list[Shape]:
 
 
 class FleetTooSmall(Exception):
-    """More pods ended than were placed: the fleet has too few nodes of some kind."""
+    """The error that no placed pod is left to end: the fleet has too few nodes of some kind."""
 
 
 @dataclass
 class Bench:
-    """One fleet, and its ledger, which is folded into a state."""
+    """One fleet with its pods: its state, which is folded from events, and its engine."""
 
     nodes: int
     policy: Policy
@@ -128,7 +128,7 @@ class Bench:
         self.live: list[str] = []
 
     def apply(self, data: Payload, engine: Engine | None = None) -> None:
-        """Fold an event as if it came back from the ledger."""
+        """Fold an event, as if a reader had read it from the ledger."""
         self.revision += 1
         event = Event(id="b", source="bench", time=TIME, data=data)
         change = fold.apply(self.state, self.revision, event)
@@ -139,7 +139,7 @@ class Bench:
             self.histogram.observe(change)
 
     def submissions(self, count: int) -> list[PodSubmitted]:
-        """Return `count` more pods of random shapes."""
+        """Return `count` new pods of random shapes."""
         found = []
         for shape in self.random.choices(self.shapes, k=count):
             self.pods += 1
@@ -150,7 +150,7 @@ class Bench:
         return found
 
     def arrive(self, submitted: PodSubmitted) -> bool:
-        """Submit and decide a pod. Returns True if it was placed."""
+        """Submit a pod and decide it. Return True if the pod was placed."""
         self.apply(submitted, self.engine)
         placed = False
         for event in decided(self.engine).events:
@@ -163,7 +163,7 @@ class Bench:
         return placed
 
     def depart(self, at: int) -> None:
-        """End the pod at that index. Raises FleetTooSmall if none is left."""
+        """End the pod at that index. Raises FleetTooSmall if no pod is left."""
         if not self.live:
             raise FleetTooSmall(
                 f"too small a fleet: on {self.nodes} nodes most pods are refused, and none is left"
@@ -173,7 +173,7 @@ class Bench:
         self.apply(PodGone(uid=self.live.pop()), self.engine)
 
     def fill(self, part: float) -> None:
-        """Place pods until this share of the device memory is in use."""
+        """Place pods until this fraction of the device memory is allocated."""
         devices = [device for node in self.state.nodes.values() for device in node.devices]
         total = sum(device.device.memory_mib for device in devices)
         step = max(self.nodes // 4, 50)
@@ -182,12 +182,13 @@ class Bench:
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
-        """Learn prices, as the scheduler does between its decisions; before this there are none."""
+        """Learn prices, as the scheduler does between decisions. Before this, there are no
+        prices."""
         types = node_types(self.state)
         self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:
-        """Return decisions per second, and the latency of each in microseconds."""
+        """Make decisions. Return their rate per second, and the latency of each in microseconds."""
         latencies = []
         arriving = self.submissions(decisions)
         leaving = [self.random.random() for _ in range(decisions)]
@@ -201,7 +202,7 @@ class Bench:
 
 
 class Measured(NamedTuple):
-    """Seconds for all decisions, the latency of each in microseconds, and memory in MiB."""
+    """The seconds for all decisions, the latency of each in microseconds, and the memory in MiB."""
 
     seconds: float
     latencies: list[float]
@@ -209,7 +210,7 @@ class Measured(NamedTuple):
 
 
 class Fleet:
-    """A fleet that decides in its own process, as every scheduler does."""
+    """A fleet whose engine runs in its own process, as in a scheduler."""
 
     _bench: ClassVar[Bench]
 
@@ -218,7 +219,7 @@ class Fleet:
         self._ready = self._alone.submit(self._prepare, nodes, policy)
 
     def measure(self, decisions: int) -> Measured:
-        """Make `decisions` more decisions."""
+        """Make `decisions` more decisions in the fleet's process."""
         self._ready.result()
         return self._alone.submit(self._measure, decisions).result()
 
@@ -241,7 +242,7 @@ class Fleet:
 
 
 def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """Return the figures; both sizes alternate, so that a slowing machine affects both."""
+    """Return the figures. Both fleets alternate, so that a slowing machine affects both."""
     small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)
@@ -258,7 +259,7 @@ def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")

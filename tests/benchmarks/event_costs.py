@@ -1,12 +1,11 @@
-"""What single events cost a scheduler that knows hundreds of shapes, at the worst of each type.
+"""Measure the cost of single events for a scheduler with hundreds of shapes, by event type.
 
-`waiting` measures it with its other figures. Half of the shapes have running pods. The others are
-pending: for larger devices than exist, for labels, for named devices, for affinity, in gangs, or
-within a quota. The cost of an event is the time to fold and observe it, plus the longest single
-decision that follows, with no pod, one pod, and many pods of different shapes to decide. Decisions
-are requested as the scheduler does, until there are none left.
-Times are CPU milliseconds, the median of a few events of a type, so that a busy machine does not
-matter."""
+The benchmark `waiting` includes these figures. Half of the shapes have running pods. The other pods
+are pending: for larger devices than exist, for labels, for named devices, for affinity, in gangs,
+or within a quota. The cost of an event is the longest of several times: to fold and observe the
+event, and for any single decision that follows. Decisions are made with no new pod, with one, and
+with many pods of different shapes, as the scheduler does, until there are none left. Times are CPU
+milliseconds, the median of a few events of a type, so that a busy machine does not matter."""
 
 import gc
 import multiprocessing
@@ -77,14 +76,14 @@ GEOMETRIES: Final = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [_GROUP
 
 
 class EventType(NamedTuple):
-    """One type of event, and a function that returns the `n`-th of it."""
+    """A type of event to measure, with a function that returns the `n`-th event of that type."""
 
     name: str
     event: Callable[[int], Payload]
 
 
 def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
-    """Measure each type of event in another process. Returns milliseconds, highest first."""
+    """Measure each type of event in another process. Return milliseconds by type, highest first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         return alone.submit(_measured, nodes, policy).result()
 
@@ -100,7 +99,7 @@ def _measured(nodes: int, policy: Policy) -> dict[str, float]:
 
 
 class EventCosts:
-    """The costs on one fleet, which is not used for any other measurement."""
+    """The measurement of event costs on one fleet, which is used for nothing else."""
 
     def __init__(self, bench: Bench, part: float) -> None:
         self._bench = bench
@@ -134,7 +133,7 @@ class EventCosts:
         return max(longest) * 1e3
 
     def _drain(self) -> float:
-        """Decide until there is nothing left. Returns the seconds of the longest decision."""
+        """Decide until no decision is left. Return the seconds of the longest decision."""
         longest = 0.0
         while True:
             begun = time.process_time()
@@ -152,7 +151,7 @@ class EventCosts:
         return uid
 
     def _wait(self) -> None:
-        """Submit pods of many shapes that fit nowhere."""
+        """Submit pods of many shapes that fit no node."""
         engine, pods = self._bench.engine, dict(WAITING)
         quota = QuotaObserved(namespace="poor", quota="q", hard={"limits.nvidia.com/gpumem": 1})
         self._bench.apply(quota, engine)
@@ -177,7 +176,8 @@ class EventCosts:
             self._submit(share(5000 + number), namespace="poor")
 
     def _types(self) -> Iterator[EventType]:
-        """Events of one type build on each other: a cordoned node is uncordoned next."""
+        """Yield all event types. Events of one type build on each other: a cordon is followed by an
+        uncordon."""
         names = sorted(self._bench.state.nodes)
         yield from self._of_all()
         yield from self._of_nodes(names)
@@ -192,14 +192,14 @@ class EventCosts:
         yield EventType("NodeGone", lambda n: NodeGone(node=names[-1 - n]))
 
     def _of_new_shape(self, number: int) -> Payload:
-        """A pod of a new shape that needs a label."""
+        """Return the submission of a pod with a new shape, which requires a label."""
         node = structs.replace(NEEDS, selector={"zone": "z", f"new-{number}": "true"})
         shape = structs.replace(share(3000), node=node)
         uid = f"new-{number}"
         return PodSubmitted(uid=uid, namespace="default", name=uid, dialect="hami", shape=shape)
 
     def _of_all(self) -> Iterator[EventType]:
-        """Prices, policies and configurations, which affect every class."""
+        """Yield the event types that affect every class: prices, policies and configurations."""
         histogram, state = self._bench.histogram, self._bench.state
         types, policy, configured = node_types(state), state.policy, state.configuration
         first = PolicyChanged(
@@ -224,7 +224,7 @@ class EventCosts:
         )
 
     def _of_nodes(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Nodes that join, change, close and open."""
+        """Yield the event types of nodes that join, change, or are cordoned and uncordoned."""
         nodes = self._bench.state.nodes.values()
         reports = [node.reported for node in nodes if node.reported is not None]
         yield EventType("NodeReported, a new node", lambda n: report(f"node-0{n}500-new"))
@@ -246,7 +246,8 @@ class EventCosts:
         yield EventType("NodeUncordoned", lambda n: NodeUncordoned(node=names[13 * n], by="bench"))
 
     def _of_devices(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Devices that close, open, fail and recover."""
+        """Yield the event types of devices that are cordoned and uncordoned, or fail and
+        recover."""
         nodes = self._bench.state.nodes
 
         def device(number: int) -> str:
@@ -264,7 +265,7 @@ class EventCosts:
         )
 
     def _of_limits(self) -> Iterator[EventType]:
-        """Queues and quotas."""
+        """Yield the event types of queues and quotas."""
         yield EventType("QueueObserved", lambda n: QueueObserved(queue=f"queue-{n}", weight=2))
         yield EventType(
             "QueueObserved, with a limit",
@@ -279,13 +280,13 @@ class EventCosts:
 
 
 def share(memory_mib: int, cores: int = 0) -> Shape:
-    """Return the shape of a share of a device."""
+    """Return the shape of a pod that requests a share of a device."""
     ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
     return Shape(asks=(ask,), devices=SHARED, node=NEEDS)
 
 
 def beside(app: str) -> PodTerm:
-    """Return affinity to a pod of this app on the same node."""
+    """Return an affinity term for a pod of this app on the same node."""
     here = LabelExpression(key="app", operator="In", values=(app,))
     return PodTerm(topology_key="kubernetes.io/hostname", pods=PodSelector(expressions=(here,)))
 
@@ -310,7 +311,7 @@ def report(node: str, *, count: int = 8, model: str = "NVIDIA A100-SXM4-80GB") -
 def observed(
     node: str, *, labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = ()
 ) -> NodeObserved:
-    """Return what Kubernetes reports of a node: ready and roomy."""
+    """Return the event in which a watcher describes a node: ready, and with much room."""
     return NodeObserved(
         node=node,
         ready=True,

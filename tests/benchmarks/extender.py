@@ -4,9 +4,9 @@
 
 Half of the 8 GPUs of each node are full, so that half of the checks find an obstacle. A node
 changes before each request, as it does while pods are placed. The figures are milliseconds per
-request, wall clock and CPU, best of the rounds: with node names (`nodeCacheCapable: true`) and with
-whole node objects of 10 KiB (`false`), for a pod with one container, and for one with two, whose
-devices must be tried together. HAMi's filter takes 41 ms for 1,000 nodes, without the request."""
+request, wall clock and CPU, best of the rounds. Requests have node names (`nodeCacheCapable: true`)
+or whole node objects of 10 KiB (`false`). The pod has one container, or two, whose devices must be
+tried together. HAMi's filter takes 41 ms for 1,000 nodes, without the request."""
 
 import json
 import time
@@ -45,7 +45,7 @@ WHOLE_MIB = 81_920
 
 
 class Cluster:
-    """A fleet, and an extender over it."""
+    """A fleet, and an extender that answers from its state."""
 
     def __init__(self, nodes: int) -> None:
         self.state = State()
@@ -62,7 +62,7 @@ class Cluster:
             self.fill(f"{name}-full", name, range(CARDS // 2))
 
     def play(self, data: Payload) -> None:
-        """Fold one event."""
+        """Fold one event into the fleet's state."""
         event = Event(id="e", source="b", time="2026-01-01T00:00:00.000000Z", data=data)
         change = fold.apply(self.state, self.state.revision + 1, event)
         assert not change.refused, change.refused
@@ -88,7 +88,7 @@ async def _no_request(_subject: str, _payload: bytes, _timeout_s: float) -> byte
 
 @dataclass
 class Took:
-    """Milliseconds of one request, and how many nodes passed."""
+    """The milliseconds that one request took, and how many nodes passed."""
 
     wall_ms: float
     cpu_ms: float
@@ -96,7 +96,7 @@ class Took:
 
 
 def measure(cluster: Cluster, body: bytes, passed: Callable[[Any], int]) -> Took:
-    """Return the best of the rounds; a node changes before each."""
+    """Send the request in several rounds, and return the best. A node changes before each round."""
     best = Took(float("inf"), float("inf"), 0)
     for number in range(ROUNDS):
         node = cluster.names[number % len(cluster.names)]
@@ -129,7 +129,7 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def run(nodes: int) -> dict[str, Any]:
-    """Return every figure."""
+    """Return all figures for a fleet of this size."""
     cluster = Cluster(nodes)
     objects = {"items": [node_object(name) for name in cluster.names]}
     found: dict[str, Any] = {"nodes": nodes, "cards": nodes * CARDS}
@@ -155,7 +155,7 @@ def _passed(answer: Any) -> int:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     tell(parser, lambda given: run(given.nodes))

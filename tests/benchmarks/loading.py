@@ -1,6 +1,6 @@
-"""The load of the scale benchmark, in its own process: it submits pods and sees placements.
+"""Generate the load of the scale benchmark, in its own process: submit pods and observe placements.
 
-It writes as the watcher and reads as an auditor. Times are of the monotonic clock, which all
+The load writes as the watcher and reads as an auditor. Times are of the monotonic clock, which all
 processes of a machine share, so the parent may compare them with its own."""
 
 import asyncio
@@ -24,7 +24,8 @@ PLACEMENTS = "apportion.v1.placement.*"
 
 @dataclass
 class Seen:
-    """When each pod was sent, its submission acknowledged, and its placement seen.
+    """The times at which each pod was sent, its submission acknowledged, and its placement
+    observed.
 
     `cpu_s` is the CPU time of the load itself, in seconds."""
 
@@ -44,7 +45,7 @@ class Urls:
 
 
 class _Load:
-    """Two connections, and what has been seen."""
+    """The load's two connections, and the times that it has recorded."""
 
     def __init__(self, urls: Urls) -> None:
         self._urls = urls
@@ -76,17 +77,17 @@ class _Load:
 
     @property
     def count(self) -> int:
-        """Return how many placements have been seen."""
+        """Return how many placements have been observed."""
         return len(self._records)
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return once `done` is True."""
+        """Wait until `done` returns True."""
         while not done():
             self._moved.clear()
             await self._moved.wait()
 
     async def send(self, append: Append, drafts: list[Draft]) -> None:
-        """Append, and record the times."""
+        """Append these drafts, and record the times before and after."""
         names = [draft.id.partition("/")[0] for draft in drafts]
         self.seen.sent.update(dict.fromkeys(names, time.monotonic()))
         await append(drafts)
@@ -94,7 +95,7 @@ class _Load:
 
 
 def flood(urls: Urls, pods: int, window: int) -> Seen:
-    """Submit as fast as pods are placed, with at most `window` pending pods."""
+    """Submit pods as fast as they are placed, with at most `window` of them pending."""
 
     async def run() -> Seen:
         load = _Load(urls)
@@ -110,9 +111,9 @@ def flood(urls: Urls, pods: int, window: int) -> Seen:
 
 
 def pace(urls: Urls, pods: int, per_s: float) -> Seen:
-    """Submit pods one by one at a fixed rate, whatever becomes of the earlier ones.
+    """Submit pods one by one at a fixed rate, without waiting for placements.
 
-    As in the watcher, pods that arrive during an append go into the next one."""
+    As in the watcher, pods that arrive during an append go into the next append."""
 
     async def run() -> Seen:
         load = _Load(urls)

@@ -21,7 +21,7 @@ def measure(_given: Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark, and print the figures."""
     tell(parser_of(__doc__), measure)
 
 

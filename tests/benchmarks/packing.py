@@ -1,17 +1,17 @@
-"""Measure how much of a cluster each policy gets allocated, on a production trace.
+r"""Measure how much of a cluster each policy can allocate, on a production trace.
 
     python -m tests.benchmarks.packing --trace pods_default.csv \
         --nodes nodes.csv --policy price --online --json
 
 The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of the
 trace in a random order, then more drawn from it until 1.3 times the cluster's devices are
-requested. They arrive one by one; each is placed at once or fails for good, and none ends. The
-result is the percentage of all devices that is allocated then.
-Everything goes through the real state, fold and engine, by `apportion.lab.packing`. Policies that
-weigh shapes know the trace's shapes in advance, as in the paper; with `--online` they learn them
-from arriving pods by the scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over
-the bytes of all decisions: if you change how nodes are weighed, compare it with the previous
-commit's. It must be equal unless placements are meant to change."""
+requested. They arrive one by one. Each is placed at once or fails for good, and none ends. The
+result is the percentage of all devices that is allocated then. Everything goes through the real
+state, fold and engine, by `apportion.lab.packing`. Policies that weigh shapes know the trace's
+shapes in advance, as in the paper. With `--online` they learn them from arriving pods by the
+scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over the bytes of all
+decisions. If you change how nodes are weighed, compare it with the previous commit's. It must be
+equal unless placements are meant to change."""
 
 import argparse
 import resource
@@ -54,7 +54,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--nodes", type=Path, required=True)

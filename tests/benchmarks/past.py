@@ -1,17 +1,16 @@
-"""Measure how fast past states are read: the first look, nearby looks, and the index.
+"""Measure how fast the gateway reads past states: first requests, nearby requests, and the index.
 
     python -m tests.benchmarks.past --json
 
-A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
-gateway reads them: `index_s` is how long that takes from its start, `index_mb` what it stores on
-disk. `first_*_s` are looks over HTTP at random revisions of the whole ledger, each far from the one
-before; `beside_*_s` are looks up to `--beside` events before or after the last one, as from a
-dragged slider. Each is a summary, which counts every pod and device, so nearly all of the time is
-spent finding the state. `now_*_s` is the same answer about the present, requested during looks into
-the past, `alone` without them. `story_s` and `who_s` are a pod's history and a node's pods since
-the start; `diff_s` compares a tenth of the ledger.
-`*_cpu_s` is the CPU time of the process that looks back, which says more on a busy machine.
-`rss_mb` is its peak memory."""
+A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
+gateway reads them. `index_s` is how long that takes from its start, `index_mb` what it stores on
+disk. `first_*_s` are HTTP requests at random revisions of the whole ledger, each far from the one
+before. `beside_*_s` are requests up to `--beside` events before or after the last one, as from a
+dragged slider. Each returns a summary, which counts every pod and device, so nearly all of the time
+is spent on finding the state. `now_*_s` is the same answer about the present, requested during
+requests about the past, and `alone` without them. `story_s` and `who_s` are a pod's history and a
+node's pods since the start; `diff_s` compares a tenth of the ledger. `*_cpu_s` is the CPU time of
+the process for the past, which is more reliable on a busy machine. `rss_mb` is its peak memory."""
 
 import argparse
 import asyncio
@@ -42,19 +41,19 @@ MODULE = b"apportion.gateway.past_process"
 
 
 class PastProcess:
-    """The process that looks back, found by its folder and observed from outside."""
+    """The gateway's process for the past, found by its folder and observed from outside."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = str(kept).encode()
 
     def cpu_s(self) -> float:
-        """Return its CPU time in seconds."""
+        """Return the process's CPU time in seconds."""
         text = (self._folder() / "stat").read_text(encoding="ascii")
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def rss_mb(self) -> float:
-        """Return its peak memory."""
+        """Return the process's peak memory in MB."""
         status = (self._folder() / "status").read_text(encoding="ascii")
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -68,7 +67,7 @@ class PastProcess:
 
 
 class Asking:
-    """Requests to one gateway, with their durations."""
+    """A client of one gateway that measures its requests."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, kept: Path) -> None:
         self._session = session
@@ -76,7 +75,7 @@ class Asking:
         self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
-        """Return the seconds and the answer of a request, which must succeed."""
+        """Send a request, which must succeed. Return its seconds and its answer."""
         began = time.perf_counter()
         target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         async with self._session.get(target) as answer:
@@ -85,7 +84,7 @@ class Asking:
         return time.perf_counter() - began, body
 
     async def at(self, revision: int) -> tuple[float, float]:
-        """Look at one revision. Returns wall-clock seconds and CPU seconds."""
+        """Request the state at one revision. Return wall-clock seconds and CPU seconds."""
         before = self.past.cpu_s()
         seconds, body = await self.ask("summary", at=revision)
         assert body["revision"] == revision
@@ -94,7 +93,7 @@ class Asking:
 
 @contextlib.asynccontextmanager
 async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
-    """Yield a ready gateway on this ledger."""
+    """Yield a client of a ready gateway on this ledger."""
     options = ("--listen", "127.0.0.1:0", "--past", str(kept))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
         await process.ready(timeout_s=READ_S)
@@ -104,7 +103,7 @@ async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
 
 
 async def indexed(asking: Asking, revision: int) -> None:
-    """Wait until the ledger has been read; until then answers report the progress."""
+    """Wait until the index covers the whole ledger; until then answers report the progress."""
 
     async def done() -> bool:
         try:
@@ -117,7 +116,7 @@ async def indexed(asking: Asking, revision: int) -> None:
 
 
 async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """Return the figures of first looks, nearby looks, and the present in the meantime."""
+    """Return the figures of first requests, nearby requests, and requests about the present."""
     draw = random.Random(SEED)
     first: list[tuple[float, float]] = []
     beside: list[tuple[float, float]] = []
@@ -177,13 +176,13 @@ async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """Run the benchmark once, and remove everything."""
+    """Run the benchmark once in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder), given))
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=5_000)

@@ -6,11 +6,10 @@
 Runs 100 simulated nodes of 8 devices and real processes (nats-server, agent, intake, scheduler,
 binder, gateway). 5,000 pods are submitted in batches of 100 with at most `--window` of them
 pending; each is placed, bound and allocated. `placed_per_s` is from the first submission to the
-last placement; latency is from the acknowledged submission to the placement as a reader of the
-ledger sees it.
-`raw_append_per_s` is the ledger's own limit in the same run: all events of these pods, byte for
-byte and in the same batches, appended to a fresh ledger by a bare loop. `ratio` is the pipeline's
-events per second divided by that."""
+last placement. Latency is from the acknowledged submission to the placement as a reader of the
+ledger observes it. `raw_append_per_s` is the ledger's own limit in the same run: a bare loop
+appends all events of these pods to a fresh ledger, byte for byte and in the same batches. `ratio`
+is the pipeline's events per second divided by that."""
 
 import argparse
 import asyncio
@@ -60,7 +59,7 @@ WRITERS = {
 
 
 def submissions(pods: int) -> list[Draft]:
-    """Return pods of eight shapes, small enough that all of them fit 800 devices."""
+    """Return pods of eight shapes, small enough that all of them fit 800 devices together."""
     drafts = []
     for number in range(pods):
         ask = Ask(
@@ -83,7 +82,7 @@ def submissions(pods: int) -> list[Draft]:
 
 
 class Watch:
-    """What a reader of the ledger sees of the pods, and when."""
+    """The times at which a reader of the ledger observed the events of the pods."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, Record]] = []
@@ -92,7 +91,7 @@ class Watch:
         self._moved = asyncio.Event()
 
     def deliver(self, record: Record) -> None:
-        """Take one record of the ledger."""
+        """Read one record of the ledger, and note its time."""
         event = decode(record.payload, subject=record.subject)
         if isinstance(event.data, PodPlaced):
             self.placed[event.data.pod] = time.perf_counter()
@@ -102,7 +101,7 @@ class Watch:
         self._moved.set()
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return once `done` is True."""
+        """Wait until `done` returns True."""
         while not done():
             self._moved.clear()
             await self._moved.wait()
@@ -111,7 +110,7 @@ class Watch:
 async def submit(
     watch: Watch, ledger: JetStreamLedger, drafts: list[Draft], window: int
 ) -> dict[str, float]:
-    """Submit all pods. Returns when each submission was acknowledged."""
+    """Submit all pods. Return the time at which each submission was acknowledged."""
     submitted: dict[str, float] = {}
     for start in range(0, len(drafts), BATCH):
         await watch.until(lambda: len(submitted) - len(watch.placed) < window)
@@ -123,8 +122,7 @@ async def submit(
 
 
 async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> float:
-    """Return the events per second of a bare loop that appends the same bytes in the same
-    batches."""
+    """Append the same bytes in the same batches in a bare loop. Return the events per second."""
     batches: list[list[Draft]] = []
     for _, run in itertools.groupby(records, key=lambda entry: entry[0]):
         drafts = [Draft(record.subject, str(record.revision), record.payload) for _, record in run]
@@ -169,13 +167,13 @@ async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """Run the benchmark once, and remove everything."""
+    """Run the benchmark once in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder), given.pods, given.window))
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--pods", type=int, default=5_000)
     parser.add_argument("--window", type=int, default=1_000)

@@ -1,6 +1,6 @@
-"""Measure the ledger alone: fsynced appends and reading back.
+"""Measure the ledger alone: appends with fsync, and reading.
 
-The pipeline is compared with it. It is also a benchmark of its own:
+The pipeline benchmark compares itself with these figures. To run it alone:
     python -m tests.benchmarks.raw --json"""
 
 import asyncio
@@ -23,7 +23,7 @@ RAW_SUBJECT = "apportion.v1.pending.raw"
 async def measure_raw_append(
     ledger: Ledger, payloads: Sequence[bytes], batch_size: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Return the events per second of `payloads` appended in consecutive atomic batches."""
+    """Append `payloads` in consecutive atomic batches. Return the events per second."""
     run = secrets.token_hex(8)
     drafts = [Draft(subject, f"{run}-{n}", payload) for n, payload in enumerate(payloads)]
     began = time.perf_counter()
@@ -35,8 +35,7 @@ async def measure_raw_append(
 async def measure_group_commit(
     ledger: Ledger, payloads: Sequence[bytes], writers: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Return the events per second of `writers` that append single drafts through one group
-    commit."""
+    """Let `writers` append single drafts through one group commit. Return the events per second."""
     run = secrets.token_hex(8)
     left = enumerate(payloads)
 
@@ -51,7 +50,7 @@ async def measure_group_commit(
 
 
 async def measure_follow(ledger: Ledger) -> float:
-    """Return the records per second when the whole ledger is read with an empty callback."""
+    """Read the whole ledger with an empty callback. Return the records per second."""
     began = time.perf_counter()
     following = await ledger.follow(lambda _record: None)
     await following.caught_up()
@@ -61,7 +60,7 @@ async def measure_follow(ledger: Ledger) -> float:
 
 
 async def measure(events: int, payload_bytes: int) -> dict[str, float]:
-    """Return every figure, on a server in a temporary directory."""
+    """Return all figures, measured on a server in a temporary folder."""
     payloads = [b"x" * payload_bytes] * events
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +80,7 @@ async def measure(events: int, payload_bytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--payload-bytes", type=int, default=600)

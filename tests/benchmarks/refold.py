@@ -1,15 +1,15 @@
-"""Measure how fast a restart is: folding a whole ledger, or restoring a snapshot.
+"""Measure how fast a service restarts: by folding a whole ledger, or by restoring a snapshot.
 
     python -m tests.benchmarks.refold --json
 
-A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that are
+A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that are
 submitted, placed, bound, allocated and ended; one in ten keeps running. `events_per_s` is what a
 service's own reader folds, from the first revision until it is caught up. `follow_per_s` is the
-same reader with an empty callback in the same run, and `ratio` the quotient: the share of speed
-left after decoding and folding.
-`snapshot_restore_s` is from the request to the object store to a state of 80,000 devices and
-200,000 live placements; `snapshot_pause_ms` is the longest time that writing it blocks the loop.
-`*_cpu_s` are CPU seconds, which say more on a busy machine."""
+same reader with an empty callback in the same run. `ratio` is the quotient: the share of speed left
+after decoding and folding. `snapshot_restore_s` is from the request to the object store to a state
+of 80,000 devices and 200,000 live placements. `snapshot_pause_ms` is the longest time that writing
+a snapshot blocks the event loop. `*_cpu_s` are CPU seconds, which are more reliable on a busy
+machine."""
 
 import argparse
 import asyncio
@@ -89,7 +89,7 @@ def life(number: int, nodes: int) -> list[Payload]:
 
 
 def happenings(events: int, nodes: int) -> Iterator[Payload]:
-    """Yield this many events: each stage of ten thousand pods, then the next, as under load."""
+    """Yield `events` events. As under load, ten thousand pods go through each stage together."""
 
     def endless() -> Iterator[Payload]:
         yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))
@@ -105,7 +105,7 @@ def happenings(events: int, nodes: int) -> Iterator[Payload]:
 
 
 async def fill(bus: Bus, events: int, nodes: int) -> None:
-    """Write the ledger, in batches of one writer each."""
+    """Write the events to the ledger in batches, each with one writer."""
     writers = {role: await bus.connect(role) for role in set(ROLES.values())}
     chain: dict[str, str] = {}
     numbers = itertools.count(1)
@@ -128,7 +128,7 @@ async def fill(bus: Bus, events: int, nodes: int) -> None:
 
 
 async def measure_follow(ledger: JetStreamLedger) -> float:
-    """Return the records per second of our reader with an empty callback."""
+    """Read the ledger with an empty callback. Return the records per second."""
 
     def nothing(_record: Record) -> None:
         return
@@ -142,7 +142,7 @@ async def measure_follow(ledger: JetStreamLedger) -> float:
 
 
 async def measure_fold(ledger: JetStreamLedger) -> tuple[float, float]:
-    """Return the events per second of a service's reader, and its CPU seconds."""
+    """Fold the ledger with a service's reader. Return the events per second, and CPU seconds."""
     cluster = StateFold()
     reader = Reader(ledger, cluster, metrics=Metrics())
     began, cpu = time.perf_counter(), time.process_time()
@@ -157,7 +157,7 @@ async def measure_fold(ledger: JetStreamLedger) -> tuple[float, float]:
 
 
 def full_state(nodes: int, pods: int, revision: int) -> State:
-    """Return a state with these nodes and live placements, labelled with this revision."""
+    """Return a state at this revision, with this number of nodes and live placements."""
     state = State()
 
     def happen(data: Payload) -> None:
@@ -207,7 +207,7 @@ async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
 
 
 def rss_mb() -> float:
-    """Return this process's current memory."""
+    """Return this process's current memory in MB."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -234,14 +234,14 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """Run the benchmark once, and remove everything."""
+    """Run the benchmark once in a temporary folder."""
     seldom_look_for_cycles()  # as in every service
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=5_000)

@@ -1,4 +1,4 @@
-"""Measure how soon new room is used in Kubernetes: the longest of a few rounds, in milliseconds.
+"""Measure how soon pending pods use new room in Kubernetes: the longest of a few rounds, in ms.
 
     python -m tests.benchmarks.room --json
 
@@ -36,7 +36,8 @@ LARGE = 70_000
 
 
 async def released(world: KubeWorld, rounds: int) -> float:
-    """One GPU, and pods that each take it whole."""
+    """Return the longest time until a pod uses a released GPU. Each pod requests the only GPU
+    whole."""
     await world.plane.apply(*(kube_pod(f"p{number}", share(CARD)) for number in range(rounds + 1)))
     await world.facts.count(PodSubmitted, rounds + 1)
     took = []
@@ -51,7 +52,7 @@ async def released(world: KubeWorld, rounds: int) -> float:
 
 
 async def new_node(world: KubeWorld, rounds: int) -> float:
-    """Each new node fits one pod that no other node can take."""
+    """Return the longest time until a pod uses a new node. No other node fits that pod."""
     took = []
     for number in range(rounds):
         pod, node = f"large-{number}", f"new-{number}"
@@ -66,7 +67,8 @@ async def new_node(world: KubeWorld, rounds: int) -> float:
 
 
 async def raised_quota(world: KubeWorld, rounds: int) -> float:
-    """Small pods; each raise of the quota admits one more."""
+    """Return the longest time until a pod uses a raised quota. Each raise admits one more small
+    pod."""
     await world.plane.apply(quota(memory="100"))
     await world.facts.count(QuotaObserved, 1)
     took = []
@@ -100,7 +102,7 @@ async def _world(plane: ControlPlane) -> AsyncIterator[KubeWorld]:
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """Run the benchmark once; each figure has its own world."""
+    """Run the benchmark once; each figure is measured on its own system."""
     figures: dict[str, float] = {"rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         plane = ControlPlane(binaries(), Path(folder))
@@ -115,7 +117,7 @@ async def measure(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     tell(parser, lambda given: asyncio.run(measure(given.rounds)))

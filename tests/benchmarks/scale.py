@@ -1,19 +1,19 @@
-"""Measure several schedulers: their throughput, conflicts, and how soon one is replaced.
+"""Measure several schedulers: their throughput, conflicts, and how soon a killed one is replaced.
 
     python -m tests.benchmarks.scale --json
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.scale --json       the same over TLS
 
 Runs a fleet of 1,000 nodes of 8 devices and real processes: nats-server (every append fsynced),
-one, two and three schedulers, and the load in its own process.
-`placed_per_s` is from the first submission to the last placement seen, with at most `--window`
-pending pods. `conflict_rate` is the share of decisions that a fence refused. `p50_ms` and `p99_ms`
-are from sending a submission to its placement as the load sees it, at `--rate` single submissions a
-second, after a warm-up. For `takeover_s` one of three schedulers under that load is killed
-(SIGKILL); it is the longest wait of any pod from then on, counted from the kill or from its later
-submission. `*_cpu_us` are CPU microseconds per pod, which say more than the clock when processes
-share few cores: `cores_allow_per_s` is what this machine's cores could place if nothing ever
-waited, and `core_each_allows_per_s` what the busiest process could place with a core for each. The
-disk limits both: see the events per second of `tests.benchmarks.raw`; a pod is two events here."""
+one, two and three schedulers, and the load in its own process. `placed_per_s` is from the first
+submission to the last observed placement, with at most `--window` pending pods. `conflict_rate` is
+the share of decisions that a fence refused. `p50_ms` and `p99_ms` are from sending a submission to
+its placement as the load observes it. They are measured at `--rate` single submissions a second,
+after a warm-up. For `takeover_s` one of three schedulers under that load is killed (SIGKILL). It is
+the longest wait of any pod from then on, counted from the kill or from its later submission.
+`*_cpu_us` are CPU microseconds per pod, which are more reliable than the clock when processes share
+few cores. `cores_allow_per_s` is what this machine's cores could place if nothing ever waited, and
+`core_each_allows_per_s` what the busiest process could place with a core for each. The disk limits
+both: see the events per second of `tests.benchmarks.raw`; a pod is two events here."""
 
 import argparse
 import asyncio
@@ -48,7 +48,7 @@ TOLD = {"apportion_decided_again_total": "again", "process_cpu_seconds_total": "
 
 
 def reported(node: str) -> Draft:
-    """Return the report of one node, as its agent would write it."""
+    """Return the draft of a node's report, as its agent would write it."""
     data = rack(node, DEVICES)
     event = Event(id=f"{node}/reported", source="agent/bench", time=TIME, data=data)
     return Draft(subject_of(data), event.id, encode(event))
@@ -58,7 +58,7 @@ def reported(node: str) -> Draft:
 async def cluster(
     folder: Path, nodes: int, schedulers: int
 ) -> AsyncIterator[tuple[Bus, list[ServiceProcess]]]:
-    """Yield a ledger with a fleet, and schedulers that have folded it."""
+    """Yield a ledger with a fleet, and schedulers that have read the whole ledger."""
     async with running_bus(folder) as bus, contextlib.AsyncExitStack() as stack:
         intake = await bus.connect("intake")
         fleet = [reported(f"node-{number:05}") for number in range(nodes)]
@@ -81,7 +81,7 @@ def urls_of(bus: Bus) -> Urls:
 
 
 async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
-    """Return the schedulers' own counts, added up."""
+    """Return the sums of the schedulers' own counters."""
     told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
     for service in services:
         if not service.running:
@@ -102,7 +102,7 @@ def server_cpu_s(bus: Bus) -> float:
 
 
 def once(seen: Seen) -> Seen:
-    """Check that every pod was placed exactly once, and return what was seen."""
+    """Check that every pod was placed exactly once, and return the load's times."""
     twice = [pod for pod, count in seen.placements.items() if count != 1]
     missing = seen.sent.keys() - seen.placed.keys()
     if twice or missing:
@@ -111,17 +111,17 @@ def once(seen: Seen) -> Seen:
 
 
 async def apart(load: Callable[..., Seen], *given: object) -> Seen:
-    """Run a load in its own process, and return what it saw.
+    """Run a load in its own process, and return the times that it recorded.
 
-    Each load needs a new process: over TLS each ledger has its own CA, and a process knows only the
-    one it started with."""
+    Each load needs a new process: over TLS each ledger has its own CA, and a process trusts only
+    the CA that it started with."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool:
         return once(await asyncio.get_running_loop().run_in_executor(pool, load, *given))
 
 
 async def throughput(folder: Path, args: argparse.Namespace, schedulers: int) -> dict[str, float]:
-    """Return the figures of one flood."""
+    """Return the figures of one flood, with this number of schedulers."""
     async with cluster(folder, args.nodes, schedulers) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
         seen = await apart(flood, urls_of(bus), args.pods, args.window)
@@ -171,7 +171,7 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Return how long the pods of a killed scheduler wait for the others."""
+    """Return how long the pods of a killed scheduler wait for the other schedulers."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))
@@ -205,7 +205,7 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--pods", type=int, default=20_000)

@@ -1,4 +1,4 @@
-"""Print a benchmark's figures: one line of JSON for programs, or a line each."""
+"""Print a benchmark's figures: as one line of JSON for programs, or one figure per line."""
 
 import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parser_of(text: str | None) -> ArgumentParser:
-    """Return the parser of a benchmark with this description, with `--json`."""
+    """Return a benchmark's command-line parser with this description and `--json`."""
     parser = ArgumentParser(description=text, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line, for programs")
     return parser
@@ -19,7 +19,7 @@ def tell(
     measure: Callable[[Namespace], Mapping[str, Any]],
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Measure with the command line's options, and print the figures, with their limits if any.
+    """Measure with the command line's options, and print the figures next to their limits.
 
     Raises SystemExit if a figure is not below its limit."""
     given = parser.parse_args()

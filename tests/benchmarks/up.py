@@ -30,7 +30,7 @@ def measure(given: Namespace) -> dict[str, float]:
 
 
 def one_run() -> dict[str, float]:
-    """Run it once, in its own folder."""
+    """Run `apportion up` once, in its own folder."""
     with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
         up.up()
         figures = {"cpu_s": 0.0, "pss_mib": 0.0}
@@ -48,7 +48,7 @@ def one_run() -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--times", type=int, default=5, metavar="N")
     tell(parser, measure)

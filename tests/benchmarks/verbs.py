@@ -1,4 +1,4 @@
-"""Measure what each verb of the command line costs on a large cluster, and how long it takes.
+"""Measure the CPU cost and the duration of each CLI verb on a large cluster.
 
     python -m tests.benchmarks.verbs --json
 
@@ -46,7 +46,7 @@ BEFORE = {
     "delete default/bench-pod": "submit -f FILE",
     "uncordon node-1": "cordon node-1 --reason bench",
 }
-"""What runs before each run of a verb, and is not counted."""
+"""Verbs that run before each run of another verb, and are not measured."""
 VERBS = (
     *WHOLE,
     "--version",
@@ -96,7 +96,7 @@ spec:
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bus, str]]:
-    """Yield a cluster whose pods have their shares, and the URL of its gateway."""
+    """Yield a cluster whose pods have their shares, and the URL of the cluster's gateway."""
     agents = ("--simulate", "8xH100-80GB", "--nodes", str(nodes), "--node", "node-{}")
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
 
@@ -137,7 +137,7 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, 
 def timed(
     verb: str, files: dict[str, str], environment: dict[str, str], times: int
 ) -> dict[str, Any]:
-    """Run one verb `times` times."""
+    """Run one verb `times` times, and return its figures."""
 
     def command(of: str) -> list[str]:
         return [*APPORTION, *(files.get(of, "") if w == "FILE" else w for w in of.split())]
@@ -191,7 +191,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes of eight cards")
     parser.add_argument("--pods", type=int, default=3_000, help="pods that hold shares")

@@ -1,16 +1,16 @@
-"""Measure what the first pod of a shape costs, and what pending pods cost.
+"""Measure the cost of the first pod of a shape, and the cost of pending pods.
 
     python -m tests.benchmarks.waiting --nodes 10000 --policy binpack --json
 
 The fleet is that of `decide`, 70 % full. `cold_ms` is the worst of pods with new shapes, from
-submission to placement, with folds; `cold_p50_ms` is their median. Then pods of twenty more shapes
-are refused, because no device is as large, and stay pending; `unschedulable` is their number.
-`ratio` is the decisions per second with them divided by those of a fleet without, alternately in
-the same run, each fleet in its own process. `refused_again` counts the pending pods that were
-refused again. `helped_ms` is from the report of a node with a large enough device to the end of the
-decision that places the first of them.
-`event_ms` is the cost of each type of event for a scheduler with 512 shapes, half of which fit
-nowhere, and `worst_event` the highest (`event_costs`)."""
+submission to placement, including folds; `cold_p50_ms` is their median. Then pods of twenty more
+shapes are refused, because no device is as large, and stay pending; `unschedulable` is their
+number. `ratio` is the decisions per second with them divided by those of a fleet without them. Both
+are measured alternately in the same run, each fleet in its own process. `refused_again` counts the
+pending pods that were refused again. `helped_ms` is from the report of a node with a large enough
+device to the end of the decision that places the first of them. `event_ms` is the cost of each type
+of event for a scheduler with 512 shapes, half of which fit nowhere, and `worst_event` the highest
+(`event_costs`)."""
 
 import time
 from collections.abc import Sequence
@@ -40,32 +40,32 @@ COLD: Final = 30
 
 
 def share(memory_mib: int, cores: int) -> Shape:
-    """Return the shape of a share of a device."""
+    """Return the shape of a pod that requests a share of a device."""
     ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
     modes = DeviceConstraints(modes=("hami-core",))
     return Shape(asks=(ask,), devices=modes, node=NodeConstraints(cpu_milli=1000))
 
 
 class Waiting(Fleet):
-    """The fleet of `decide`, with pending pods."""
+    """The fleet of `decide`, to which pods that stay pending can be added."""
 
     _refused: ClassVar[dict[str, int]]
 
     def cold_ms(self) -> list[float]:
-        """Return the milliseconds for the first pods of new shapes."""
+        """Return the milliseconds to place the first pod of each new shape."""
         return self._alone.submit(self._cold_ms).result()
 
     def refuse(self, pods: int) -> int:
-        """Submit `pods` pods that fit no device. Returns how many are pending."""
+        """Submit `pods` pods that fit no device. Return how many are pending."""
         return self._alone.submit(self._refuse, pods).result()
 
     def refused_again(self) -> int:
-        """Return how many of them have been refused again since."""
+        """Return how many of the pending pods have been refused again."""
         return self._alone.submit(self._refused_again).result()
 
     def helped_ms(self) -> float:
-        """Return the time from the report of a large device to the decision that places the
-        first of them."""
+        """Return the milliseconds from the report of a large device to the first placement that
+        uses it."""
         return self._alone.submit(self._helped_ms).result()
 
     @classmethod
@@ -162,7 +162,7 @@ def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, Any]
 
 
 def main() -> None:
-    """Print the figures."""
+    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")

@@ -1,4 +1,5 @@
-"""One suite against every device backend, simulated or real: what an agent may rely on."""
+"""One suite against every device backend, simulated or real, for the behaviour that an agent relies
+on."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
@@ -32,7 +33,7 @@ PROCESSES: dict[int, tuple[Kind, ...]] = {
 
 @pytest.fixture(params=["simulated", *CARDS, "nvml over the real driver"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DeviceBackend]:
-    """An open backend; the real driver's only if it answers."""
+    """Provide an open backend; the real driver is used only if a driver is installed."""
     opened: DeviceBackend
     with ExitStack() as stack:
         if request.param == "simulated":
@@ -54,7 +55,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def test_ids_and_indexes_of_devices_are_unique(backend: DeviceBackend) -> None:
-    """Ids and indexes are unique, and devices are ordered by index from 0."""
+    """Device ids and indexes are unique, and devices are ordered by index from 0."""
     devices = await backend.inventory()
     assert devices
     assert len({device.id for device in devices}) == len(devices)
@@ -62,12 +63,12 @@ async def test_ids_and_indexes_of_devices_are_unique(backend: DeviceBackend) -> 
 
 
 async def test_two_inventories_of_an_idle_machine_are_equal(backend: DeviceBackend) -> None:
-    """Two inventories of an idle machine are equal; otherwise every restart would be an event."""
+    """Two inventories of an idle machine are equal, so a restart of the agent appends no event."""
     assert await backend.inventory() == await backend.inventory()
 
 
 async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
-    """An inventory within the schema's limits survives encoding and decoding."""
+    """An inventory is within the schema's limits, and survives encoding and decoding."""
     report = NodeReported(
         node="n1",
         devices=await backend.inventory(),
@@ -80,7 +81,7 @@ async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
 
 
 async def test_amounts_make_sense(backend: DeviceBackend) -> None:
-    """Memory in MiB, cores and slots are plausible."""
+    """The backend reports plausible memory (in MiB), cores and slots for every device."""
     for device in await backend.inventory():
         assert 1024 <= device.memory_mib <= device.physical_memory_mib < 1 << 20
         assert device.cores > 0
@@ -89,7 +90,7 @@ async def test_amounts_make_sense(backend: DeviceBackend) -> None:
 
 
 async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None:
-    """A link leads to another device of this inventory."""
+    """Every link of a device leads to another device of the same inventory."""
     devices = await backend.inventory()
     known = {device.id for device in devices}
     for device in devices:
@@ -97,7 +98,7 @@ async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None
 
 
 async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
-    """Every device has a load, and uses no more than it has."""
+    """The backend reports a load for every device, never above the device's capacity."""
     devices = {device.id: device for device in await backend.inventory()}
     loads = await backend.loads()
     assert {load.device for load in loads if load.instance is None} == devices.keys()
@@ -109,7 +110,7 @@ async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
 async def test_a_process_is_in_a_load_once(
     backend: DeviceBackend, request: pytest.FixtureRequest
 ) -> None:
-    """A process is in a load once, although a driver lists it once for each way of use."""
+    """A load lists a process once, although a driver lists the process for each way of use."""
     devices = {device.id: device for device in await backend.inventory()}
     told = set()
     for load in await backend.loads():
@@ -125,8 +126,8 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A driver without memory limits reports that; one with them refuses a folder that is no
-    cgroup."""
+    """A driver without memory limits reports that; a driver with limits refuses a folder that is
+    not a cgroup."""
     with pytest.raises(NotMade):
         await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
     for device in await backend.inventory():
@@ -139,7 +140,7 @@ async def test_memory_is_held_of_cgroups_that_are_there(
 
 @pytest.fixture
 async def card(backend: DeviceBackend) -> Device:
-    """A device in MIG mode, if there is one."""
+    """Provide a device in MIG mode, or skip the test if there is none."""
     found = [device for device in await backend.inventory() if device.mode == "mig"]
     if not found:
         pytest.skip("no card in MIG mode")
@@ -147,13 +148,13 @@ async def card(backend: DeviceBackend) -> Device:
 
 
 def smallest(card: Device, start: int) -> MigInstance:
-    """Return an instance of the smallest size from that slice on."""
+    """Return the smallest MIG instance that starts at the given slice."""
     profile = min(mig_profiles("nvidia", card.model), key=lambda each: each.memory_mib)
     return MigInstance(profile=profile.name, start=start, size=profile.size)
 
 
 def whole(card: Device) -> MigInstance:
-    """Return an instance of the whole device."""
+    """Return a MIG instance of the whole device."""
     profile = max(mig_profiles("nvidia", card.model), key=lambda each: each.size)
     return MigInstance(profile=profile.name, start=0, size=profile.size)
 
@@ -161,7 +162,7 @@ def whole(card: Device) -> MigInstance:
 async def test_a_repeated_request_returns_the_same_instance(
     backend: DeviceBackend, card: Device
 ) -> None:
-    """A repeated request returns the same instance; another instance has another id."""
+    """A repeated request returns the same MIG instance; another instance has another id."""
     first = await backend.make_instance(card.id, smallest(card, 3), [])
     assert first.id.startswith("MIG-")
     assert await backend.make_instance(card.id, smallest(card, 3), []) == first
@@ -170,7 +171,8 @@ async def test_a_repeated_request_returns_the_same_instance(
 
 
 async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> None:
-    """A needed instance stays and is named as an obstacle; an unneeded one makes room."""
+    """A MIG instance in use stays and is reported as an obstacle; an unused instance is removed to
+    make room."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
     with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 occupies slices of"):
@@ -180,7 +182,7 @@ async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> 
 
 
 async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: Device) -> None:
-    """An instance has its own load from its creation to its end."""
+    """A MIG instance has its own load from its creation to its removal."""
     wanted = smallest(card, 2)
     await backend.make_instance(card.id, wanted, [])
     cuts = [load.instance for load in await backend.loads() if load.device == card.id]
@@ -191,7 +193,7 @@ async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: D
 
 
 async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device) -> None:
-    """Unneeded instances are removed, and their slices are free."""
+    """The backend removes unneeded MIG instances and frees their slices."""
     kept = await backend.make_instance(card.id, smallest(card, 1), [])
     await backend.make_instance(card.id, smallest(card, 4), [])
     kept_ones = await backend.keep_instances(card.id, [smallest(card, 1)])
@@ -202,7 +204,7 @@ async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device)
 
 
 async def test_a_device_without_mig_has_no_instances(backend: DeviceBackend) -> None:
-    """A device without MIG mode, and an unknown one, have no instances."""
+    """A device without MIG mode and an unknown device have no MIG instances."""
     one = MigInstance(profile="1g.5gb", start=0, size=1)
     others = [each.id for each in await backend.inventory() if each.mode != "mig"]
     for device in [*others, "GPU-nowhere"]:

@@ -1,8 +1,10 @@
-"""What limits a container to its share: HAMi-core's library or a stand-in, over the fake driver.
+"""The library that limits a container to its share: HAMi-core's or a stand-in, over the fake
+driver.
 
 `APPORTION_LIBVGPU=/path/to/libvgpu.so` names a built library (HAMi-core: `build.sh`, or a CMake
 build of type Debug). Without it these tests report that, and use only a stand-in that honours the
-region and the environment of a grant."""
+region and the environment of a grant.
+"""
 
 import os
 import re
@@ -56,7 +58,7 @@ class Place(NamedTuple):
         cores: int = 30,
         controls: dict[str, str] | None = None,
     ) -> Grant:
-        """Create the grant of a container with a share of the GPU."""
+        """Create a grant that gives a container a share of the GPU."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
@@ -71,13 +73,14 @@ class Place(NamedTuple):
         return made
 
     def advised(self) -> list[bool]:
-        """Run one round of the agent. Returns which containers' compute is limited after it."""
+        """Run one round of the agent. Return, for each container, True if the round limits its
+        compute."""
         assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
     @property
     def probe(self) -> str:
-        """The path of a program that uses the GPU; see probe.c."""
+        """Return the path of a program that uses the GPU; see probe.c."""
         return str(self.folder / "lib" / "probe")
 
     def run(self, made: Grant, *command: str) -> list[str]:
@@ -85,13 +88,13 @@ class Place(NamedTuple):
         return contained.run(made.edits, self.folder, self.given, *command)
 
     def start(self, stack: ExitStack, made: Grant, *command: str) -> subprocess.Popen[str]:
-        """Start a program inside the container, which runs until the stack ends."""
+        """Start a program inside the container, and stop the program when the stack closes."""
         return stack.enter_context(contained.holding(made.edits, self.folder, self.given, *command))
 
 
 @pytest.fixture(params=["a stand-in", "libvgpu.so"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """The node with either library; all container mounts are below one folder."""
+    """Provide the node with either library; the mounts of all containers are below one folder."""
     if request.param == "libvgpu.so" and not GIVEN:
         pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
     if reason := missing():
@@ -124,7 +127,8 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 
 
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
-    """A child process with an empty environment is still limited, by HAMi-core's default region."""
+    """A child process with an empty environment is still limited, by HAMi-core's default region
+    file."""
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
     assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
@@ -159,8 +163,8 @@ def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
 
 
 def test_D6_compute_is_limited_under_contention(place: Place) -> None:
-    """Compute is limited to 30 % while another container needs it, and not when alone, as in
-    HAMi."""
+    """As in HAMi, compute is limited to 30 % while another container uses the GPU, and unlimited
+    otherwise."""
     shares = [place.share(pod) for pod in "ab"]
     for _, _, region in place.regions.read():
         region.hold_cores(held=False)
@@ -181,8 +185,8 @@ def test_D6_compute_is_limited_under_contention(place: Place) -> None:
 def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     place: Place, cores: int
 ) -> None:
-    """A container without a compute limit waits for priority 0: HAMi-core checks only below 100
-    %."""
+    """A container without a compute limit waits for containers of priority 0; HAMi-core checks this
+    only below 100 %."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -194,8 +198,8 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 
 
 def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
-    """A restarted container is not charged for its old process ids, which may belong to other
-    programs."""
+    """A restarted container is not charged for its old process ids, which other programs may now
+    have."""
     made = place.share("a")
     assert made.region is not None
     path = Path(made.region.path)
@@ -206,7 +210,8 @@ def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
 
 
 def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place) -> None:
-    """A limit that a container raised is restored while it runs, and the round names the region."""
+    """The agent restores a limit that a running container raised, and reports the container's
+    region."""
     made = place.share("a")
     assert made.region is not None
     with ExitStack() as stack:
@@ -222,16 +227,18 @@ def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place)
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:
-    """Return kernel launches of concurrent containers while the agent's rounds run.
+    """Return the kernel launches of concurrent containers while the agent's rounds run.
 
-    They are relative to an unlimited program's launches, so that a busy machine affects all
-    alike."""
+    The numbers are relative to an unlimited program's launches, so that a busy machine affects all
+    containers alike.
+    """
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """See `launched`; empty if the machine stalled too long."""
+    """Return the kernel launches as `launched` does, or an empty list if the machine stalled too
+    long."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]

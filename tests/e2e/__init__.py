@@ -1,1 +1,1 @@
-"""What people do, from kubectl to a bound pod, with everything real but the devices."""
+"""End-to-end tests: from kubectl to a bound pod, with everything real except the devices."""

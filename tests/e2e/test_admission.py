@@ -1,4 +1,5 @@
-"""The webhook, asked by a real API server: what a user of kubectl gets, with it and without."""
+"""The admission webhook behind a real API server: what a kubectl user gets with and without the
+webhook."""
 
 import asyncio
 import json
@@ -18,19 +19,19 @@ MEMORY = {"nvidia.com/gpumem": "3100"}
 
 
 def pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """A pod that names no scheduler."""
+    """Return a pod that names no scheduler."""
     made = kube_pod(name, limits, **fields)
     del made["spec"]["schedulerName"]
     return made
 
 
 async def create(world: KubeWorld, document: dict[str, Any], *options: str, ok: bool = True) -> str:
-    """Return the output of `kubectl create`."""
+    """Run `kubectl create` with this document, and return the output."""
     return await world.plane.user("create", *options, "-f", "-", stdin=json.dumps(document), ok=ok)
 
 
 async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
-    """The pod that the API server would make of it."""
+    """Return the pod as the API server would store it after admission (a server-side dry run)."""
     told = ("--dry-run=server", "-o", "json", *options)
     return json.loads(await create(world, document, *told))
 
@@ -93,8 +94,7 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
 
 
 async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorld) -> None:
-    """A probable typo in a pod gives a warning with its field and a suggestion; the pod is
-    admitted."""
+    """The webhook admits a pod with a probable typo, and warns with the field and a suggestion."""
     slip = pod("slip", MEMORY, annotations={"nvidia.com/use-gputypes": "A100"})
     many = pod(
         "many", MEMORY, annotations={f"nvidia.com/slip-{n}-{'x' * 40}": "" for n in range(60)}
@@ -114,8 +114,8 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """Without the webhook only pods that request or claim devices, and labelled namespaces, are
-    blocked."""
+    """Without the webhook, only pods that request or claim devices and pods in labelled namespaces
+    are blocked."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(
@@ -139,7 +139,7 @@ async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeW
 
 
 async def test_a_renewed_certificate_is_served_without_a_gap(world: KubeWorld) -> None:
-    """The files are replaced twice while pods come; the API server refuses none of them."""
+    """The API server refuses no pod while the webhook's certificate files are replaced twice."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(
@@ -161,7 +161,8 @@ async def test_a_renewed_certificate_is_served_without_a_gap(world: KubeWorld) -
 
 
 async def test_what_the_environment_gets_by_configuration(world: KubeWorld) -> None:
-    """`overwriteEnv` and `disableCoreLimit`: the API server makes of it what is meant."""
+    """With `overwriteEnv` and `disableCoreLimit` the webhook sets the matching environment
+    variables."""
     nvidia = NvidiaConfiguration(overwrite_env=True, disable_core_limit=True)
     configuration = Configuration(nvidia=nvidia)
     await world.facts.write(ConfigurationChanged(by="test", configuration=configuration))

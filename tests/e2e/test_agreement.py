@@ -1,6 +1,6 @@
-"""Cluster and ledger converge, whichever scheduler bound a pod and whatever was lost.
+"""Cluster and ledger converge, whichever scheduler bound a pod and whichever events were lost.
 
-A pod's devices are never given to another pod, even if no placement of the ledger gave them.
+A pod's devices are never given to another pod, even if the ledger has no placement for the pod.
 """
 
 import json
@@ -41,7 +41,7 @@ ASKS_ONE = {"nvidia.com/gpu": "1"}
 
 @asynccontextmanager
 async def another_ledger(world: KubeWorld, folder: Path) -> AsyncIterator[KubeWorld]:
-    """The same cluster over a ledger with nothing in it."""
+    """Provide the same cluster with a new, empty ledger."""
     async with running_bus(folder / "nats-2") as bus, AsyncExitStack() as stack:
         facts = Facts(bus)
         await facts.open()
@@ -49,7 +49,7 @@ async def another_ledger(world: KubeWorld, folder: Path) -> AsyncIterator[KubeWo
 
 
 async def rebuild(world: KubeWorld, *options: str) -> tuple[int, str]:
-    """Run `apportion rebuild`, and return its exit code and output."""
+    """Run `apportion rebuild`, and return the exit code and output."""
     process = await create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", "rebuild",
         "--nats", world.bus.server.url_for("operator"),
@@ -71,7 +71,7 @@ async def devices_of(world: KubeWorld) -> dict[str, str]:
 
 
 async def start(world: KubeWorld, *verbs: str, devices: str = "4xT4") -> None:
-    """The agent of n1 and these services."""
+    """Start the agent of node n1 and these services."""
     await world.agents(("n1", devices))
     for verb in verbs:
         await world.start(verb)
@@ -137,7 +137,7 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
 
 
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
-    """A pod of the default scheduler took one of two: one is offered, and both once it ends."""
+    """A GPU that another scheduler's pod uses is not offered until that pod ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))
     await world.bind("p", "n1", {})
     await start(world, "watcher", "scheduler", "binder", devices="2xT4")
@@ -154,8 +154,8 @@ async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: Ku
 
 
 async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWorld) -> None:
-    """A binding that took effect after its attempt was voided is found, and its devices stay
-    allocated."""
+    """A binding that succeeded after its placement was withdrawn is found, and the pod keeps its
+    devices."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "watcher", "scheduler", devices="4xT4")
     await world.plane.apply(kube_pod("p", WHOLE))
@@ -179,8 +179,8 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
 
 
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
-    """A pod recreated under its name has what was bound to it, even if the binding was for its
-    predecessor."""
+    """A pod that is recreated under its name gets the devices of its binding, even if the binding
+    was meant for the previous pod."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     watcher = await world.start("watcher")
@@ -208,8 +208,8 @@ async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: K
 
 
 async def test_what_the_ledger_cannot_account_for_is_told_and_counted(world: KubeWorld) -> None:
-    """A GPU given away twice by two schedulers is reported and counted, and its node takes no
-    more pods."""
+    """A GPU that two schedulers gave away is reported and counted, and the node takes no more
+    pods."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "scheduler", "binder", devices="1xT4")
     watcher = await world.start("watcher")

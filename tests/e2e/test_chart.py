@@ -1,4 +1,4 @@
-"""The chart: a real API server accepts it, and invalid settings are refused."""
+"""A real API server accepts the Helm chart, and the chart refuses invalid settings."""
 
 import asyncio
 import base64
@@ -36,7 +36,7 @@ KINDS = "all,serviceaccounts,roles,rolebindings,configmaps,poddisruptionbudgets,
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    """A cluster that never heard of us."""
+    """Provide a cluster on which Apportion was never installed."""
     found, reason = find_binaries()
     if found is None:
         pytest.skip(reason)
@@ -49,8 +49,8 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
-    """The chart installs and upgrades with defaults; passwords are random and outlive upgrades
-    and uninstall."""
+    """The chart installs and upgrades with defaults. Its random passwords survive an upgrade and an
+    uninstall."""
 
     def of_secret(name: str) -> dict[str, str]:
         said = plane.kubectl("get", "secret", name, "-n", SPACE, "-o", "json")
@@ -89,7 +89,8 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
 
 
 def test_every_setting_has_its_rule() -> None:
-    """values.yaml and its schema have the same settings, so a typo is refused."""
+    """values.yaml and its schema have the same settings, so the chart refuses a misspelt
+    setting."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -105,7 +106,8 @@ def test_every_setting_has_its_rule() -> None:
 
 
 def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
-    """Where CPU is short a kubelet would end each start before it has answered."""
+    """Every container with a liveness probe has at least two minutes to start before the kubelet
+    ends it."""
     found = documents(rendered("--set", "extender.enabled=true"))
     seconds = {}
     for (_, name), each in found.items():
@@ -121,7 +123,7 @@ def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
 
 
 def test_the_agent_is_told_which_xids_count() -> None:
-    """Each configured XID becomes its own option of the agent."""
+    """The chart passes every configured XID to the agent as an option of its own."""
     words = ("--set", "agent.ignoreXids={48,9999}", "--set", "agent.criticalXids={63}")
     said = helm("template", "apportion", str(CHART), *words)
     found = [line.strip() for line in said.splitlines() if "-xid=" in line]
@@ -147,7 +149,7 @@ def test_the_agent_is_told_which_xids_count() -> None:
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
-    """An invalid setting is refused by name, before anything is sent to a cluster."""
+    """The chart refuses an invalid setting by name, before anything is sent to a cluster."""
     words = ("template", "apportion", str(CHART), "--set", setting)
     assert named in helm(*words, ok=False)
 
@@ -164,7 +166,8 @@ def test_without_a_callout_all_have_passwords(setting: str) -> None:
 
 
 def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
-    """Each service shows its account's token, for the audience of the ledger alone."""
+    """With the callout, services log in with a ServiceAccount token for the ledger's audience. Only
+    the callout has a password."""
     found = documents(rendered())
     for (kind, name), each in found.items():
         if kind not in {"Deployment", "DaemonSet"}:
@@ -193,7 +196,8 @@ def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
 
 @pytest.mark.parametrize("settings", ["callout.enabled=true", "callout.enabled=false"])
 def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
-    """By the table of roles: the same key of the same Secret, as a file that the variable names."""
+    """Exactly the services whose role appends events mount the ledger's key, and a variable names
+    the key's file."""
     appending = {role.name for role in identities.ROLES if role.appends}
     having = set()
     found = documents(rendered("--set", f"{settings},extender.enabled=true"))
@@ -221,7 +225,7 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
 def test_the_ledgers_server_has_the_passwords_of_its_configuration(
     callout: str, replicas: str
 ) -> None:
-    """The ledger's server gets every variable of its configuration, and no other key of the
+    """The ledger's server gets every password that its configuration uses, and no other key of the
     Secret."""
     options = ("--set", f"callout.enabled={callout},nats.replicas={replicas}")
     found = documents(rendered(*options))
@@ -238,7 +242,8 @@ def test_the_ledgers_server_has_the_passwords_of_its_configuration(
 
 
 def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
-    """One setting: a Secret as cert-manager makes them."""
+    """The gateway serves HTTPS if `gateway.certificates` names a Secret in cert-manager's
+    format."""
     pod = documents(rendered("--set", "gateway.certificates=mine"))["Deployment", "gateway"]
     template = pod["spec"]["template"]["spec"]
     assert "--tls-cert=/etc/apportion/tls/tls.crt" in template["containers"][0]["args"]
@@ -248,8 +253,8 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
 
 
 def test_the_gateway_is_told_where_browsers_reach_it() -> None:
-    """gateway.publicUrl reaches the gateway; an invalid URL, or one without a login, is refused
-    by name."""
+    """The chart passes gateway.publicUrl to the gateway. An invalid URL, or a URL without a login,
+    is refused by name."""
     named = "gateway.publicUrl=https://apportion.example.com"
     pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
     assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]
@@ -262,7 +267,8 @@ def test_the_gateway_is_told_where_browsers_reach_it() -> None:
 
 
 def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
-    """Clients and routes, by a certificate of the chart, of cert-manager, or of a Secret there."""
+    """The ledger encrypts client and route connections by default, with a certificate from the
+    chart, from cert-manager, or from an existing Secret."""
     found = documents(rendered())
     said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
     assert said.count("tls {") == 2
@@ -294,8 +300,8 @@ def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
     ],
 )
 def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
-    """A new ledger has a size limit, so agents cannot fill the disk; an external server sets its
-    own."""
+    """The chart limits the size of a new ledger, so agents cannot fill the disk. An external server
+    keeps its own limit."""
     found = documents(rendered("--set", options))
     job = next(each for (kind, name), each in found.items() if name.startswith("ledger-"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -312,14 +318,16 @@ def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
     ],
 )
 def test_the_ledgers_server_frees_memory_below_its_limit(options: str, soft: list[int]) -> None:
-    """The kernel would end it at the limit."""
+    """The ledger's server collects garbage below its memory limit, so the kernel does not kill the
+    server."""
     pod = documents(rendered("--set", options))["StatefulSet", "nats"]["spec"]["template"]["spec"]
     variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert [int(variables[name]) for name in ("GOMEMLIMIT",) if name in variables] == soft
 
 
 def test_the_extender_is_one_setting() -> None:
-    """A service of its own, which a flood may stop alone; with certificates, if there are some."""
+    """One setting adds the extender as a service of its own, so a flood of requests can stop only
+    the extender. Certificates are optional."""
     assert ("Deployment", "extender") not in documents(rendered())
     found = documents(rendered("--set", "extender.enabled=true"))
     assert found["Service", "extender"]["spec"]["selector"] == {"app": "extender"}
@@ -332,7 +340,8 @@ def test_the_extender_is_one_setting() -> None:
 
 
 def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_path: Path) -> None:
-    """The chart makes both, once for all, and the service has no right to either."""
+    """The chart creates the webhook's certificate and CA bundle, and the admission service has no
+    right to change them."""
     found = documents(rendered())
     data = found["Secret", "admission-tls"]["data"]
     webhooks = found["MutatingWebhookConfiguration", "apportion"]["webhooks"]
@@ -352,8 +361,8 @@ def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_
 
 
 def test_cert_manager_may_make_the_webhooks_certificate() -> None:
-    """cert-manager can issue the webhook's certificate, from a named issuer or its own, with the
-    caBundle."""
+    """cert-manager can issue the webhook's certificate and inject the caBundle, with a named issuer
+    or the chart's own."""
     words = "admission.certificates.from=cert-manager"
     own = documents(rendered("--set", words))
     assert own["Issuer", "admission"]["spec"] == {"selfSigned": {}}
@@ -370,7 +379,8 @@ def test_cert_manager_may_make_the_webhooks_certificate() -> None:
 
 
 def test_the_network_is_one_setting() -> None:
-    """One setting disables all network policies, and one sets the control plane's addresses."""
+    """One setting disables all network policies, and another one sets the control plane's
+    addresses."""
     assert ("NetworkPolicy", "default-deny") in documents(rendered())
     assert ("NetworkPolicy", "default-deny") not in documents(
         rendered("--set", "network.policies=false")
@@ -381,8 +391,8 @@ def test_the_network_is_one_setting() -> None:
 
 
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
-    """The agent gets only the capabilities that it needs; creating MIG instances needs a
-    setting."""
+    """The agent gets only the capabilities that it needs; the capability to create MIG instances
+    needs a setting."""
 
     def container(*words: str) -> Any:
         pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -403,7 +413,7 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
 
 
 def test_an_agent_without_cdi_is_one_setting() -> None:
-    """agent.noCdi disables CDI, which is on by default."""
+    """`agent.noCdi` disables CDI, which is enabled by default."""
 
     def words(*settings: str) -> Any:
         pod = documents(rendered(*settings))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -414,7 +424,7 @@ def test_an_agent_without_cdi_is_one_setting() -> None:
 
 
 def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
-    """The binder's right to a node's status comes and goes with the setting."""
+    """The binder may write a node's status by default, and not with `binder.allocatable=false`."""
     role = ("ClusterRole", "apportion-allocatable")
     assert documents(rendered())[role]["rules"][0]["resources"] == ["nodes/status"]
     found = documents(rendered("--set", "binder.allocatable=false"))
@@ -424,7 +434,8 @@ def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
 
 
 def test_dra_is_one_setting() -> None:
-    """Class, rights, sockets and options come with it, and without it there is none of them."""
+    """`dra.enabled` adds the DeviceClass, rights, sockets and options for DRA; the default chart
+    has none of them."""
     roles = {("ClusterRole", f"apportion-{name}-dra") for name in ("watcher", "binder")}
     added = {*roles, ("DeviceClass", "gpu.apportion.dev")}
     assert not added & documents(rendered()).keys()
@@ -441,7 +452,7 @@ def test_dra_is_one_setting() -> None:
 
 
 def test_nodes_without_devices_may_pretend_to_have_some() -> None:
-    """Simulated devices run only on nodes without the GPU label."""
+    """The chart runs simulated devices only on nodes without the GPU label."""
     assert ("DaemonSet", "agent-simulated") not in documents(rendered())
     more = (
         "agent.simulate=8xH100-80GB+2xT4,agent.library.image=hami:1,agent.runtimeClassName=nvidia"
@@ -465,7 +476,8 @@ def test_nodes_without_devices_may_pretend_to_have_some() -> None:
 
 
 def test_a_shadow_may_bind_nothing() -> None:
-    """Neither service nor right to do so is there, nor a device plugin, nor a webhook."""
+    """In shadow mode the chart has no binder, webhook, extender or device plugin, and no right to
+    bind pods."""
     every = "shadow=true,dra.enabled=true,extender.enabled=true"
     found = documents(rendered("--set", every))
     inert = {"ServiceAccount", "NetworkPolicy"}
@@ -498,7 +510,8 @@ def test_a_shadow_may_bind_nothing() -> None:
 
 
 def test_monitoring_is_three_settings() -> None:
-    """Monitoring has three settings; each adds one object with the labels that select it."""
+    """Monitoring has three settings. Every setting adds one object with the labels by which
+    Prometheus or Grafana selects it."""
     made = {
         "dashboards": ("ConfigMap", "apportion-dashboards"),
         "rules": ("PrometheusRule", "apportion"),
@@ -522,7 +535,8 @@ def test_monitoring_is_three_settings() -> None:
 
 
 def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
-    """HAMi-core's comes from its own image, and from no tree of ours."""
+    """An init container copies HAMi-core's library from its image to the folder that the agent
+    mounts into containers."""
     words = ("--set", "agent.library.image=hami:1,agent.state=/srv/apportion")
     pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (copied,) = pod["initContainers"]
@@ -539,18 +553,19 @@ def test_what_kustomize_applies_is_rendered_from_it() -> None:
 
 
 class Server(NamedTuple):
-    """One of them: where clients find it, and its process."""
+    """One NATS server of the ledger: the server's client address and process."""
 
     port: int
     process: asyncio.subprocess.Process
 
     def url(self, role: str) -> str:
-        """Return the URL with which a role connects."""
+        """Return the URL with which this role connects to the server."""
         return f"tls://{role}:p{role}@127.0.0.1:{self.port}"
 
 
 class Servers:
-    """Three by the chart's configuration and certificate, each with its pod's environment."""
+    """Three NATS servers with the chart's configuration and certificate, and the environment of
+    their pods."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         found = documents(rendered(*words))
@@ -582,12 +597,12 @@ class Servers:
 
     @property
     def routes_tls(self) -> str:
-        """The block of the configuration that encrypts routes."""
+        """The block of the configuration that encrypts the routes between servers."""
         cluster = self._said.index("cluster {")
         return self._said[self._said.index("tls {", cluster) : self._said.index("routes: [")]
 
     async def start(self, number: int, route: int = 0, change: tuple[str, str] = ("", "")) -> None:
-        """One; another one than of the chart with a change of its configuration."""
+        """Start one server. `change` replaces a text of the chart's configuration."""
         shared = {f"APPORTION_{role.upper()}_PASSWORD": f"p{role}" for role in ROLES}
         shared |= {"NATS_HOST": "127.0.0.1", "NATS_MAX_STORE": "1GB"}
         shared |= {
@@ -617,7 +632,7 @@ class Servers:
 
 @pytest.fixture
 async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
-    """All three, and clients that trust the chart's CA."""
+    """Provide three running servers, and make clients trust the chart's CA."""
     made = Servers(tmp_path)
     monkeypatch.setenv("APPORTION_NATS_CA", str(made.ca))
     async with made:
@@ -687,7 +702,8 @@ async def test_a_server_that_is_none_of_ours_joins_no_cluster(
 
 
 async def test_without_tls_who_knows_the_password_joins_the_cluster(tmp_path: Path) -> None:
-    """What the test before is about: the same server takes part, and may have a copy."""
+    """Without TLS, a NATS server that knows the routes' password joins the cluster. This shows what
+    TLS prevents in the test above."""
     async with Servers(tmp_path, "--set", "nats.tls.enabled=false") as servers:
         await servers.start(3, free_port())
 

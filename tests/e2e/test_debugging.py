@@ -1,6 +1,8 @@
-"""What people's own tools run into where our policies hold: `kubectl debug`, and a restore of pods.
+"""Our admission policies with common tools: `kubectl debug`, and a restore of pods from a backup.
 
-The guide docs/tasks/pod-policies.md describes it; the real tool runs on a real API server."""
+The guide docs/tasks/pod-policies.md describes these cases. Here the real tool runs on a real API
+server.
+"""
 
 import json
 
@@ -21,13 +23,13 @@ PROFILES = {
 
 
 async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
-    """Return the output of `kubectl debug`, without attaching to the container."""
+    """Run `kubectl debug` without attaching to the container, and return the output."""
     return await plane.user("debug", *words, "--image=busybox", "--attach=false", ok=ok)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
-    """Of the tool's profiles those that reach past a share are refused in a pod that has one."""
+    """In a pod with a share, `kubectl debug` profiles that reach beyond the share are refused."""
     plane, refused = world.plane, PROFILES[profile]
     await plane.apply(kube_pod("shared", share()), kube_pod("other", {}))
     async with holding(plane, without()):
@@ -37,7 +39,8 @@ async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
 
 
 async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
-    """Unless it keeps what its binding wrote, or the node: then it would hold what another has."""
+    """`kubectl debug` may copy a pod if the copy drops the node and our annotations, so that the
+    copy is placed like any other pod."""
     plane = world.plane
     made = kube_pod("shared", share(), annotations=BOUND, nodeName="n1")
     await plane.apply(kube_node("n1"), made)
@@ -56,7 +59,8 @@ async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
 
 @pytest.mark.parametrize("annotation", BOUND)
 async def test_a_restore_brings_back_no_binding(world: KubeWorld, annotation: str) -> None:
-    """A pod as it was backed up is refused by the annotation; without it it comes, to be placed."""
+    """A pod restored with our annotations is refused; without them the pod is accepted and placed
+    again."""
     plane = world.plane
     made = kube_pod("back", share(), annotations={annotation: BOUND[annotation]})
     async with holding(plane, without()):

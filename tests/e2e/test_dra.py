@@ -1,4 +1,4 @@
-"""ResourceClaims on a real API server and a real kubelet: allocated, prepared, and released."""
+"""ResourceClaims are allocated, prepared and released on a real API server and a real kubelet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RIGHTS = str(ROOT / "deploy" / "kubernetes" / "dra")
 
 @pytest.fixture
 async def dra(world: KubeWorld) -> AsyncIterator[KubeWorld]:
-    """A cluster with our class, and accounts with the rights for it."""
+    """Provide a cluster with our DeviceClass, and service accounts with the rights for DRA."""
     if world.plane.version < DRA_SINCE:
         pytest.skip(f"Kubernetes {world.plane.version} has no resource.k8s.io/v1")
     await world.plane.user("apply", "-k", RIGHTS)
@@ -34,7 +34,7 @@ async def dra(world: KubeWorld) -> AsyncIterator[KubeWorld]:
 
 
 async def begin(world: KubeWorld, kubelet: RealKubelet, devices: str) -> ServiceProcess:
-    """All services with DRA on; the agent of the node."""
+    """Start all services with DRA enabled, and return the node's agent."""
     agent = await world.start("agent", *agent_options(kubelet, devices), "--dra")
     for verb in ("watcher", "binder"):
         await world.start(verb, "--dra")
@@ -43,7 +43,7 @@ async def begin(world: KubeWorld, kubelet: RealKubelet, devices: str) -> Service
 
 
 async def claim(world: KubeWorld, name: str) -> Any:
-    """A claim as the API server has it."""
+    """Return the claim as stored in the API server."""
     return await world.plane.get("resourceclaim", name)
 
 
@@ -61,7 +61,7 @@ async def freed(world: KubeWorld, name: str) -> None:
 
 
 def placed(world: KubeWorld, name: str) -> PodPlaced:
-    """The newest placement of the pod."""
+    """Return the newest placement of the pod."""
     return [event for event in world.facts.of(PodPlaced) if event.name == name][-1]
 
 
@@ -74,8 +74,8 @@ async def slices(world: KubeWorld) -> list[Any]:
 async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Two claims share one GPU, each container gets its part, and this survives an agent's
-    restart."""
+    """Two claims share one GPU and every container gets its own share, also after the agent
+    restarts."""
     agent = await begin(dra, kubelet, "1xA100-80GB")
     small = resource_claim("small", request(memory="2Gi", cores="30"))
     large = resource_claim("large", request(memory="5000Mi"))
@@ -111,7 +111,7 @@ async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
 
 
 async def healthy(dra: KubeWorld, pod: str) -> None:
-    """Wait until the pod's status has a healthy device, as we reported to the kubelet."""
+    """Wait until the pod's status shows the device health that we reported to the kubelet."""
 
     async def said() -> bool:
         containers = (await dra.pod(pod))["status"].get("containerStatuses") or [{}]
@@ -122,7 +122,8 @@ async def healthy(dra: KubeWorld, pod: str) -> None:
 
 
 async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
-    """A pod that goes gives its part back: to the claim's next pod, and on the node."""
+    """Delete a pod, and check that the node's CDI file is removed and the claim's next pod gets the
+    share."""
     uid = (await claim(dra, "small"))["metadata"]["uid"]
     file = kubelet.cdi / f"apportion-claim-{uid}.json"
     assert file.exists()
@@ -143,8 +144,8 @@ async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
 async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Two claims for a MIG profile on one GPU get different instances, published with their
-    slices."""
+    """Two claims for a MIG profile on one GPU get different instances, and the published slices
+    show these instances."""
     await begin(dra, kubelet, "1xA100-80GB:mig")
     cel = f'device.attributes["{DRIVER}"].profile == "2g.20gb"'
     await dra.plane.apply(
@@ -170,8 +171,8 @@ async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
 async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """An invalid claim is refused with the field's name, and its pod starts once the claim is
-    fixed."""
+    """An invalid claim is refused with the field's name. The pod starts once the claim is
+    corrected."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(claiming_pod("early", "late"))
     await dra.described("early", "Rejected", "late", "does not exist")
@@ -191,9 +192,12 @@ async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_fie
 async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
     dra: KubeWorld, kubelet: RealKubelet, tmp_path: Path
 ) -> None:
-    """Kubernetes creates and deletes a claim of a template; kube-scheduler ignores our devices.
+    """A claim from a template is created with its pod, and released although the binder is down
+    when the pod ends.
 
-    The binder is away while the pod goes, and finds out."""
+    Kubernetes' own controller creates and deletes the claim, and kube-scheduler allocates none of
+    our devices.
+    """
     template = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -229,7 +233,8 @@ async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
 async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """A killed kubelet finds its pods' claims prepared, and its slices are published again."""
+    """After the kubelet is killed and restarted, its pods' claims are still prepared and its slices
+    are published again."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(
         *(resource_claim(name, request(memory="2Gi")) for name in ("a", "b")),

@@ -1,4 +1,5 @@
-"""A real kube-scheduler keeps its pods and gets devices for them from the extender."""
+"""Apportion as an extender: a real kube-scheduler places the pods, and Apportion chooses the
+devices."""
 
 import asyncio
 import json
@@ -34,12 +35,12 @@ def _there_is_a_kube_scheduler(control_plane: object) -> None:
 
 
 def pod(name: str, memory_mib: int = 7000, **fields: Any) -> dict[str, Any]:
-    """Return a pod that kube-scheduler places."""
+    """Return a pod that kube-scheduler places through the extender."""
     return kube_pod(name, share(memory_mib), schedulerName=CHOOSER, **fields)
 
 
 async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...] = VERBS) -> str:
-    """Nodes with a T4 each, every service, and where the extender answers."""
+    """Start nodes with one T4 each and every service, and return the extender's URL."""
     extended = Configuration(extended_scheduler_names=(CHOOSER,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=extended))
     await world.plane.apply(*(nodes or [kube_node(name) for name in NODES]))
@@ -51,7 +52,7 @@ async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...
 
 
 async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
-    """Send one request as kube-scheduler does."""
+    """Send one request to the extender as kube-scheduler does."""
 
     def post() -> Any:
         request = urllib.request.Request(  # noqa: S310 - our own address
@@ -66,8 +67,8 @@ async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
 async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """kube-scheduler binds pods through the extender without overcommit; the seventh pod gets
-    the reason."""
+    """kube-scheduler binds pods through the extender without overcommit. The seventh pod stays
+    pending with the reason."""
     url = await system(world)
     with kube_scheduler(world.plane, tmp_path, url):
         await world.plane.apply(*(pod(f"p{number}") for number in range(7)))
@@ -93,7 +94,7 @@ async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
 async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_path: Path) -> None:
     """A burst of 30 pods through two schedulers and binders fills every GPU slot exactly once.
 
-    A pod that was promised a slot which another pod got is refused and tried again.
+    If two pods compete for a slot, the loser is refused and tried again.
     """
     url = await system(world, verbs=(*VERBS, "scheduler", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
@@ -108,7 +109,7 @@ async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_p
 
 
 async def unbound(world: KubeWorld) -> list[str]:
-    """The pods without a node."""
+    """Return the names of the pods without a node."""
     pods = json.loads(await world.plane.user("get", "pods", "-o", "json"))["items"]
     return [p["metadata"]["name"] for p in pods if not p["spec"].get("nodeName")]
 
@@ -149,7 +150,8 @@ async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_p
 async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """A policy file for gpu-manager works, with `/scheduler/predicates` and its annotations."""
+    """A policy file as gpu-manager uses it works: requests carry whole nodes,
+    `/scheduler/predicates` filters, and pods get vCUDA's annotations."""
     url = await system(world)
     with policy_scheduler(world.plane, tmp_path, url):
         limits = {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}
@@ -164,13 +166,14 @@ async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
 
 
 def pod_events(world: KubeWorld) -> list[Any]:
-    """Return the ledger's events about pods; nodes may be reported at any time."""
+    """Return the ledger's events about pods, without node reports, which may arrive at any time."""
     kinds = PodSubmitted | PodPlaced | PodRefused | PodBound
     return [event for _, event in world.facts.events if isinstance(event.data, kinds)]
 
 
 async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
-    """Asked by hand, in both forms, again and again: the ledger does not grow."""
+    """Repeated filter and score requests, with node names or whole nodes, append nothing to the
+    ledger."""
     url = await system(world)
     await world.plane.apply(pod("p", 15_000))
     await world.facts.count(PodSubmitted, 1)
@@ -191,7 +194,8 @@ async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
 
 
 async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> None:
-    """Asked by hand: again is harmless, elsewhere and too much are refused with the reason."""
+    """A repeated bind request changes nothing. A bind to another node or beyond the free memory is
+    refused with the reason."""
     url = await system(world)
     await world.plane.apply(pod("large", 15_000), pod("small", 7000))
     await world.facts.count(PodSubmitted, 2)
@@ -222,7 +226,8 @@ async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> No
 async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """The binding fails with the reason, kube-scheduler tries again, and then it is bound once."""
+    """While no Apportion scheduler runs, a bind fails with the reason. kube-scheduler retries, and
+    the pod is bound once."""
     url = await system(world, verbs=("watcher", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
         await world.plane.apply(pod("p"))
@@ -237,7 +242,7 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
 async def test_a_scheduler_that_is_killed_among_bindings_loses_none(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """A scheduler killed while pods are bound loses none: the next scheduler takes over its
+    """A scheduler killed during bindings loses no pod: the next scheduler takes over the
     requests."""
     url = await system(world, verbs=("watcher", "binder"))
     first = await world.start("scheduler")

@@ -1,4 +1,4 @@
-"""Forged annotations on a pod gain it nothing on a node: the ledger decides."""
+"""Forged annotations on a pod grant nothing on a node: the ledger decides."""
 
 import json
 from typing import Any
@@ -34,7 +34,8 @@ def forged(name: str, uid: str, limits: dict[str, str], **spec: Any) -> dict[str
 async def test_a_forged_annotation_gets_a_pod_nothing(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Without the webhook, which refuses some of them: placed, or put onto the node by hand."""
+    """Without the webhook, a pod with forged annotations gets only its placed share, and a pod
+    bound by hand does not start."""
     await world.start("agent", *agent_options(kubelet, "1xT4"))
     await kubelet.offered("nvidia.com/gpu", 10)
     (report,) = await world.facts.count(NodeReported, 1)

@@ -1,5 +1,5 @@
-"""After a GPU fails under running pods, no new pod goes there, and the pods' owners are
-informed."""
+"""After a GPU fails under running pods, no new pod is placed there, and the running pods get
+Events."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ FELL_OFF_THE_BUS = 79
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A fake driver with the node's only GPU."""
+    """Provide a fake driver with the node's only GPU."""
     with fake_driver(tmp_path, "1xA100-40GB") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -24,8 +24,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 
 async def test_a_card_that_fails_under_two_shares(world: KubeWorld, driver: FakeDriver) -> None:
-    """A GPU's failure under two shares is reported to both pods at once, and ends without any
-    restart."""
+    """A GPU's failure and recovery are reported to both pods that share the GPU, without restarting
+    anything."""
     await world.plane.apply(kube_node("n1"))
     await world.start("agent", "--node", "n1", "--xid-quiet", "20")
     for verb in ("watcher", "scheduler", "binder"):

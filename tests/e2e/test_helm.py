@@ -1,7 +1,7 @@
-"""The chart, installed by Helm on a cluster with a real API server, controllers and a real kubelet.
+"""Helm installs the chart on a cluster with a real API server, controllers and a real kubelet.
 
-Its pods are containers of the image that is built here, with exactly the chart's rights and mounts;
-the pod that they place is a process of this machine.
+The chart's pods are containers of the image that is built here, with exactly the chart's rights and
+mounts. The pod that Apportion places is a process of this machine.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ SAMPLE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _image() -> Iterator[None]:
-    """The image of all services, built as people build it."""
+    """Build the image of all services as users build it."""
     with alone():
         podman = prepare()
         build_image(podman)
@@ -67,7 +67,7 @@ def _image() -> Iterator[None]:
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    """A cluster that never heard of us, and makes pods of Deployments."""
+    """Provide a cluster on which Apportion was never installed, with the Deployment controllers."""
     found, reason = find_binaries()
     if found is None or (reason := missing()):
         pytest.skip(reason)
@@ -83,27 +83,29 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """The server of the ledger, which is there already; the chart makes the stream."""
+    """Provide a running NATS server for the ledger; the chart creates the stream."""
     async with running_bus(tmp_path / "nats") as running:
         yield running
 
 
 @pytest.fixture
 def driver(folder: Path) -> Iterator[FakeDriver]:
-    """A fake driver with two GPUs, whose libraries are mounted into the agent's container."""
+    """Provide a fake driver with two GPUs, whose libraries are mounted into the agent's
+    container."""
     with fake_driver(folder, "2xT4") as made:
         yield made
 
 
 @pytest.fixture
 async def node(plane: ControlPlane, folder: Path) -> AsyncIterator[RealKubelet]:
-    """A node with a kubelet that starts real containers."""
+    """Provide a node with a kubelet that starts real containers."""
     async with RealKubelet(plane, binaries() / "kubelet", folder, NODE) as running:
         yield running
 
 
 def values(bus: Bus, plane: ControlPlane, node: RealKubelet, driver: FakeDriver) -> dict[str, Any]:
-    """The ledger of the test, the network of this machine, and the fake driver for the agent."""
+    """Return chart values with the test's ledger, this machine's network, and the fake driver for
+    the agent."""
     libraries = str(built())
     host, port = plane.url.removeprefix("https://").split(":")
     said: dict[str, Any] = {
@@ -141,7 +143,8 @@ def values(bus: Bus, plane: ControlPlane, node: RealKubelet, driver: FakeDriver)
 async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
     plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
 ) -> None:
-    """Installed, a pod is placed, prepared and started; upgraded and uninstalled, it runs on."""
+    """One Helm command installs the chart, and a pod is placed and started. The pod keeps running
+    through an upgrade and an uninstall."""
     said = tmp_path / "values.yaml"
     said.write_text(yaml.safe_dump(values(bus, plane, node, driver)))
     await passwords(plane, bus)
@@ -184,7 +187,7 @@ async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
 async def test_one_command_shows_a_placement_where_no_gpu_is(
     plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
 ) -> None:
-    """With agent.simulate a pod is placed and runs on simulated GPUs, on a node without the GPU
+    """With agent.simulate a pod is placed and runs on simulated GPUs of a node without the GPU
     label."""
     said = tmp_path / "values.yaml"
     wanted = values(bus, plane, node, driver)
@@ -208,7 +211,7 @@ async def test_one_command_shows_a_placement_where_no_gpu_is(
 
 
 async def rolled_out(plane: ControlPlane, service: str) -> None:
-    """Wait until its pods are those of the newest release."""
+    """Wait until the service's pods are those of the newest release."""
 
     async def done() -> bool:
         said = await plane.user("rollout", "status", service, "-n", SPACE, "--watch=false")
@@ -218,7 +221,7 @@ async def rolled_out(plane: ControlPlane, service: str) -> None:
 
 
 async def passwords(plane: ControlPlane, bus: Bus) -> None:
-    """The Secret that a person makes where the ledger's server is there already."""
+    """Create the Secret with passwords that an external NATS server requires."""
     await plane.user("create", "namespace", SPACE)
     words = {
         f"APPORTION_{role.upper()}_PASSWORD": bus.server.url_for(role).split(":")[2].split("@")[0]
@@ -229,7 +232,7 @@ async def passwords(plane: ControlPlane, bus: Bus) -> None:
 
 
 async def gone(plane: ControlPlane) -> None:
-    """Wait until nothing of the release runs."""
+    """Wait until the release has no pods left."""
 
     async def none() -> bool:
         return not (await plane.get("pods", namespace=SPACE))["items"]
@@ -238,5 +241,5 @@ async def gone(plane: ControlPlane) -> None:
 
 
 async def everything(plane: ControlPlane) -> str:
-    """Return the state of the chart's pods, for a failure's message."""
+    """Return a description of the chart's pods for a failure message."""
     return await plane.user("describe", "pods", "-n", SPACE, ok=None)

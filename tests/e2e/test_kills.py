@@ -1,4 +1,4 @@
-"""Everything is killed at random times under load; afterwards cluster and ledger agree.
+"""Services are killed at random times under load; afterwards cluster and ledger agree.
 
 One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure names its seed, and
 `APPORTION_KILL_SEED` repeats it.
@@ -42,7 +42,8 @@ UNGATE = json.dumps({"spec": {"schedulingGates": None}})
 
 
 def _pod(name: str) -> dict[str, Any]:
-    """A pod of a bunch, by its number in it."""
+    """Return a pod whose kind (plain, gated, or with a volume) depends on the number in its
+    name."""
     at = int(name[1:]) % 8
     if at < GATED:
         return kube_pod(name, share(2000), schedulingGates=[{"name": "example.com/quota"}])
@@ -50,7 +51,7 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 class Round:
-    """One round: what it is about to do by chance, its services, and what it has done."""
+    """One round: its random choices, its running services, and the list of killed processes."""
 
     def __init__(self, world: KubeWorld, seed: int) -> None:
         self.world = world
@@ -60,7 +61,7 @@ class Round:
         self.killed: list[str] = []
 
     async def start(self) -> None:
-        """Start two nodes with room for every pod, one with a single GPU, and one of each
+        """Start two nodes with room for every pod, one node with a single GPU, and one of each
         service."""
         nodes = [kube_node(name, labels={"disk": name}) for name in ("n1", "n2")]
         nodes.append(kube_node("n3", labels={"disk": "n3"}, taints=[ALONE]))
@@ -73,9 +74,9 @@ class Round:
             self.services[verb] = await self.world.start(verb, *options)
 
     async def load(self) -> None:
-        """Submit pods in batches; some are deleted, some have a gate, some mount a claim. One
-        low-priority pod holds the single GPU of a node, and is preempted by a pod of higher
-        priority."""
+        """Submit pods in batches: some are deleted, some have a scheduling gate, and some mount a
+        volume claim. One low-priority pod uses a node's only GPU, and is preempted by a pod of
+        higher priority."""
         await self._insist(self.world.plane.apply, kube_pod("low", WHOLE, **ON_THE_ONE))
         for first in range(0, PODS, 8):
             names = [f"p{number}" for number in range(first, min(first + 8, PODS))]
@@ -105,7 +106,8 @@ class Round:
                 await self.world.delete(pod["metadata"]["name"])
 
     async def kill(self) -> None:
-        """One after the other, each started again after a while."""
+        """Kill random processes one after the other, and restart every process after a random
+        delay."""
         for _ in range(KILLS):
             await self._moment()
             victim = self.chance.choice(["watcher", "scheduler", "binder", "api", "nats"])
@@ -124,13 +126,14 @@ class Round:
                 await self.services[victim].start()
 
     async def _moment(self) -> None:
-        """A random while, in which load goes on: the one duration that is the point of the test."""
+        """Wait for a random time while the load continues. These delays are what the test
+        varies."""
         due = asyncio.get_running_loop().create_future()
         due.get_loop().call_later(self.chance.uniform(0.1, 1.5), due.set_result, None)
         await due
 
     async def _insist(self, act: Any, *arguments: Any) -> None:
-        """Retry a command until the API server accepts it."""
+        """Retry a kubectl command until the API server accepts the command."""
 
         async def done() -> bool:
             try:
@@ -142,7 +145,7 @@ class Round:
         await until(done, f"kubectl {arguments[0]}", timeout_s=240, interval_s=0.5)
 
     async def settled(self) -> list[Any]:
-        """Wait until every pod of the cluster is bound and the ledger has just these."""
+        """Wait until every pod of the cluster is bound and the ledger has exactly these pods."""
 
         async def there() -> list[Any]:
             text = await self.world.plane.user("get", "pods", "-o", "json")

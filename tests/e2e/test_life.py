@@ -1,4 +1,4 @@
-"""How the whole behaves over time: room that is made is used at once, and a restart adopts all."""
+"""Apportion over time: freed devices are used at once, and a restart adopts all running pods."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ async def system(world: KubeWorld) -> None:
 
 
 async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
-    """Each pod that ends makes room for a pending pod, which is then bound automatically."""
+    """A pod that ends makes room for a pending pod, which is then bound automatically."""
     await system(world)
     whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
     await world.plane.apply(*whole)
@@ -63,7 +63,7 @@ async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> 
 async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them(
     world: KubeWorld,
 ) -> None:
-    """Stopping and restarting all services changes no pod and makes no new decision."""
+    """A restart of all services changes no pod and makes no new decision."""
     await system(world)
     await world.plane.apply(*(kube_pod(f"p{number}", share(2_000)) for number in range(3)))
     await world.facts.count(PodBound, 3)
@@ -106,7 +106,8 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
 
 
 async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) -> None:
-    """A changed shares annotation is logged and counted, and does not change the ledger."""
+    """A change to a pod's shares annotation is logged and counted, and does not change the
+    ledger."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share(2_000)))
     await world.agents(("n1", "1xT4"))
     watcher = await world.start("watcher", "--compare-every", "1")

@@ -1,4 +1,4 @@
-"""Every sample manifest, created with kubectl on nodes of every kind, ends up where it should."""
+"""Every sample manifest, created with kubectl on nodes of every kind, is bound as expected."""
 
 import json
 from collections import Counter
@@ -26,7 +26,8 @@ MIG_NODE, MPS_NODE, NPU_NODE = "a100-mig-1", "l40s-mps-1", "ascend-1"
 
 
 class Expected(NamedTuple):
-    """What a manifest comes to: how many pods, the keys on them, and the node if it is certain."""
+    """The expected result for a manifest: number of pods, annotation keys, and the node if only one
+    is possible."""
 
     pods: int
     keys: tuple[str, ...] = ()
@@ -58,12 +59,13 @@ EXPECTED = {
 
 
 def test_every_manifest_is_expected_here() -> None:
-    """A sample that is added is tried."""
+    """Every sample manifest has an expected result, so a new sample is tested too."""
     assert sorted(EXPECTED) == sorted(path.stem for path in PODS.glob("*.yaml"))
 
 
 async def create(world: KubeWorld, manifest: str) -> None:
-    """`kubectl create` in a namespace of its own, and what Volcano's controllers make of a Job."""
+    """Create the manifest with kubectl in its own namespace, and create the pods of a Volcano
+    Job."""
     namespace = manifest.lower()
     await world.plane.user("create", "namespace", namespace, ok=None)
     await world.plane.user("create", "-n", namespace, "-f", str(PODS / f"{manifest}.yaml"))
@@ -82,7 +84,8 @@ async def bound(world: KubeWorld, count: int) -> list[Any]:
 
 
 async def test_every_manifest_is_bound_and_says_so(world: KubeWorld) -> None:
-    """Node, shares, the dialect's own annotations, one binding each, and the event."""
+    """Every sample pod is bound once to its placement's node, with the shares, the annotations of
+    its dialect, and an Event."""
     fleet = yaml.safe_load(FLEET.read_text())["nodes"]
     resources = {"cpu": "256", "memory": "2000Gi", "pods": "110"}
     await world.plane.apply(*(kube_node(row["node"], allocatable=resources) for row in fleet))

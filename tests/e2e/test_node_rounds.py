@@ -1,8 +1,9 @@
-"""On a real kubelet, by chance: two pods at once, whatever dies, and each gets its own share.
+"""Two pods at once on a real kubelet, with random kills: every pod gets its own share.
 
 Four rounds by default; `APPORTION_NODE_ROUNDS=200` makes it two hundred, from the same seed
 (`APPORTION_NODE_SEED`). At the end it prints how long pods waited from their binding to their
-shares."""
+shares.
+"""
 
 import asyncio
 import os
@@ -30,7 +31,7 @@ LOOKS = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "60
 
 
 class Rounds:
-    """The system, and what is about to happen by chance."""
+    """The running system, and the random choices of all rounds."""
 
     def __init__(self, world: KubeWorld, kubelet: RealKubelet, agent: ServiceProcess) -> None:
         self.world = world
@@ -39,8 +40,8 @@ class Rounds:
         self.chance = random.Random(SEED)
 
     async def play(self, number: int) -> None:
-        """Submit two pods at once, kill something, and check that each gets what the ledger
-        says."""
+        """Submit two pods at once, kill a random process, and check that both pods get the shares
+        in the ledger."""
         deed = self.chance.choices(DEEDS, RARE)[0]
         if deed == "kill the kubelet":
             await self.kubelet.kill()
@@ -59,7 +60,8 @@ class Rounds:
             await self.world.delete(name)
 
     async def _again(self, name: str, deed: str) -> None:
-        """A container that dies, also while there is no agent, starts with the same share."""
+        """Kill a container, perhaps with the agent down, and check that it restarts with the same
+        share."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":
@@ -70,7 +72,8 @@ class Rounds:
         await self.check(name, times=2)
 
     async def check(self, name: str, *, times: int) -> None:
-        """Every container of the pod was made with the shares of its placement."""
+        """Check that the kubelet created every container of the pod with the shares of its
+        placement."""
         made = {"main": await self.kubelet.made(name, "main", times)}
         if self.kubelet.created(name, "fetch"):
             made["fetch"] = self.kubelet.created(name, "fetch")[-1]
@@ -84,7 +87,8 @@ class Rounds:
             assert got == (held.device, f"{held.memory_mib}m"), f"seed {SEED}: {name}/{container}"
 
     def _pod(self, name: str) -> dict[str, Any]:
-        """One share of its own size, every third time with an init container that borrows it."""
+        """Return a pod with one share of random size; a third of the pods have an init container
+        that borrows the share."""
         memory_mib = self.chance.randrange(500, 3000)
         pod = kube_pod(name, share(memory_mib))
         containers = pod["spec"]["containers"]
@@ -96,7 +100,7 @@ class Rounds:
         return pod
 
     def waits(self) -> list[float]:
-        """Seconds from PodBound to SharesAllocated, of each pod."""
+        """Return the seconds from PodBound to SharesAllocated of each pod."""
         bound, allocated = self._times(PodBound), self._times(SharesAllocated)
         return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
 
@@ -109,7 +113,7 @@ class Rounds:
 
 
 async def started(world: KubeWorld, kubelet: RealKubelet) -> ServiceProcess:
-    """All services; the node's agent among them, which the kubelet knows."""
+    """Start all services, and return the node's agent, registered with the kubelet."""
     agent = await world.start("agent", *agent_options(kubelet, "4xA100-80GB"))
     await world.facts.count(NodeReported, 1)
     await kubelet.offered("nvidia.com/gpu", SLOTS)
@@ -122,7 +126,8 @@ async def started(world: KubeWorld, kubelet: RealKubelet) -> ServiceProcess:
 async def test_each_pod_gets_its_own_share_whatever_dies(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """In either order, in one instant, with init containers; none is wrong and none is lost."""
+    """Two pods created at the same time each get their own share in every round, whatever is
+    killed."""
     agent = await started(world, kubelet)
     rounds = Rounds(world, kubelet, agent)
     for number in range(ROUNDS):
@@ -139,8 +144,8 @@ async def test_each_pod_gets_its_own_share_whatever_dies(
 async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Pods that arrive while the agent restarts are not lost: none is bound until the kubelet is
-    ready."""
+    """No pod that arrives while the agent restarts is lost: pods are bound only after the kubelet
+    is ready."""
     agent = await started(world, kubelet)
     names = [f"arrives-{number}" for number in range(12)]
 

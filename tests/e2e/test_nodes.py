@@ -1,4 +1,5 @@
-"""From a manifest to a process on a node: a real API server, a real kubelet, and all services."""
+"""From a manifest to a process on a node, with a real API server, a real kubelet, and all
+services."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,7 +68,7 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """On failure, add the state of pods and node and the kubelet's log to the error."""
+    """On failure, add the state of the pods and the node and the kubelet's log to the error."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:
@@ -82,7 +83,8 @@ async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]
 async def test_A4_allocatable_shows_number_memory_and_cores(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """The kubelet counts allocatable as the ledger does, so it rejects no placed pod."""
+    """A node's allocatable shows GPU count, memory and cores, and the kubelet rejects no pod that
+    the ledger has room for."""
     await world.start("agent", *agent_options(kubelet, "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
@@ -97,8 +99,8 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
 
 
 async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
-    """Pods that request more memory units than offered start; the node then offers its real
-    amount again."""
+    """Check that pods start that request more memory units than the node offers. Afterwards the
+    node offers its real amount again."""
     await world.plane.apply(
         pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
     )
@@ -128,7 +130,7 @@ async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
 
 
 def pod(name: str, limits: dict[str, int], *, scheduler: str = "apportion") -> dict[str, Any]:
-    """A pod that stays for a while."""
+    """Return a pod that keeps running."""
     made = kube_pod(name, {resource: str(amount) for resource, amount in limits.items()})
     made["spec"]["schedulerName"] = scheduler
     made["spec"]["containers"][0] |= {
@@ -138,7 +140,7 @@ def pod(name: str, limits: dict[str, int], *, scheduler: str = "apportion") -> d
 
 
 async def rejected(world: KubeWorld, *names: str) -> list[str]:
-    """Which of these pods the kubelet has turned away."""
+    """Return those of the named pods that the kubelet has rejected."""
     phases = {name: (await world.pod(name))["status"]["phase"] for name in names}
     return [name for name, phase in phases.items() if phase == "Failed"]
 
@@ -151,7 +153,7 @@ def wanted(shares: list[Share]) -> dict[str, str]:
 
 
 def limits_of(env: dict[str, str]) -> dict[str, str]:
-    """Return the variables with the visible devices and their limits."""
+    """Return those variables that name the visible devices and their limits."""
     told = ("NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_SM_LIMIT")
     return {
         name: value
@@ -161,8 +163,8 @@ def limits_of(env: dict[str, str]) -> dict[str, str]:
 
 
 async def idle(kubelet: RealKubelet) -> None:
-    """A container without a device request gets no device variables; the high-priority pod has
-    priority 0."""
+    """Check that a container without a device request gets no device variables, and that the
+    high-priority pod has priority 0."""
     made = await kubelet.made("two-containers", "log")
     assert limits_of(made["env"]) == {}
     high: dict[str, Any] = (await kubelet.made("gpu-pod-high", "main"))["env"]

@@ -1,4 +1,4 @@
-"""Every field of a pod that the API server knows: read, refused by name, or listed as harmless."""
+"""Apportion reads, refuses by name, or lists as harmless every pod field in the API."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ CORE = "io.k8s.api.core.v1."
 
 
 class Schemas:
-    """The OpenAPI document of the core group."""
+    """The OpenAPI document of the core API group."""
 
     def __init__(self, plane: ControlPlane) -> None:
         if plane.version < NEWEST:
@@ -26,13 +26,13 @@ class Schemas:
         self._schemas: dict[str, Any] = document["components"]["schemas"]
 
     def fields(self, name: str) -> dict[str, str]:
-        """The fields of a type, each with the name of the type that it is, or is a list of."""
+        """Return the fields of a type, with the type of every field or of its list items."""
         properties: Mapping[str, Any] = self._schemas[name].get("properties", {})
         return {field: _named(schema) for field, schema in properties.items()}
 
 
 def _named(schema: Mapping[str, Any]) -> str:
-    """The type that a field refers to; empty for a plain value."""
+    """Return the type that a field refers to, or an empty string for a plain value."""
     of = schema.get("items", schema)
     found = [of, *of.get("allOf", ())]
     refs = [each["$ref"].rpartition("/")[2] for each in found if "$ref" in each]
@@ -40,7 +40,7 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct in a type: alone, in a list, or in a union with None."""
+    """Return the struct that a type contains: alone, in a list, or in a union with None."""
     match kind:
         case msgspec.inspect.StructType():
             return kind
@@ -54,7 +54,7 @@ def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
 def unknown(
     schemas: Schemas, name: str, read: msgspec.inspect.StructType | None, path: str
 ) -> Iterator[str]:
-    """Return the paths below a type that are neither read nor listed."""
+    """Return the paths below a type that are neither read nor listed as harmless."""
     fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
     for field, of in sorted(schemas.fields(name).items()):
         below = f"{path}{field}"
@@ -85,7 +85,8 @@ def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: Con
 
 
 def test_nothing_is_listed_that_is_not_a_field(control_plane: ControlPlane) -> None:
-    """A misspelt name would hide the field that it means; what is refused may be of any version."""
+    """Every field listed as harmless exists in the API, because a misspelt name would hide the real
+    field."""
     schemas = Schemas(control_plane)
     missing = []
     for path in sorted(ignored_fields.every()):

@@ -1,4 +1,4 @@
-"""Gangs with PodGroups of the coscheduling plugin and of Kubernetes itself."""
+"""Gangs with the PodGroups of the coscheduling plugin and with those of Kubernetes itself."""
 
 from typing import Any
 
@@ -14,23 +14,23 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 def pod_group(api_version: str, **spec: Any) -> dict[str, Any]:
-    """A PodGroup of that API in the default namespace."""
+    """Return a PodGroup of this API version in the default namespace."""
     metadata = {"name": "job"}
     return {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
 
 
 def labelled(name: str) -> dict[str, Any]:
-    """A pod of the gang by its label."""
+    """Return a pod that belongs to the gang by its label."""
     return kube_pod(name, share(3000), labels={LABEL: "job"})
 
 
 def native(name: str) -> dict[str, Any]:
-    """A pod of the gang by its field."""
+    """Return a pod that belongs to the gang by its `spec` field."""
     return kube_pod(name, share(3000), schedulingGroup={"podGroupName": "job"})
 
 
 async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any]]) -> None:
-    """All but the last pod wait; once that comes all are bound."""
+    """Check that the gang's pods stay pending until the last pod exists, and then all are bound."""
     *some, last = pods
     await world.plane.apply(*some)
     await world.facts.count(PodSubmitted, len(some))
@@ -53,7 +53,8 @@ async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
 
 
 async def test_a_gang_of_kubernetes_itself(world: KubeWorld) -> None:
-    """Its pods have the field; a PodGroup of another API with the same name is another gang."""
+    """A gang of Kubernetes' own PodGroup starts when complete. A PodGroup of another API with the
+    same name is another gang."""
     if world.plane.version < GANGS_SINCE:
         pytest.skip("this API server has no PodGroups")
     await system(world)

@@ -1,4 +1,5 @@
-"""Preemption seen with kubectl: victim and preemptor both get events, and the room is used."""
+"""Preemption as kubectl shows it: victim and preemptor both get Events, and the freed GPU is
+used."""
 
 import json
 from typing import Any
@@ -11,7 +12,7 @@ from tests.support.polling import until
 
 
 def priority_class(name: str, value: int, **fields: Any) -> dict[str, Any]:
-    """A PriorityClass, which the API server writes into the pods that name it."""
+    """Return a PriorityClass, whose value the API server writes into the pods that name it."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -30,13 +31,13 @@ WHOLE = share(15_000)
 
 
 async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
-    """Bind a pod without priority that holds a whole GPU."""
+    """Bind a pod without priority that uses a whole GPU."""
     await world.plane.apply(kube_pod(name, WHOLE, **fields))
     await world.bound(name)
 
 
 async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
-    """A victim keeps its grace period while the preemptor is nominated; then the preemptor is
+    """A victim keeps its grace period while the preemptor is nominated; afterwards the preemptor is
     bound."""
     await world.plane.apply(*CLASSES)
     await system(world)
@@ -68,7 +69,8 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
 
 
 async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:
-    """Its author set `spec.nodeName`; kube-scheduler evicts such a pod as well."""
+    """Preemption also evicts a pod without devices whose author set `spec.nodeName`, as
+    kube-scheduler does."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await world.plane.apply(kube_pod("low", {"cpu": "60"}, nodeName="n1"))
@@ -80,7 +82,8 @@ async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: Kube
 
 
 async def test_who_never_preempts_waits(world: KubeWorld) -> None:
-    """`preemptionPolicy: Never` of its class; the room that was made for another is not its."""
+    """A pod with `preemptionPolicy: Never` stays pending, and gets no room that was made for
+    another pod."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")

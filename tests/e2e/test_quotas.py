@@ -1,4 +1,5 @@
-"""ResourceQuotas with kubectl: pods beyond them are pending with the reason until there is room."""
+"""ResourceQuotas with kubectl: pods beyond a quota stay pending with the reason until there is
+room."""
 
 import json
 from typing import Any
@@ -14,7 +15,7 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(**hard: str) -> dict[str, Any]:
-    """A ResourceQuota of the default namespace, of GPU memory and GPUs."""
+    """Return a ResourceQuota of the default namespace for GPU memory and GPUs."""
     names = {"memory": MEMORY, "count": COUNT}
     return {
         "apiVersion": "v1",
@@ -27,7 +28,8 @@ def quota(**hard: str) -> dict[str, Any]:
 async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     world: KubeWorld,
 ) -> None:
-    """A quota of device memory, unknown to the API server, holds pods back until it is raised.
+    """A quota of device memory, which the API server does not enforce, keeps pods pending until the
+    quota is raised.
 
     The real amount counts: half of a T4 by percent is 7,680 MiB, a number not in the manifest.
     """
@@ -69,7 +71,7 @@ async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creat
     world: KubeWorld,
 ) -> None:
     """The API server itself rejects pods beyond a quota on `requests.`, so Apportion never sees
-    them."""
+    these pods."""
     await system(world)
     limited = quota(count="1")
     await world.plane.apply(limited)
@@ -80,7 +82,7 @@ async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creat
     await world.plane.user("replace", "--raw", path, "-f", "-", stdin=document)
 
     async def refused() -> str:
-        """The first refusal: the API server may take a moment to know of the quota."""
+        """Return the first refusal; the API server may need a moment to see the quota."""
         pod = kube_pod(f"p{next(numbers)}", share(1000))
         try:
             await world.plane.apply(pod)

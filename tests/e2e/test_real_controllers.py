@@ -1,14 +1,14 @@
-"""Other projects' controllers with our watcher, scheduler and binder; nightly.
+"""Other projects' controllers with our watcher, scheduler and binder; these tests run nightly.
 
 `make controllers` builds JobSet and LeaderWorkerSet and sets their folders in `APPORTION_JOBSET`
-and `APPORTION_LWS`. No Go module proxy has the other two, so their paths are given:
+and `APPORTION_LWS`. No Go module proxy has the other two controllers, so their paths must be given:
 
 - `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
   Volcano's sources (1.15.1 was tried).
 - `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
   ./cmd/kueue` makes of its sources (0.19.2 was tried).
 
-A test whose variable is not set is skipped and says so.
+A test whose variable is not set is skipped with the reason.
 """
 
 import json
@@ -47,7 +47,7 @@ GANG = "scheduling.x-k8s.io/pod-group"
 
 @pytest.fixture
 def volcano(control_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
-    """Volcano's controllers, until the test ends."""
+    """Run Volcano's controllers until the test ends."""
     command = [
         os.environ[VC_CONTROLLER_MANAGER],
         f"--kubeconfig={control_plane.kubeconfig}",
@@ -63,7 +63,7 @@ def volcano(control_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 async def workloads(world: KubeWorld, tmp_path: Path) -> AsyncIterator[None]:
-    """Kubernetes' controllers of Jobs and StatefulSets, and kubelets."""
+    """Run Kubernetes' controllers of Jobs and StatefulSets, and kubelets."""
     with workload_controllers(world.plane, tmp_path):
         async with running_kubelets(world):
             yield
@@ -71,7 +71,7 @@ async def workloads(world: KubeWorld, tmp_path: Path) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def jobsets(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIterator[None]:
-    """JobSet's controller; its objects are gone after the test."""
+    """Run JobSet's controller, and delete its objects after the test."""
     api = "config.jobset.x-k8s.io/v1alpha1"
     with running_manager(world.plane, JOBSET, tmp_path, api):
         yield
@@ -82,7 +82,7 @@ async def jobsets(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIte
 async def leader_worker_sets(
     request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
 ) -> AsyncIterator[None]:
-    """LeaderWorkerSet's controller, configured with the fixture's parameter."""
+    """Run LeaderWorkerSet's controller, configured with the fixture's parameter."""
     settings = getattr(request, "param", {})
     api = "config.lws.x-k8s.io/v1alpha1"
     with running_manager(world.plane, LWS, tmp_path, api, **settings):
@@ -92,7 +92,7 @@ async def leader_worker_sets(
 
 @pytest.fixture
 async def kueue(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIterator[None]:
-    """Kueue's controller; its objects are gone after the test."""
+    """Run Kueue's controller, and delete its objects after the test."""
     settings = {
         "integrations": {"frameworks": ["batch/job", "pod"]},
         "featureGates": {"VisibilityOnDemand": False},
@@ -134,7 +134,7 @@ async def settled(
     world: KubeWorld, number: int, *, waiting: int = 0, labels: dict[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """Wait for this many running and pending pods with these labels, and return the running
-    ones."""
+    pods."""
 
     async def run() -> list[dict[str, Any]]:
         pods = [
@@ -147,7 +147,7 @@ async def settled(
 
 
 async def living(world: KubeWorld) -> list[dict[str, Any]]:
-    """The pods of the default namespace that have not ended and are not being deleted."""
+    """Return the pods of the default namespace that have not ended and are not being deleted."""
     return [
         pod
         for pod in (await world.plane.get("pods"))["items"]
@@ -157,7 +157,7 @@ async def living(world: KubeWorld) -> list[dict[str, Any]]:
 
 
 def labels_of(pod: dict[str, Any]) -> dict[str, str]:
-    """The labels of a pod."""
+    """Return the labels of a pod."""
     labels: dict[str, str] = pod["metadata"].get("labels", {})
     return labels
 
@@ -175,12 +175,12 @@ async def sound(world: KubeWorld) -> None:
 
 
 def uids(pods: list[dict[str, Any]]) -> set[str]:
-    """The uids of pods."""
+    """Return the uids of pods."""
     return {pod["metadata"]["uid"] for pod in pods}
 
 
 async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dict[str, set[str]]:
-    """The racks of the pods, for each value of the label `group`."""
+    """Return the racks of the pods by the value of the label `group`."""
     nodes = {
         node["metadata"]["name"]: labels_of(node)["rack"]
         for node in (await world.plane.get("nodes"))["items"]
@@ -195,7 +195,7 @@ async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dic
 
 
 def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
-    """A Command to the controllers about a Job, as `vcctl` makes it."""
+    """Return a Volcano Command for a Job, as `vcctl` creates it."""
     target = {"apiVersion": job["apiVersion"], "kind": "Job", "name": job["metadata"]["name"]}
     target |= {"uid": job["metadata"]["uid"], "controller": True}
     return {
@@ -210,7 +210,8 @@ def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
 @needs(VC_CONTROLLER_MANAGER, "Volcano's vc-controller-manager")
 @pytest.mark.usefixtures("volcano")
 async def test_a_volcano_job_runs_is_aborted_and_resumes(world: KubeWorld) -> None:
-    """Its controller makes the pods once the PodGroup is Inqueue, and again after ResumeJob."""
+    """A Volcano Job's pods are bound after its PodGroup is admitted, and again after an abort and a
+    resume."""
     await system(world)
     await world.plane.apply(job("train", PODS))
     await world.facts.count(PodBound, PODS)
@@ -229,7 +230,8 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 
 
 def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) -> dict[str, Any]:
-    """The JobSet `train`; each of `jobs` has a name, its replicas, and the pods of each."""
+    """Return the JobSet `train`; each of `jobs` has a name, a number of replicas, and a number of
+    pods per replica."""
     spec = kube_pod("any", share(HALF_MIB))["spec"] | {"restartPolicy": "Never"}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -266,7 +268,7 @@ def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) 
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -> None:
-    """All pods of its jobs run again after one failed, and again after it was suspended."""
+    """All pods of a JobSet run again after one pod failed, and again after a suspension."""
     await fleet(world)
     await world.plane.apply(jobset(("driver", 1, 1), ("workers", 2, 2)))
     first = await settled(world, 5)
@@ -292,7 +294,8 @@ async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> None:
-    """A third job waits for a rack, and has the one of the job that completes."""
+    """With two exclusive racks a third job stays pending, and gets the rack of the job that
+    completes."""
     await fleet(world)
     await world.plane.apply(jobset(("workers", 3, 2), exclusive_topology="rack"))
     # The first pod of each job is made at once, its others once that one is bound.
@@ -314,7 +317,7 @@ async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> Non
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_a_jobset_that_is_a_gang_starts_together(world: KubeWorld) -> None:
-    """None of its pods is bound while only some fit, and all are once there is room."""
+    """No pod of a JobSet gang is bound while only some fit; all are bound once there is room."""
     await system(world)
     group = {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
@@ -366,8 +369,8 @@ def leader_worker_set(replicas: int, **annotations: str) -> dict[str, Any]:
 @needs(LWS, BUILT)
 @pytest.mark.usefixtures("leader_worker_sets")
 async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: KubeWorld) -> None:
-    """Groups with exclusive racks keep them; one with a dead worker is recreated on its own
-    rack."""
+    """Groups of a LeaderWorkerSet keep their exclusive racks; a group with a dead worker is
+    recreated on the same rack."""
     await fleet(world)
     await world.plane.apply(leader_worker_set(2, exclusive_topology="rack"))
     first = await settled(world, 2 * PODS)
@@ -385,7 +388,8 @@ async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: Kube
 @pytest.mark.usefixtures("leader_worker_sets")
 @pytest.mark.parametrize("leader_worker_sets", [VOLCANO], indirect=True, ids=["volcano"])
 async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) -> None:
-    """None of its pods is bound while only two fit; a recreated group has a PodGroup again."""
+    """No pod of a LeaderWorkerSet gang is bound while only two fit. A recreated group gets a
+    PodGroup again."""
     await system(world)
     await world.plane.apply(leader_worker_set(1))
     await world.facts.count(PodSubmitted, PODS)
@@ -407,15 +411,16 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def kueue_object(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    """An object of Kueue's API."""
+    """Return an object of Kueue's API."""
     api = "kueue.x-k8s.io/v1beta2"
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, Any]]:
-    """The queue `team`, which admits so much of each resource of NVIDIA's at a time.
+    """Return the queue `team` with a limit on each NVIDIA resource that its pods may use at a time.
 
-    `flavor` is the spec of its ResourceFlavor."""
+    `flavor` is the spec of its ResourceFlavor.
+    """
     resources = [
         {"name": f"nvidia.com/{name}", "nominalQuota": str(most[name])} for name in sorted(most)
     ]
@@ -430,7 +435,7 @@ def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, A
 
 
 def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]:
-    """A Job of two pods in the queue `team`; the annotations are of its pods."""
+    """Return a Job of two pods in the queue `team`; the annotations go on its pods."""
     spec = kube_pod("any", share(memory_mib))["spec"] | {"restartPolicy": "Never"}
     notes = {f"kueue.x-k8s.io/{key.replace('_', '-')}": annotations[key] for key in annotations}
     template = {"metadata": {"annotations": notes}, "spec": spec}
@@ -445,7 +450,8 @@ def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]
 @needs(KUEUE, "a folder with Kueue's manager and config")
 @pytest.mark.usefixtures("kueue")
 async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
-    """A job and a group of pods run one after the other; an evicted job starts again."""
+    """Kueue admits a job and a group of pods one after the other, and Apportion places them. An
+    evicted job starts again."""
     await fleet(world)
     await world.plane.apply(*quota(gpu=2, gpumem=2 * HALF_MIB))
     await world.plane.apply(queued_job("train", HALF_MIB))

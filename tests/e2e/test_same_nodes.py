@@ -1,7 +1,8 @@
 """kube-scheduler and Apportion find the same nodes for hundreds of pods generated from a seed.
 
-Both read the cluster from one API server. An extender records which nodes pass kube-scheduler's
-filters; here the watcher's code reads the objects, and the engine's classes filter the nodes.
+Both schedulers read the cluster from one API server. An extender records which nodes pass
+kube-scheduler's filters. On our side the watcher's code reads the objects, and the engine's classes
+filter the nodes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ KINDS = (
 
 
 async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
-    """Everything that was drawn is with the API server."""
+    """Create all generated objects in the API server."""
     await plane.user("create", "namespace", NAMESPACES[1], ok=None)
     await plane.user("label", "--overwrite", "namespace", NAMESPACES[1], TEAM)
     await _create(plane, cluster.nodes)
@@ -74,13 +75,14 @@ async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
 
 
 async def _create(plane: ControlPlane, documents: list[dict[str, Any]], *where: str) -> None:
-    """As `apply` does, in half the requests."""
+    """Create the documents in one request; `apply` needs two requests for each."""
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     await plane.user("create", *where, "-f", "-", stdin=json.dumps(listed))
 
 
 async def cleared(plane: ControlPlane) -> None:
-    """All of a kind at once: to delete hundreds one by one takes a minute."""
+    """Delete all objects with one request per kind, because single deletions would take a
+    minute."""
     for namespace in NAMESPACES:
         for path in (
             f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0",
@@ -91,7 +93,7 @@ async def cleared(plane: ControlPlane) -> None:
 
 
 async def asked(plane: ControlPlane, folder: Path, waiting: int) -> dict[str, set[str]]:
-    """For each waiting pod the nodes that kube-scheduler would take."""
+    """Return the nodes that kube-scheduler would accept for each pending pod."""
 
     async def answered() -> bool:
         listed = json.loads(await plane.user("get", "pods", "-A", "-o", "json"))["items"]
@@ -112,9 +114,10 @@ def _waits(pod: Any) -> bool:
 
 
 async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
-    """A ledger of the same cluster, and the pods that are refused by name.
+    """Return a ledger folded from the same cluster, and the pods that are refused by name.
 
-    `without`: a field of nodes that a filter goes by, and that is left out on purpose."""
+    `without` is a node field that a filter needs and that is left out on purpose.
+    """
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
@@ -138,14 +141,14 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
 
 
 def fitting(ledger: Ledger, pod: PodState) -> set[str]:
-    """The nodes that no filter of ours refuses."""
+    """Return the nodes that pass all our filters."""
     finder = ledger.engine._finder
     points = finder.class_of(pod).board.points
     return {name for at, name in enumerate(finder.columns.names) if name and points[at] != REFUSED}
 
 
 def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
-    """Each pod of which the two do not find the same nodes."""
+    """Return the pods for which kube-scheduler and Apportion find different nodes."""
     found = []
     for pod in ledger.state.pods.values():
         ours, his = fitting(ledger, pod), theirs.get(pod.submitted.name, set())
@@ -157,7 +160,8 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.timeout(600)
 async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """Both schedulers find the same nodes for every pod; a missing filter is detected."""
+    """kube-scheduler and Apportion find the same nodes for every pod. A missing filter causes
+    differences."""
     plane = world.plane
     if plane.version < SINCE:
         pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))

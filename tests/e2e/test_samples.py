@@ -1,6 +1,7 @@
-"""Every NVIDIA sample on a real kubelet with the fake driver: what its processes get.
+"""Every NVIDIA sample on a real kubelet with the fake driver: the environment and devices of its
+processes.
 
-The samples are unchanged but for what this machine lacks: their image, and the CPU and memory of
+The samples are unchanged except for what this machine lacks: their image, and the CPU and memory of
 large nodes. They pass through the webhook, as in a cluster.
 """
 
@@ -55,7 +56,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where MPS keeps its own
 def driver(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeDriver]:
-    """The node's driver, which this process and the agent's have."""
+    """Provide the node's fake driver, which this process and the agent's process load."""
     with fake_driver(folder, request.param) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -73,7 +74,7 @@ class Node:
         self.driver = driver
 
     async def start(self, *flags: str) -> None:
-        """NVIDIA's own specification is there, as `nvidia-ctk cdi generate` makes it."""
+        """Start all services, with a CDI specification of NVIDIA's toolkit on the node."""
         (self.kubelet.cdi / "nvidia.json").write_text(json.dumps(specification(self.driver)))
         folder = self.kubelet.folder
         options = ["--node", NODE, "--kubelet", folder, "--cdi", self.kubelet.cdi]
@@ -84,7 +85,7 @@ class Node:
             await self.world.start(verb)
 
     async def create(self, namespace: str, document: dict[str, Any]) -> list[PodPlaced]:
-        """As `kubectl create` in a namespace of its own; what the ledger decided of its pods."""
+        """Create the document in its own namespace, and return the placements of its pods."""
         plane = self.world.plane
         before = len(self.world.facts.of(SharesAllocated))
         await plane.user("create", "namespace", namespace, ok=None)
@@ -163,7 +164,8 @@ def _here(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def limits(shares: list[Share]) -> dict[str, str]:
-    """The environment that HAMi's plugin gives a container with these shares, and the policy."""
+    """Return the environment that HAMi's plugin gives a container with these shares, including the
+    compute policy."""
     env = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": f"{s.memory_mib}m" for at, s in enumerate(shares)}
     return env | {
         "NVIDIA_VISIBLE_DEVICES": ",".join(share.device for share in shares),
@@ -180,7 +182,8 @@ def limits(shares: list[Share]) -> dict[str, str]:
 async def test_A1_every_process_has_exactly_its_share(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Each sample's containers have their share's environment, region, mounts and device nodes."""
+    """Every container of every sample has exactly its share: environment, region, mounts and device
+    nodes."""
     node = Node(world, kubelet, driver)
     async with running_webhook(world):
         await node.start()
@@ -196,7 +199,7 @@ async def test_A1_every_process_has_exactly_its_share(
 
 
 async def check(node: Node, event: PodPlaced) -> None:
-    """Every container that holds something."""
+    """Check the environment, devices and mounts of every container that has a share."""
     for container in {share.container for share in event.shares}:
         shares = [share for share in event.shares if share.container == container]
         shares.sort(key=lambda share: node.driver.ids.index(share.device))
@@ -222,7 +225,8 @@ async def check(node: Node, event: PodPlaced) -> None:
 async def test_A2_a_process_has_exactly_its_instance(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """A process sees exactly its MIG instance, which is created for its pod and removed with it."""
+    """A process sees exactly its MIG instance, which is created for its pod and removed after the
+    pod ends."""
     node = Node(world, kubelet, driver)
     await node.start()
     (event,) = await node.create("mig", *sample(CUT))
@@ -245,8 +249,8 @@ async def test_A2_a_process_has_exactly_its_instance(
 async def test_C3_a_process_has_exactly_its_part_of_a_card(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Under MPS a process gets exactly its memory, threads and pipes; afterwards the GPU is
-    free."""
+    """Under MPS a process gets exactly its memory, threads and pipes. After the pod ends, the GPU
+    is free."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     said = Configuration(nodeconfig=(mps,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=said))

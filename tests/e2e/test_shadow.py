@@ -13,7 +13,7 @@ from tests.support.kube_world import KubeWorld
 
 
 def command(world: KubeWorld, *options: str) -> tuple[str, ...]:
-    """`apportion shadow` as the operator."""
+    """Return the command line of `apportion shadow`, run as the operator."""
     url = world.bus.server.url_for("operator")
     return (sys.executable, "-m", "apportion.cli.main", "shadow", "--nats", url, *options)
 
@@ -36,8 +36,8 @@ async def place(world: KubeWorld, name: str, node: str, card: str) -> None:
 
 
 async def test_another_scheduler_is_compared_and_left_alone(world: KubeWorld) -> None:
-    """Shadow reports where its placements differ from another scheduler's, and leaves those
-    alone."""
+    """Shadow mode reports where its placements differ from another scheduler's, and changes no
+    pod."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     await world.start("watcher", "--scheduler-name=apportion")  # as the chart has it

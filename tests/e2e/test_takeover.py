@@ -29,7 +29,8 @@ PATIENCE_S = 200.0
 
 
 class OldPlugin:
-    """A resource as Volcano's plugin registers it, without a call before a container starts."""
+    """A device plugin that registers a resource as Volcano's plugin does, without
+    PreStartContainer."""
 
     def __init__(self, resource: str, count: int) -> None:
         self.resource = resource
@@ -47,7 +48,7 @@ class OldPlugin:
         calls.serve(self._server, answers)
 
     async def register(self, folder: Path) -> None:
-        """Serve on its own socket, and register with the kubelet."""
+        """Serve on a socket, and register with the kubelet."""
         endpoint = f"{self.resource.replace('/', '-')}.sock"
         self._server.add_insecure_port(f"unix:{folder / endpoint}")
         await self._server.start()
@@ -58,7 +59,7 @@ class OldPlugin:
             await calls.REGISTER.on(channel)(request, timeout=10)
 
     async def stop(self) -> None:
-        """End, as its DaemonSet does."""
+        """Stop serving, as when the plugin's DaemonSet is deleted."""
         self._over.set()
         await self._server.stop(grace=None)
 
@@ -75,7 +76,7 @@ class OldPlugin:
 
 @asynccontextmanager
 async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
-    """Volcano's plugin, for as long as it runs."""
+    """Run Volcano's plugin until the test ends."""
     plugins = [OldPlugin(resource, count) for resource, count in OLD.items()]
     try:
         for plugin in plugins:
@@ -92,8 +93,8 @@ async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
 async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Pods start on a node taken over from Volcano while its old pod keeps running, even after
-    kubelet and agent restart."""
+    """Pods start on a node taken over from Volcano while Volcano's old pod keeps running. They
+    still start after the kubelet and the agent restart."""
     card = simulated_devices(NODE, SPEC)[0].id
     asks = {NUMBER: 1, MEMORY: 3_000, CORES: 30}
     async with old_plugin(kubelet):

@@ -1,4 +1,4 @@
-"""Jobs of Volcano with its custom resources as each release installs them: let in, and resumed."""
+"""Volcano Jobs with the custom resources of each Volcano release are admitted, and resume."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,14 +22,15 @@ SHAPES = {
 
 @pytest.fixture(params=SHAPES)
 def crds(request: pytest.FixtureRequest, control_plane: ControlPlane) -> Iterator[str]:
-    """Custom resources of one shape; the newest again after the test."""
+    """Install custom resources of one Volcano release, and restore the newest ones after the
+    test."""
     control_plane.install(SHAPES[request.param])
     yield request.param
     control_plane.install(volcano_crds())
 
 
 def job(name: str, pods: int) -> dict[str, Any]:
-    """Return a Job whose pods start together."""
+    """Return a Volcano Job whose pods start together."""
     template = {"spec": kube_pod("any", share(1000))["spec"]}
     task = {"name": "worker", "replicas": pods, "template": template}
     return {
@@ -42,7 +43,8 @@ def job(name: str, pods: int) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("crds")
 async def test_a_job_starts_and_starts_again_once_resumed(world: KubeWorld) -> None:
-    """Its pods are made once its PodGroup is Inqueue; an aborted job loses pods and PodGroup."""
+    """A Volcano Job's pods are bound, disappear with an abort, and are bound again after a
+    resume."""
     await system(world)
     await world.plane.apply(job("train", 2))
     for run in (1, 2):

@@ -1,6 +1,8 @@
-"""Volumes by kubectl: a pod goes where they are, waits for them, and has them made where it goes.
+"""Volumes with kubectl: a pod goes to its volume's node, waits for its claims, and has volumes
+provisioned.
 
-The test is the volume controller and the provisioner: it binds claims as they would."""
+The test itself acts as the volume controller and the provisioner, and binds claims as they would.
+"""
 
 import json
 from typing import Any
@@ -29,7 +31,7 @@ def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
 
 
 def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any]:
-    """A volume that only this node has."""
+    """Return a volume that is accessible only from this node."""
     there = {"key": "disk", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",
@@ -73,7 +75,7 @@ async def bind(world: KubeWorld, name: str, to: str) -> None:
 
 
 async def two_nodes(world: KubeWorld) -> None:
-    """Start the default node and one with its own disk, each with one GPU."""
+    """Start the default node and a node with its own disk, each with one GPU."""
     await system(world)
     await world.plane.user("label", "node", "n1", "disk=n1")
     await world.plane.apply(kube_node("n2", labels={"disk": "n2"}))
@@ -81,7 +83,8 @@ async def two_nodes(world: KubeWorld) -> None:
 
 
 async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
-    """A pod waits until its claim exists and is bound, and then goes to the volume's node."""
+    """A pod is pending until its claim exists and is bound. Then the pod is placed on the volume's
+    node."""
     await two_nodes(world)
     await world.plane.apply(mounting("p", "data"))
     await world.described("p", "FailedScheduling", "PersistentVolumeClaim data does not exist")
@@ -94,7 +97,7 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
 
 
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
-    """A pod goes to the node of the volume that is kept for it, and is bound only after its
+    """A pod is placed on the node of the volume reserved for it, and is bound only after its
     claim."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
@@ -115,7 +118,7 @@ async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorl
 async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew(
     world: KubeWorld,
 ) -> None:
-    """A volume is provisioned on the chosen node; if the provisioner gives up, the pod is placed
+    """A volume is provisioned on the chosen node. If the provisioner gives up, the pod is placed
     again."""
     await two_nodes(world)
     await world.plane.apply(storage_class("made", "example.com/disks"), claim("data", "made"))
@@ -137,7 +140,8 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
 
 
 async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
-    """A ReadWriteOncePod claim is used by one pod at a time; the next one waits and says so."""
+    """A ReadWriteOncePod claim is used by one pod at a time; the next pod stays pending with that
+    reason."""
     await two_nodes(world)
     alone: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
     await world.plane.apply(claim(**alone), volume("v", "n2", **alone))
@@ -153,8 +157,8 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 
 
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
-    """A node's volume limit of a CSI driver counts pods of any scheduler, and a pending pod
-    names it."""
+    """A node's volume limit of a CSI driver counts the pods of every scheduler, and a pending pod
+    names the limit."""
     await two_nodes(world)
     driver = {"name": DRIVER, "nodeID": "n", "allocatable": {"count": 1}}
     csi = {"driver": DRIVER, "volumeHandle": "v"}

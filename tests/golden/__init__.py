@@ -1,1 +1,1 @@
-"""Golden tests: later builds can read what earlier ones wrote."""
+"""Golden tests: later builds can read the data that earlier builds wrote."""

@@ -120,7 +120,7 @@ BINDER = ("binder",)
 
 
 class Pens:
-    """Writes events in the name of their owners."""
+    """Writes events with the identity of each event's owner."""
 
     def __init__(self, bus: Bus, facts: Facts) -> None:
         self._bus = bus
@@ -161,7 +161,7 @@ async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
 
 
 async def happen(bus: Bus, facts: Facts) -> None:
-    """Write everything that the first ledger contains."""
+    """Write all events of the first recorded ledger."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", FLEET, "--nodes", "3", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER):
@@ -182,7 +182,7 @@ async def happen(bus: Bus, facts: Facts) -> None:
 
 
 async def _place(pens: Pens, facts: Facts) -> None:
-    """Place pods of many shapes and a gang; two placements fail."""
+    """Place pods of many shapes and a gang; two of the placements fail."""
     small = [
         pod(f"pod-{n:02}", ask(2_000 + 500 * (n % 4), cores=5 + n % 3), labels={"app": f"a{n % 2}"})
         for n in range(28)
@@ -211,7 +211,7 @@ async def _place(pens: Pens, facts: Facts) -> None:
 
 
 async def _end(pens: Pens, facts: Facts) -> None:
-    """Devices fail and recover, operators intervene, pods end, a node is removed."""
+    """Make devices fail and recover, let operators intervene, end pods, and remove a node."""
     device = facts.of(NodeReported)[1].devices[0].id
     node = facts.of(NodeReported)[1].node
     await pens.write(
@@ -234,7 +234,7 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """A lost ledger is rebuilt before any agent reports, and goes on."""
+    """Record a lost ledger that is rebuilt before any agent reports, and then continues."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
@@ -265,7 +265,8 @@ async def agree(bus: Bus, facts: Facts) -> None:
 
 
 async def limit(bus: Bus, facts: Facts) -> None:
-    """A namespace waits for its quota, gets a larger one, and loses it; another has none."""
+    """Record a namespace that waits for its quota, gets a larger one, and loses it; another
+    namespace has no quota."""
     pens = Pens(bus, facts)
     hard = {"limits.nvidia.com/gpumem": 5_000, "requests.nvidia.com/gpu": 4}
     told = QuotaObserved(namespace="research", quota="gpus", hard=hard, version=1)
@@ -288,7 +289,7 @@ async def limit(bus: Bus, facts: Facts) -> None:
 
 
 async def change(bus: Bus, facts: Facts) -> None:
-    """Kubernetes reports its nodes; pods wait for gates, change, and use host ports."""
+    """Record Kubernetes' node reports, and pods that wait for gates, change, and use host ports."""
     pens = Pens(bus, facts)
     web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
@@ -317,7 +318,8 @@ async def change(bus: Bus, facts: Facts) -> None:
 
 
 async def evict(bus: Bus, facts: Facts) -> None:
-    """Pods are evicted for one of higher priority, one beyond its budget, and it is placed."""
+    """Record pods that are evicted for a pod of higher priority, one of them against its disruption
+    budget."""
     pens = Pens(bus, facts)
     one, two = ask(2_000, cores=100), ask(2_000, cores=100, count=2)
     app = (LabelExpression(key="app", operator="In", values=("web",)),)
@@ -340,7 +342,8 @@ async def evict(bus: Bus, facts: Facts) -> None:
 
 
 async def mount(bus: Bus, facts: Facts) -> None:
-    """Pods wait for claims and follow their volumes; one claim is for a single pod."""
+    """Record pods that wait for claims and follow their volumes; one claim admits only a single
+    pod."""
     pens = Pens(bus, facts)
     zone = NodeExpression(key="zone", operator="In", values=("b",))
     data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
@@ -364,7 +367,8 @@ async def mount(bus: Bus, facts: Facts) -> None:
 
 
 async def resize(bus: Bus, facts: Facts) -> None:
-    """Running pods grow and shrink; one resize is refused, and one pod ends before the answer."""
+    """Record running pods that grow and shrink; one resize is refused, and one pod ends before the
+    answer."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         await facts.count(NodeReported, 1)
@@ -384,7 +388,8 @@ async def resize(bus: Bus, facts: Facts) -> None:
 
 
 async def use(bus: Bus, facts: Facts) -> None:
-    """A pod uses part of its share and ends; a process without a share uses the device too."""
+    """Record a pod that uses part of its share and ends, and a process that uses the device without
+    a share."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         (report,) = await facts.count(NodeReported, 1)
@@ -422,7 +427,8 @@ async def use(bus: Bus, facts: Facts) -> None:
 
 
 async def silence(bus: Bus, facts: Facts) -> None:
-    """Agents are lost, pods wait for them or do not, and one agent returns."""
+    """Record lost agents, pods that wait for them or are placed elsewhere, and one agent that
+    returns."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -436,7 +442,7 @@ async def silence(bus: Bus, facts: Facts) -> None:
 
 
 async def cordon(bus: Bus, facts: Facts) -> None:
-    """Two operators cordon one node and one device, and lift their own cordons."""
+    """Record two operators who cordon one node and one device, and lift their own cordons."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -460,7 +466,8 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """A format is enabled that no build writes; a placement and a cordon are set aside."""
+    """Record an enabled format that no build writes, and a placement and a cordon that are set
+    aside."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -479,7 +486,7 @@ async def rule(bus: Bus, facts: Facts) -> None:
 
 
 async def lie(bus: Bus, facts: Facts) -> None:
-    """An agent reports facts that an intake rejects, and facts that it accepts."""
+    """Record an agent's facts of which the intake rejects some and accepts others."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -560,14 +567,14 @@ def write_snapshot(path: Path, state: State) -> None:
 
 
 def snapshot_fields() -> dict[str, list[str]]:
-    """Return the fields that snapshots store by position, where a new field could be misread."""
+    """Return the fields that snapshots store by position; a new field there could be misread."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
     held = (*parts, PodState, Placement, Rationale, RefusedEvent, RefusedReport)
     return {of.__name__: list(of.__struct_fields__) for of in held}
 
 
 def main() -> None:
-    """Record a ledger, or write the digest or a snapshot of a recorded one."""
+    """Record a ledger, or write the digest or a snapshot of a recorded ledger."""
     parser = argparse.ArgumentParser(
         description="Record a ledger, or the digest or a snapshot of one."
     )

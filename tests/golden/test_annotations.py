@@ -1,8 +1,10 @@
-"""What unmodified device plugins read from a pod, byte for byte, against hand-derived vectors.
+"""The annotations that unmodified device plugins read from a pod, byte for byte, against
+hand-derived vectors.
 
 Each file has a placement and the annotations that the other system's scheduler would have written.
 They are worked out from that system's encoding, never from our output. The time is
-2026-03-01T09:30:00.123456789Z."""
+2026-03-01T09:30:00.123456789Z.
+"""
 
 from pathlib import Path
 
@@ -19,7 +21,7 @@ OURS = "apportion.dev/"
 
 
 class Vector(msgspec.Struct, forbid_unknown_fields=True):
-    """One file: a pod, its placement and the expected annotations."""
+    """One test vector: a pod, its placement and the expected annotations."""
 
     pod: PodSubmitted
     placed: PodPlaced
@@ -29,7 +31,7 @@ class Vector(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def rendered(name: str) -> tuple[Vector, dict[str, str]]:
-    """Return the vector of that name, and what we write for it."""
+    """Return the vector of that name, and the annotations that we write for its placement."""
     vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
     notes = annotations_for(
         vector.pod,
@@ -44,7 +46,8 @@ def rendered(name: str) -> tuple[Vector, dict[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> None:
-    """We write the same keys with the same bytes, and no other keys except marked ones of ours."""
+    """We write exactly the annotations that the other scheduler writes, plus only annotations
+    marked as ours."""
     vector, notes = rendered(name)
     theirs = {key: text for key, text in notes.items() if not key.startswith(OURS)}
     assert theirs == vector.annotations

@@ -1,4 +1,4 @@
-"""The compatibility page matches today's tests."""
+"""The compatibility page matches the tests that exist today."""
 
 from pathlib import Path
 
@@ -25,14 +25,14 @@ def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_not_shown_is_named(golden: Golden) -> None:
-    """A row without a test and a test without a row are both reported."""
+    """The generator reports a row without a test and a test without a row."""
     rows = Table((System("S", (Row("A1", "one"), Row("A2", "two", real="`pytest tests/gpu`"))),))
     shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
     golden({"A1 and A2 without a test, Z9 without a row": "\n".join(problems(rows, shown))})
 
 
 def test_a_test_is_found_by_its_name() -> None:
-    """A test is found by the row id in its name; tests without one are left out."""
+    """The generator finds a test by the row id in its name, and ignores tests without an id."""
     here = by_row(ROOT / "tests" / "unit")
     assert here["A1"][0].path.startswith("tests/unit/")
     assert all(test.says for tests in here.values() for test in tests)
@@ -41,14 +41,14 @@ def test_a_test_is_found_by_its_name() -> None:
 
 
 def test_a_row_shows_its_tests_and_what_is_missing(golden: Golden) -> None:
-    """A row lists its tests, and what the tests do not cover, in one line of the table."""
+    """A table row lists its tests and the gaps that the tests leave."""
     rows = Table((System("S", (Row("A1", "one", real="a GPU"),)),))
     shown = {"A1": [Shown("tests/t.py", "test_A1_the_card_s_own", 'Says "so" | so.')]}
     golden({"A1": page(rows, shown).splitlines()[-1]})
 
 
 def test_a_difference_shows_what_happens_and_its_tests(golden: Golden) -> None:
-    """A difference shows what happens here, with its tests if it has any."""
+    """A difference describes Apportion's behaviour and lists its tests, if there are any."""
     rows = Table((), (Difference("F1", "there", "here"), Difference("F2", "that", "this")))
     shown = {"F1": [Shown("tests/t.py", "test_F1_so", "So.")]}
     assert problems(rows, shown) == []

@@ -14,7 +14,7 @@ HEAD = ["| key | meaning | default | read by |", "|---|---|---|---|"]
 
 
 def default_of(path: str) -> str:
-    """Return the default of a key, as one would write it in the file."""
+    """Return the default of a key as a user would write it in the file."""
     kind: Any = inspect.type_info(Configuration)
     value: Any = None
     for step in path.split("."):
@@ -40,7 +40,7 @@ def table() -> list[str]:
 
 
 def test_the_guide_has_every_key() -> None:
-    """The guide's table has every row. On failure, copy the table from the output."""
+    """The guide's table has a row for every key. On failure, copy the table from the output."""
     lines = GUIDE.read_text().splitlines()
     at = lines.index(HEAD[0]) if HEAD[0] in lines else -1
     assert lines[at : at + len(table())] == table(), "\n".join(table())

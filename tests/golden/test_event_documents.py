@@ -1,7 +1,9 @@
-"""Events as they are in ledgers today: later builds read them, and encode them the same way.
+"""Committed events in the format of today's ledgers: later builds read them and encode them
+identically.
 
 `PodPlaced.json` is the newest version. When the version is raised, the old document stays as
-`PodPlaced.1.json` and is lifted whenever it is read."""
+`PodPlaced.1.json` and is lifted whenever it is read.
+"""
 
 import json
 from pathlib import Path
@@ -62,20 +64,21 @@ def event(name: str) -> Event:
 
 
 def test_every_event_has_a_document() -> None:
-    """Every event has a document; an event without one could change unnoticed."""
+    """Every event type has a committed document; without one its format could change unnoticed."""
     assert sorted(row.name for row in CATALOGUE) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_event_reencodes_to_the_same_bytes(name: str) -> None:
-    """A decoded and encoded event is byte for byte the same: the placement chain hashes bytes."""
+    """Decoding and encoding an event returns the same bytes, because the placement chain hashes
+    bytes."""
     found = event(name)
     assert type(found.data).__name__ == name
     assert encode(found) == document(name)
 
 
 def test_every_older_version_has_a_document_that_is_lifted() -> None:
-    """Every older version has a document, which is read and encoded as the newest version."""
+    """Every older version has a document, which is decoded and encoded as the newest version."""
     for name in OLDER:
         written, told = json.loads(document(name)), json.loads(encode(event(name)))
         newest = json.loads(document(name.partition(".")[0]))
@@ -86,7 +89,8 @@ def test_every_older_version_has_a_document_that_is_lifted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_used(name: str) -> None:
-    """Every field has a value other than its default, so that its loss would be noticed."""
+    """Every field in the documents has a value other than its default, so that a lost field is
+    noticed."""
     data = event(name).data
     for field in msgspec.structs.fields(data):
         default = field.default

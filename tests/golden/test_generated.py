@@ -1,4 +1,4 @@
-"""Generated files are committed as generated, and a schema changes only with its version."""
+"""Generated files are committed as generated, and an event schema changes only with its version."""
 
 import json
 import subprocess
@@ -20,37 +20,38 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class PodGone(Payload, frozen=True):
-    """A later PodGone: other fields under the same name."""
+    """A later PodGone event with other fields under the same name."""
 
     uid: Name
     exit_code: int = 0
 
 
 def test_every_event_has_its_first_version() -> None:
-    """Until the first release every event has its first version. Afterwards, remove this test."""
+    """Before the first release every event has version 1. After the release, remove this test."""
     assert {row.name: row.version for row in CATALOGUE} == BORN, (
         "no release is out: say it by `born` where the event is declared"
     )
 
 
 def test_committed_files_are_the_generated_ones() -> None:
-    """Schemas, AsyncAPI document and catalogue page are current."""
+    """The committed schemas, AsyncAPI document and catalogue page match the generated ones."""
     generated.assert_none(events.differing(events.files(CATALOGUE, events.read_lock())))
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
-    """The security page's tables of identities, attacks and points are current."""
+    """The security page's tables of identities, attacks and checks match the generated ones."""
     text = PAGE.read_text("utf-8")
     generated.assert_none([PAGE] if page(text, rows()) != text else [])
 
 
 def test_the_reference_pages_are_the_generated_ones() -> None:
-    """The pages of commands, settings, metrics, refusals and chart values are current."""
+    """The reference pages of commands, settings, metrics, refusals and chart values match the
+    generated ones."""
     generated.assert_none(generated.outdated(reference.files()))
 
 
 def test_no_schema_changed_under_its_version() -> None:
-    """No schema changes under its version, because old events stay in the ledger."""
+    """No schema has changed without a new version, because old events stay in the ledger."""
     assert events.unraised(CATALOGUE, events.read_lock()) == []
 
 
@@ -59,7 +60,7 @@ LIFTED = Older(PodGoneOfToday, lambda told: told)
 
 
 def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
-    """A payload that changes without a new version is reported."""
+    """The check reports a payload that changes without a new version."""
     lock = events.read_lock()
     changed = ROW._replace(payload=PodGone)
     (problem,) = events.unraised([changed], lock)
@@ -72,7 +73,7 @@ def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
 
 
 def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
-    """An older version with changed fields, or without a reader, is reported."""
+    """The check reports an older version whose fields changed or whose reader is missing."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], events.read_lock())
     (other,) = events.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
@@ -83,7 +84,7 @@ def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
 def test_a_version_of_before_the_first_release_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A version from before the first release keeps no schema and no fingerprint."""
+    """A version from before the first release has neither schema nor fingerprint."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], {})
     monkeypatch.setitem(BORN, "PodGone", 2)
@@ -95,8 +96,8 @@ def test_a_version_of_before_the_first_release_is_forgotten(
 
 
 def test_every_version_has_its_schema() -> None:
-    """Every version has its schema, because readers in other languages find all of them in
-    ledgers."""
+    """Every event version has a schema, because ledgers contain all versions and readers in other
+    languages need them."""
     made = events.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
     schemas = {
         version: json.loads(made[f"{events.PACKAGE}/json/PodGone{suffix}.json"])
@@ -110,8 +111,8 @@ def test_every_version_has_its_schema() -> None:
 
 
 def test_descriptions_may_change() -> None:
-    """A changed description is no new version; a field named like a keyword is part of the
-    schema."""
+    """A changed description needs no new version. A field named like a JSON Schema keyword counts
+    as part of the schema."""
     schema = events.event_schema(ROW)
     assert events.fingerprint(schema | {"description": "x"}) == events.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}
@@ -119,7 +120,7 @@ def test_descriptions_may_change() -> None:
 
 
 def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
-    """Missing, outdated and left-over files are all reported."""
+    """The check reports missing, outdated and left-over files."""
     folder = tmp_path / events.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
@@ -131,7 +132,8 @@ def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_every_event_is_on_the_page_and_in_a_channel() -> None:
-    """Every event has one row on the page and one message, with its computed subject."""
+    """Every event has one row on the catalogue page and one AsyncAPI message with its computed
+    subject."""
     made = events.files(CATALOGUE, {})
     page, document = made["docs/reference/events.md"], events.asyncapi(CATALOGUE)
     addresses = {
@@ -149,7 +151,7 @@ def test_every_event_is_on_the_page_and_in_a_channel() -> None:
 
 
 def test_check_returns_its_exit_status() -> None:
-    """`--check` exits with 0 under another hash seed, as CI calls it."""
+    """`--check` exits with 0 under another hash seed, as in CI."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.events", "--check"],
         capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONHASHSEED": "7"},

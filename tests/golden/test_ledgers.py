@@ -1,8 +1,9 @@
 """Whole ledgers, recorded once from a real run and folded by every later build.
 
-A ledger that folds to another state is a broken promise. If the change is intended, the event gets
-a new version. If only the encoding of the state changed, `record_ledger --digest` writes the digest
-again, and the snapshot format is raised."""
+A ledger that folds to another state breaks a promise to users. If the change is intended, the event
+gets a new version. If only the encoding of the state changed, `record_ledger --digest` writes the
+digest again, and the snapshot format is raised.
+"""
 
 import json
 from pathlib import Path
@@ -23,20 +24,20 @@ NAMES = [path.stem for path in LEDGERS]
 
 
 def audited(records: list[Record]) -> tuple[State, list[Violation]]:
-    """Return the state that the records fold to, and the violations."""
+    """Return the state that the records fold to, and all violated invariants."""
     auditor = Auditor(State(rules=rules_in(records)), full_every=10)
     found = [each for r in records for each in auditor.take(r.revision, r.subject, r.payload)]
     return auditor.state, found + auditor.finish()
 
 
 def rules_in(records: list[Record]) -> Rules:
-    """Return the rules by which the records are read."""
+    """Return the rules (enabled formats, events set aside) that apply to these records."""
     said = [said_at(r.revision, r.subject, r.payload) for r in records]
     return rules_of(each for each in said if each is not None)
 
 
 def told(path: Path) -> dict[str, object]:
-    """Return the recorded revision and digest."""
+    """Return the recorded revision and digest from the digest file."""
     found: dict[str, object] = json.loads(path.with_suffix(".digest.json").read_text())
     return found
 
@@ -56,7 +57,8 @@ def version_of(path: Path) -> int:
 
 @pytest.mark.parametrize("version", sorted({version_of(path) for path in LEDGERS}))
 def test_every_type_of_the_version_is_recorded(version: int) -> None:
-    """Every event type of the version is recorded; what is not recorded is not promised."""
+    """The recorded ledgers contain every event type of their version; nothing else is promised to
+    stay readable."""
     records = [r for path in LEDGERS if version_of(path) == version for r in read_archive(path)]
     written = {json.loads(r.payload)["type"] for r in records if _version(r) == version}
     assert written >= {row.type for row in CATALOGUE if row.version >= version}
@@ -70,7 +72,7 @@ def _version(record: Record) -> int:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_missing_or_swapped_events_are_noticed(path: Path) -> None:
-    """A missing event, or two swapped ones, changes the digest or causes a violation."""
+    """A missing event or two swapped events change the digest or cause a violation."""
     records = list(read_archive(path))
     for gone in range(0, len(records), 7):
         state, found = audited(renumbered([*records[:gone], *records[gone + 1 :]]))
@@ -94,7 +96,7 @@ def renumbered(records: list[Record]) -> list[Record]:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
-    """A changed, missing, moved or truncated line is reported."""
+    """Reading an archive reports a changed, missing, moved or truncated line."""
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(at for at, line in enumerate(lines) if at >= len(lines) // 3 and b"node-" in line)
     changed = [*lines[:at], lines[at].replace(b"node-", b"n0de-", 1), *lines[at + 1 :]]
@@ -116,7 +118,8 @@ def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
-    """A snapshot at any revision plus the remaining events gives the same bytes as the whole."""
+    """A snapshot at any revision plus the remaining events folds to the same bytes as the whole
+    ledger."""
     records = list(read_archive(path))
     whole, _ = audited(records)
     auditor = Auditor(State(rules=rules_in(records)))

@@ -1,8 +1,9 @@
 """Snapshots recorded once for each format that this build can read.
 
-Where the beginning of a ledger was dropped, only the snapshot has it. If bytes are read as another
-state, or not at all, that is another format: raise it, and record it with `record_ledger
---snapshot`."""
+If a ledger's first records were dropped, only the snapshot has their content. A change that makes
+old bytes unreadable or reads them as another state needs a new format: raise the number, and record
+with `record_ledger --snapshot`.
+"""
 
 import json
 from pathlib import Path
@@ -20,7 +21,7 @@ SNAPSHOTS = sorted((GOLDEN / "snapshots").glob("format-*.snapshot"))
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=[path.stem for path in SNAPSHOTS])
 def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
-    """A snapshot restores to the digest of the ledger in its name."""
+    """A recorded snapshot restores to the digest of the ledger in its file name."""
     _, _, ledger = path.stem.removeprefix("format-").partition("-")
     told = json.loads((GOLDEN / "ledgers" / f"{ledger}.digest.json").read_text())
     state = restore(path.read_bytes())
@@ -28,7 +29,7 @@ def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
 
 
 def test_the_fields_of_the_format_are_the_recorded_ones() -> None:
-    """A new or moved field requires a new format."""
+    """A new or moved field in the state requires a new snapshot format."""
     recorded = GOLDEN / "snapshots" / f"format-{FORMAT}.fields.json"
     assert json.loads(recorded.read_text()) == snapshot_fields()
     assert any(path.stem.startswith(f"format-{FORMAT}-") for path in SNAPSHOTS)

@@ -1,1 +1,1 @@
-"""GPU tests: results agree with a real GPU."""
+"""Tests on a machine with a real GPU."""

@@ -16,14 +16,15 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not SMI, reason="no NVIDIA dri
 
 @pytest.fixture
 def rows() -> list[list[str]]:
-    """Id, memory in MiB and driver of each GPU, according to nvidia-smi."""
+    """Return the id, memory in MiB and driver version of each GPU, according to nvidia-smi."""
     query = ["--query-gpu=uuid,memory.total,driver_version", "--format=csv,noheader,nounits"]
     answer = subprocess.run([SMI, *query], capture_output=True, text=True, check=True)
     return list(csv.reader(io.StringIO(answer.stdout), skipinitialspace=True))
 
 
 async def test_the_backend_agrees_with_nvidia_smi(rows: list[list[str]]) -> None:
-    """Ids, memory and driver agree with nvidia-smi, and the GPUs are healthy."""
+    """The backend and nvidia-smi agree on ids, memory and driver version, and all GPUs are
+    healthy."""
     backend = NvmlBackend(SystemClock())
     try:
         devices = await backend.inventory()

@@ -1,4 +1,5 @@
-"""The webhook's process on a real ledger, without a cluster: what it knows, and for how long."""
+"""The webhook's process on a real ledger without a cluster: which configuration it uses, and how
+current it is."""
 
 import asyncio
 import base64
@@ -27,7 +28,7 @@ from tests.support.processes import ServiceProcess
 
 
 class Webhook:
-    """One process, and an API server's questions to it."""
+    """A webhook process, and an API server's requests to it."""
 
     def __init__(self, bus: Bus, folder: Path, *options: str) -> None:
         self._authority, told = given_certificate(folder)
@@ -38,14 +39,15 @@ class Webhook:
         self.url = ""
 
     async def ready(self) -> None:
-        """Wait until it is, and learn its address."""
+        """Wait until the webhook is ready, and store its address."""
         await self.process.ready()
         await self.process.logged("admitting")
         lines = [line for line in self.process.log if line.get("event") == "admitting"]
         self.url = str(lines[-1]["url"])
 
     async def filled_in(self) -> str:
-        """The scheduler that a pod gets which names none; what went wrong where it gets none."""
+        """Return the scheduler that the webhook sets in a pod without one, or the error if it sets
+        none."""
         return await asyncio.to_thread(self._filled_in)
 
     def _filled_in(self) -> str:
@@ -72,7 +74,7 @@ class Webhook:
         return str(patch["value"])
 
     async def comes_to_fill_in(self, name: str) -> None:
-        """Wait until this is what a pod gets."""
+        """Wait until the webhook sets this scheduler in a pod."""
 
         async def so() -> bool:
             return await self.filled_in() == name
@@ -80,13 +82,13 @@ class Webhook:
         await until(so, f"pods to be filled in with {name}")
 
     async def measures(self, line: str) -> bool:
-        """Whether /metrics has this line."""
+        """Return True if /metrics has this line."""
         return line in (await self.process.get("/metrics"))[1].splitlines()
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger with other things than a configuration in it, too."""
+    """Provide a ledger that contains other events besides a configuration."""
     opened = Facts(bus)
     await opened.open()
     await opened.submit("a", "b")
@@ -96,7 +98,7 @@ async def facts(bus: Bus) -> Facts:
 
 @pytest.fixture
 async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webhook]:
-    """A webhook that is ready."""
+    """Provide a webhook that is ready."""
     del facts  # is there first
     made = Webhook(bus, tmp_path)
     async with made.process:
@@ -105,7 +107,7 @@ async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webho
 
 
 def naming(scheduler: str) -> ConfigurationChanged:
-    """A configuration under which pods get this scheduler."""
+    """Return a configuration under which pods get this scheduler."""
     configuration = Configuration(scheduler_names=(scheduler,))
     return ConfigurationChanged(by="test", configuration=configuration)
 
@@ -113,7 +115,8 @@ def naming(scheduler: str) -> ConfigurationChanged:
 async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
     webhook: Webhook, facts: Facts
 ) -> None:
-    """From the first answer on, without a restart; of all the other events it folds none."""
+    """The webhook uses the configuration from its first answer, and each later one without a
+    restart, and folds no other event."""
     assert await webhook.filled_in() == "first"
     await facts.submit("c")
     revision = await facts.write(naming("second"))
@@ -126,8 +129,8 @@ async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
 async def test_while_the_ledger_is_away_it_goes_on_by_the_last_one_and_says_so(
     webhook: Webhook, bus: Bus, facts: Facts
 ) -> None:
-    """While the ledger is away the webhook stays ready, uses the last configuration, and logs
-    it."""
+    """While the ledger is down the webhook stays ready, uses the last configuration, and logs the
+    outage."""
     await bus.crash()
     line = await webhook.process.logged("ledger unreachable")
     assert (line["level"], line["configuration"]) == ("warning", facts.revision)
@@ -144,7 +147,8 @@ async def test_while_the_ledger_is_away_it_goes_on_by_the_last_one_and_says_so(
 async def test_begun_while_the_ledger_is_away_it_judges_nobody(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """It does not know the configuration yet; once the ledger is there, it does."""
+    """A webhook started while the ledger is down is not ready until it has read the
+    configuration."""
     del facts
     await bus.crash()
     webhook = Webhook(bus, tmp_path)
@@ -160,7 +164,7 @@ async def test_begun_while_the_ledger_is_away_it_judges_nobody(
 # CPython leaves a TLS socket open whose peer has gone between connect and handshake.
 @pytest.mark.filterwarnings("ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
 async def test_killed_in_the_middle_of_its_work_it_goes_on(webhook: Webhook, facts: Facts) -> None:
-    """A restarted webhook needs no repair, because its knowledge is in the ledger."""
+    """A restarted webhook needs no repair, because all its data is in the ledger."""
     asking = [asyncio.create_task(webhook.filled_in()) for _ in range(8)]
     await webhook.process.kill()
     await asyncio.gather(*asking, return_exceptions=True)
@@ -175,7 +179,8 @@ async def test_killed_in_the_middle_of_its_work_it_goes_on(webhook: Webhook, fac
 
 
 async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: Bus) -> None:
-    """Then the one before is known to be out of date: no answer but the reason."""
+    """After a configuration of a newer build the webhook answers only with the reason, because its
+    own is outdated."""
     event = {
         "specversion": "1.0", "type": "apportion.dev/ConfigurationChanged", "schemaversion": 99,
         "id": "x", "source": "future", "time": "2030-01-01T00:00:00.000000Z", "data": {},

@@ -1,4 +1,5 @@
-"""A real agent process on a real ledger: reports, allocates, fails, recovers, comes back."""
+"""A real agent process on a real ledger: inventory, allocations, failures, recoveries and
+restarts."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,7 @@ def agent_of(bus: Bus, *options: str) -> ServiceProcess:
 
 
 async def devices(facts: Facts) -> tuple[Device, ...]:
-    """What the node was first reported to have."""
+    """Return the devices in the node's first report."""
     report: NodeReported = (await facts.count(NodeReported, 1))[0]
     return report.devices
 
@@ -61,7 +62,8 @@ async def bind(facts: Facts, pod: str, *devices: str, attempt: int = 1) -> None:
 
 
 async def test_inventory_is_reported_once(bus: Bus, facts: Facts) -> None:
-    """On the first start whole; after SIGTERM or SIGKILL and a new start nothing, for it stands."""
+    """The agent reports its inventory on its first start, and not again after SIGTERM or SIGKILL
+    and a restart."""
     async with agent_of(bus) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)
@@ -108,7 +110,8 @@ async def test_simulated_use_is_sampled_and_recorded(bus: Bus, facts: Facts) -> 
 
 
 async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
-    """Each bound pod's shares are allocated once, even if it was bound while the agent was down."""
+    """The agent allocates each bound pod's shares once, even if the pod was bound while the agent
+    was down."""
     async with agent_of(bus) as agent:
         await agent.ready()
         first, second = [device.id for device in await devices(facts)]
@@ -131,7 +134,7 @@ async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
 
 
 async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
-    """The agent refuses a pod on an unhealthy device by name, and ignores voided and invalid
+    """The agent refuses a pod on an unhealthy device by name, and ignores withdrawn and invalid
     placements."""
     async with agent_of(bus) as agent:
         await agent.ready()
@@ -154,7 +157,7 @@ async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
 
 
 async def test_fail_and_recover(bus: Bus, facts: Facts) -> None:
-    """An order becomes a fact, outlives a restart, and is undone by an order only."""
+    """A simulated failure survives a restart of the agent, and only an order to recover ends it."""
     async with agent_of(bus) as agent:
         await agent.ready()
         device = (await devices(facts))[0].id
@@ -183,7 +186,7 @@ async def test_fail_and_recover(bus: Bus, facts: Facts) -> None:
     ],
 )
 async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
-    """An invalid order is answered with its error, and changes nothing."""
+    """The agent answers an invalid order with an error, and changes nothing."""
     async with agent_of(bus) as agent:
         await agent.ready()
         answer = await order(bus, **words)
@@ -192,8 +195,8 @@ async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
 
 
 async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
-    """Two identical agents of one node do no harm; an agent with other devices causes a log
-    line."""
+    """Two identical agents of one node do no harm; a second agent with other devices logs a
+    warning."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
         device = (await devices(facts))[0].id
@@ -210,7 +213,7 @@ async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
 
 
 async def test_a_report_of_an_earlier_life_is_answered(bus: Bus, facts: Facts) -> None:
-    """A late health report of the agent's earlier run is corrected by a new one."""
+    """The agent corrects a late health report of its previous run with a new report."""
     async with agent_of(bus) as first:
         await first.ready()
     device = (await devices(facts))[0].id
@@ -225,7 +228,8 @@ async def test_a_report_of_an_earlier_life_is_answered(bus: Bus, facts: Facts) -
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """While the ledger is away nothing is lost, and work goes on without a restart of ours."""
+    """While the ledger is down nothing is lost, and the agent continues afterwards without a
+    restart."""
     async with agent_of(bus) as agent:
         await agent.ready()
         first, second = [device.id for device in await devices(facts)]
@@ -240,7 +244,8 @@ async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
 
 
 async def test_a_large_fleet_costs_little_to_start(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """1,213 nodes of a fleet file are in the ledger for less than five seconds of a processor."""
+    """Reporting the 1,213 nodes of a fleet file takes the agent less than five seconds of CPU
+    time."""
     rows = "".join(f"node-{i},64000,262144,{(0, 2, 8)[i % 3]},T4\n" for i in range(1213))
     fleet = tmp_path / "nodes.csv"
     fleet.write_text("sn,cpu_milli,memory_mib,gpu,model\n" + rows)
@@ -254,7 +259,7 @@ async def test_a_large_fleet_costs_little_to_start(bus: Bus, facts: Facts, tmp_p
 
 
 async def test_it_stops_while_the_ledger_is_away(bus: Bus) -> None:
-    """SIGTERM is obeyed in time, with nothing to append to."""
+    """The agent obeys SIGTERM in time while the ledger is down."""
     async with agent_of(bus) as agent:
         await agent.ready()
         await bus.crash()
@@ -264,7 +269,7 @@ async def test_it_stops_while_the_ledger_is_away(bus: Bus) -> None:
 async def test_the_cards_of_a_driver(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An XID is in the ledger at once, and a driver that restarts ends no agent."""
+    """The agent reports an XID at once, and survives a restart of the driver."""
     driver = FakeDriver(tmp_path, "1xA100-40GB:mig+1xT4")
     for name, value in driver.environment.items():
         monkeypatch.setenv(name, value)
@@ -290,7 +295,8 @@ async def test_the_cards_of_a_driver(
 async def test_a_call_into_the_driver_that_does_not_return(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU whose driver call hangs is unhealthy and named in /readyz; the agent keeps working."""
+    """A GPU whose driver call hangs is reported as unhealthy and named at /readyz; the agent
+    continues to work."""
     driver = FakeDriver(tmp_path, "2xT4")
     for name, value in driver.environment.items():
         monkeypatch.setenv(name, value)
@@ -336,7 +342,8 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
     ],
 )
 def test_bad_options(options: list[str], said: str) -> None:
-    """One line names the fix before anything is started; exit code 78."""
+    """The agent refuses invalid options with one line that names the fix, and exits with 78 before
+    it starts anything."""
     done = CliRunner().invoke(command, ["--nats", "nats://u:p@127.0.0.1:1", *options])
     assert done.exit_code == 78
     assert said in done.output

@@ -1,6 +1,8 @@
-"""Bad events on a real ledger, with every service running: a clear error, no crash, nothing lost.
+"""Bad events on a real ledger with every service running: a clear error, no crash, and no lost
+event.
 
-The writers here are rogue on purpose: they append raw bytes with the rights of a real role."""
+The writers here are rogue on purpose: they append raw bytes with the rights of a real role.
+"""
 
 import asyncio
 import contextlib
@@ -42,7 +44,7 @@ goes_on = pytest.mark.asyncio(loop_scope="module")
 
 
 class System:
-    """All services on one ledger."""
+    """All services on one ledger, for tests that append bad events."""
 
     def __init__(self, bus: Bus, facts: Facts, services: list[ServiceProcess]) -> None:
         self.bus = bus
@@ -50,13 +52,13 @@ class System:
         self.services = services
 
     async def append(self, role: str, subject: str, payload: bytes) -> int:
-        """Append these very bytes as this role."""
+        """Append exactly these bytes as this role."""
         ledger = await self.bus.connect(role)
         draft = Draft(f"apportion.v1.{subject}", f"rogue-{hash(payload)}", payload)
         return (await ledger.append([draft]))[0]
 
     async def still_works(self, pod: str) -> None:
-        """A pod submitted now is placed and allocated, and no service has died."""
+        """Check that a new pod is placed and allocated, and that no service has died."""
         await self.facts.submit(pod)
         await self.facts.until(
             lambda: any(data.pod == pod for data in self.facts.of(SharesAllocated)),
@@ -67,7 +69,7 @@ class System:
 
 @contextlib.asynccontextmanager
 async def running_system(folder: Path) -> AsyncIterator[System]:
-    """A fresh ledger with every service ready."""
+    """Provide a fresh ledger with every service ready."""
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
         services = [
             await stack.enter_async_context(
@@ -84,13 +86,13 @@ async def running_system(folder: Path) -> AsyncIterator[System]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """One for all tests after which everything goes on, each with pods of its own."""
+    """Provide one system for all tests that leave it working; each test has its own pods."""
     async with running_system(tmp_path_factory.mktemp("system")) as running:
         yield running
 
 
 def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
-    """An event as JSON, with top-level attributes or payload fields replaced."""
+    """Return an event as JSON, with top-level attributes or payload fields replaced."""
     event = json.loads(encode(Event(id="rogue", source="rogue", time=TIME, data=data)))
     for name, value in changes.items():
         (event if name in event else event["data"])[name] = value
@@ -98,7 +100,7 @@ def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
 
 
 def placement(pod: str, node: str = "node-a") -> PodPlaced:
-    """A placement that no scheduler decided."""
+    """Return a placement that no scheduler has decided."""
     share = Share(container="main", device="GPU-none", memory_mib=16, cores=0)
     return PodPlaced(
         pod=pod,
@@ -113,7 +115,7 @@ def placement(pod: str, node: str = "node-a") -> PodPlaced:
 
 @goes_on
 async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
-    """Bytes that are no event are logged with their revision, and the fold goes on."""
+    """Every reader logs bytes that are not an event with their revision, and continues to fold."""
     revision = await system.append("scheduler", "placement.node-a", b"\xff not json")
     for service in system.services[:2]:
         line = await service.logged(f"revision {revision} on")
@@ -123,7 +125,8 @@ async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
 
 @goes_on
 async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None:
-    """The error names type, field and limit; the pod it spoke of is still placed properly."""
+    """An event with a negative amount is refused by type, field and limit, and its pod is still
+    placed correctly."""
     rogue = placement("robbed")
     payload = document(
         rogue, shares=[{"container": "main", "device": "d", "memory_mib": -5, "cores": 0}]
@@ -137,7 +140,7 @@ async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None
 
 @goes_on
 async def test_an_event_for_another_node_is_refused(system: System) -> None:
-    """A payload that names one node on the subject of another changes neither."""
+    """An event that names one node on another node's subject changes neither node."""
     payload = document(placement("misled", node="node-b"))
     revision = await system.append("scheduler", "placement.node-a", payload)
     line = await system.services[0].logged(f"revision {revision} on")
@@ -159,7 +162,8 @@ async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) 
 
 
 async def test_an_unknown_version_that_is_enabled_halts_and_says_so(tmp_path: Path) -> None:
-    """Nothing is folded past it; no process dies; /readyz names revision, subject and cure."""
+    """At an enabled but unknown version all services halt without dying, and /readyz names
+    revision, subject and fix."""
     change: dict[str, object] = {"schemaversion": 99}
     async with running_system(tmp_path) as system:
         await system.still_works("before")

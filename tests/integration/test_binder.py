@@ -1,4 +1,4 @@
-"""Real binder processes on a real ledger: each placement is bound once, whatever dies."""
+"""Real binder processes on a real ledger bind each placement once, whatever process is killed."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ NODE = "n1"
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger that knows one node."""
+    """Provide a ledger that has one node."""
     opened = Facts(bus)
     await opened.open()
     host = Host(cpu_milli=64_000, memory_mib=65_536, pods=100_000)
@@ -43,19 +43,19 @@ async def facts(bus: Bus) -> Facts:
 
 
 def binder_of(bus: Bus) -> ServiceProcess:
-    """A binder."""
+    """Return a binder."""
     return ServiceProcess("binder", bus.server.url_for("binder"))
 
 
 async def bound(facts: Facts, *pods: str) -> None:
-    """Wait until exactly these pods are bound, in any order, each once."""
+    """Wait until exactly these pods are bound, in any order, and each only once."""
     await facts.count(PodBound, len(pods))
     assert sorted(event.pod for event in facts.of(PodBound)) == sorted(pods)
 
 
 async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: Facts) -> None:
-    """Live placements from before and after the start are bound; voided, gone and refused ones
-    are not."""
+    """Live placements from before and after the start are bound; withdrawn ones and those of ended
+    or refused pods are not."""
     await facts.submit("early", "voided", "gone", "late", "twice")
     await facts.place("early", NODE, DEVICE.id)
     await facts.place("voided", NODE, DEVICE.id)
@@ -76,7 +76,7 @@ async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: 
 
 
 async def test_a_new_attempt_is_bound_again(bus: Bus, facts: Facts) -> None:
-    """A voided placement is not the end of the pod."""
+    """A pod whose placement was withdrawn is bound by its next placement."""
     await facts.submit("p")
     async with binder_of(bus) as binder:
         await binder.ready()
@@ -89,7 +89,7 @@ async def test_a_new_attempt_is_bound_again(bus: Bus, facts: Facts) -> None:
 
 
 async def test_two_binders_and_kills_under_load(bus: Bus, facts: Facts) -> None:
-    """Two replicas, each killed and started in the middle: every pod is bound, none twice."""
+    """With two binders, each killed and restarted under load, every pod is bound once."""
     pods = [f"p{i}" for i in range(200)]
     await facts.submit(*pods)
     async with binder_of(bus) as one, binder_of(bus) as two:
@@ -105,7 +105,8 @@ async def test_two_binders_and_kills_under_load(bus: Bus, facts: Facts) -> None:
 
 @pytest.mark.parametrize("recorded", [True, False])
 async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: bool) -> None:
-    """A worker took a placement and died, before or after recording it: it is bound once."""
+    """If a binder dies before or after recording a binding, the placement is redelivered and bound
+    once."""
     await facts.submit("p")
     await facts.place("p", NODE, DEVICE.id)
     worker = await bus.connect("binder")
@@ -128,7 +129,7 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
 
 async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
-    """On a node without CDI pods are bound one at a time; other nodes do not wait."""
+    """On a node without CDI pods are bound one at a time, and other nodes do not wait."""
     card, other = simulated_devices("old", "2xT4")
     host = handing_out(Host(cpu_milli=64_000, memory_mib=65_536), AT_ALLOCATE)
     await facts.write(NodeReported(node="old", devices=(card, other), host=host))
@@ -150,14 +151,14 @@ async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, fac
 
 
 class Slow(LocalTarget):
-    """A target that binds when it is let."""
+    """A binding target that waits until the test lets it bind."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
         self.let = asyncio.Event()
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Wait first."""
+        """Wait until the test permits it, and then bind."""
         assert placed.pod == "p"
         self.begun.set()
         await self.let.wait()
@@ -165,9 +166,11 @@ class Slow(LocalTarget):
 
 
 async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> None:
-    """A binder that lives keeps its delivery past the acknowledgement time.
+    """A slow binder keeps its delivery beyond the acknowledgement timeout.
 
-    It is the real one: of a shorter one a machine that stands still for a second has too little."""
+    The test uses the real timeout, because a shorter one would expire when the machine stalls for a
+    second.
+    """
     ledger, rival = await bus.connect("binder"), await bus.connect("binder")
     queue, same = [
         await each.work_queue("binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=10)
@@ -193,7 +196,8 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """Placements from before and after a server crash are bound once, by the same process."""
+    """Placements from before and after a crash of the server are bound once, by the same
+    process."""
     await facts.submit("p1", "p2")
     async with binder_of(bus) as binder:
         await binder.ready()
@@ -208,7 +212,7 @@ async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
 
 
 async def test_it_stops_while_the_ledger_is_away(bus: Bus, facts: Facts) -> None:
-    """SIGTERM is obeyed in time, in the middle of waiting for placements."""
+    """A binder that waits for placements obeys SIGTERM in time while the ledger is down."""
     await facts.submit("p")
     async with binder_of(bus) as binder:
         await binder.ready()

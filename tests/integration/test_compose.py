@@ -1,7 +1,8 @@
-"""docker-compose.yml as people run it: built, started, used, scaled, hurt and taken down.
+"""docker-compose.yml as users run it: built, started, used, scaled, disturbed and taken down.
 
 Every step goes through the published ports or a container, on an image built by the Dockerfile. It
-needs root and podman; `.ci/run` insists on it."""
+needs root and podman; `.ci/run` insists on it.
+"""
 
 import json
 import re
@@ -42,7 +43,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
-    """The whole system, healthy; whatever happens, nothing of it is left behind."""
+    """Provide the whole system once it is healthy, and remove it completely afterwards."""
     with alone():
         podman = prepare()
         sweep(podman, PROJECT)
@@ -58,12 +59,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
 
 
 def pods(system: Compose) -> dict[str, dict[str, Any]]:
-    """Every live pod by name."""
+    """Return every live pod by name."""
     return {pod["name"]: pod for pod in system.apportion("get", "pods")["items"]}
 
 
 def refusal(pod: dict[str, Any]) -> dict[str, int]:
-    """Why a pod that waits was refused, nodes by reason; empty where it was not."""
+    """Return the number of nodes by reason that refused a pending pod; empty if the pod was not
+    refused."""
     return dict(pod.get("reasons", {}))
 
 
@@ -84,8 +86,8 @@ def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dic
 
 
 def test_every_service_runs_with_least_rights(system: Compose) -> None:
-    """Every service runs as non-root, read-only, without capabilities, and reachable only
-    locally."""
+    """Every service runs as non-root, with a read-only file system, without capabilities, and is
+    reachable only locally."""
     names = system.containers()
     assert len(names) == 11, names
     for name in names:
@@ -103,8 +105,8 @@ def test_every_service_runs_with_least_rights(system: Compose) -> None:
 
 
 def test_each_sees_its_own_key_alone(system: Compose) -> None:
-    """Each service has only its own key, plus the ledger's key if it appends; the file has no
-    password."""
+    """Each service has only its own key, and the ledger's key if the service appends. The compose
+    file contains no password."""
     text = COMPOSE_FILE.read_text()
     assert "PASSWORD" not in text
     assert re.findall(r"nats://[^\s@]*:[^\s@]*@", text) == []
@@ -121,7 +123,7 @@ def test_each_sees_its_own_key_alone(system: Compose) -> None:
 
 
 def test_keys_are_made_once(system: Compose) -> None:
-    """The one that makes them, started again, leaves them as they are."""
+    """Restarting the service that creates the keys leaves existing keys unchanged."""
     [scheduler] = system.containers("scheduler")
     [keys] = system.containers("keys")
     before = system.execute(scheduler, "sha256sum", "/keys/nats.nk", "/keys/ledger.key")
@@ -130,7 +132,8 @@ def test_keys_are_made_once(system: Compose) -> None:
 
 
 def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compose) -> None:
-    """Every listed module is machine code, all else bytecode; Debian builds its Python with PGO."""
+    """In the image every listed module is machine code and all other modules are bytecode, on
+    Debian's Python with PGO."""
     code = """if True:
         import importlib.util, json, sys
         from pathlib import Path
@@ -172,7 +175,7 @@ def test_a_release_knows_what_is_in_the_image(
 
 
 def test_the_samples_are_placed(system: Compose) -> None:
-    """The watcher submits them all, and each holds what it asked for; the gang is whole."""
+    """The watcher submits all samples, each pod gets what it requests, and the gang is complete."""
     found = placed(system, at_least=SAMPLE_PODS)
     assert len([name for name in found if name.startswith("distributed-gpu-training")]) == 4
 
@@ -183,7 +186,7 @@ def test_the_command_line_runs_in_a_container(system: Compose) -> None:
 
 
 def test_a_killed_scheduler_is_replaced_by_the_other(system: Compose) -> None:
-    """Two schedulers, one killed while pods come in: all are placed, each once."""
+    """If one of two schedulers is killed while pods arrive, all pods are placed once."""
     system.up(scheduler=2, binder=2)
     system.wait_healthy()
     first, _second = system.containers("scheduler")
@@ -199,7 +202,7 @@ def test_a_killed_scheduler_is_replaced_by_the_other(system: Compose) -> None:
 
 
 def test_everything_ends_when_told_and_down_leaves_nothing(system: Compose) -> None:
-    """SIGTERM ends each service well, the ledger's server last; then nothing is left."""
+    """SIGTERM ends every service cleanly, the ledger's server last, and `down` leaves nothing."""
     running = [name for name in system.containers() if system.facts(name)["State"]["Running"]]
     assert len(running) >= 9, running
     for name in sorted(running, key=lambda name: "_nats_" in name):

@@ -1,4 +1,4 @@
-"""E8: one configuration document, applied once, changes every service without a restart."""
+"""E8: a configuration document that is applied once changes every service without a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ policy: {nodes: spread}
 
 
 def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
-    """A manifest with these limits; `gpu` and `mem` under the names of the document."""
+    """Return a manifest with these limits; `gpu` and `mem` use the resource names of the
+    configuration."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -55,7 +56,7 @@ def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Two nodes, without samples, for all tests of this module."""
+    """Provide two nodes, without samples, for all tests of this module."""
     folder = tmp_path_factory.mktemp("configuration")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -66,7 +67,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def applied(up: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The document, in force."""
+    """Apply the configuration document, and return it once it is in force."""
     file = tmp_path_factory.mktemp("document") / "cluster.yaml"
     file.write_text(DOCUMENT)
     before = up.json("config", "show")
@@ -85,12 +86,13 @@ def applied(up: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def devices(up: Standalone, node: str) -> list[dict[str, Any]]:
-    """What the node offers."""
+    """Return the devices that the node offers."""
     return [item for item in up.json("get", "devices")["items"] if item["node"] == node]
 
 
 def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> None:
-    """Slots and memory of the node's own entry and of all; one device is not offered at all."""
+    """Agents offer slots and memory by the node's own entry and the general settings, and do not
+    offer an excluded device."""
     assert applied["configuration"]["nvidia"]["deviceSplitCount"] == 3
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the second card to be off offer")
     (card,) = devices(up, "shared-1")
@@ -98,7 +100,8 @@ def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> N
 
 
 def test_readers_and_the_scheduler_obey_it(up: Standalone, applied: dict[str, Any]) -> None:
-    """Names and defaults of the document in `submit`; groups and policy in the decision."""
+    """`submit` uses the configuration's resource names and defaults, and the scheduler its groups
+    and policy."""
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the agents to have read it")
     documents = [pod("filled", gpu=1), pod("half", mode="mig", gpu=1, mem=1000)]
     report = up.json("submit", "-f", "-", "--wait", stdin=b"\n---\n".join(documents))
@@ -114,7 +117,8 @@ def test_readers_and_the_scheduler_obey_it(up: Standalone, applied: dict[str, An
 def test_what_is_shown_can_be_applied(
     up: Standalone, applied: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The document without its defaults, in the keys of the file."""
+    """`config show` prints the configuration without defaults in the file's keys, and applying it
+    changes nothing."""
     shown = up.run("config", "show").stdout
     file = tmp_path / "shown.json"
     file.write_text(shown)

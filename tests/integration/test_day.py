@@ -1,8 +1,8 @@
 """An operator's day: a node breaks at a known time, and the operator investigates.
 
-The day is played twice, each time with an `apportion up` of its own with 200 nodes: once with the
-verbs alone, once in Chromium with the console alone. Both use only what a newcomer sees: what verbs
-print, and the links, buttons and words of pages. The verbs also act; the console is read-only here.
+The day is played twice, each time with its own `apportion up` of 200 nodes: once with only the
+verbs, once in Chromium with only the console. Both use only what a newcomer sees: the verbs'
+output, and the links, buttons and text of pages. The verbs also act; the console is read-only here.
 """
 
 from __future__ import annotations
@@ -55,25 +55,27 @@ def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
 
 
 class Day(NamedTuple):
-    """What is known when the phone rings: that something broke, and when (UTC, to the second)."""
+    """The facts that the operator has at first: that something broke, and when (UTC, to the
+    second)."""
 
     up: Standalone
     prices: Path
     before: str
 
     def said(self, *words: str, code: int = 0, stdin: str = "") -> str:
-        """What a verb prints, its exit code as its help has it."""
+        """Return the output of a verb, whose exit code must be as documented."""
         done = self.up.run(*words, stdin=stdin.encode())
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def submitted(self, *documents: str, code: int = 0) -> str:
-        """What `submit --wait` prints of these."""
+        """Return the output of `submit --wait` for these manifests."""
         return self.said("submit", "--wait", "-f", "-", code=code, stdin="---\n".join(documents))
 
 
 def start(up: Standalone) -> None:
-    """The morning: training on all H100s, services on the only node with H200s; one job ends."""
+    """Start the morning: training on all H100s, services on the only node with H200s, and one job
+    that ends."""
     day = Day(up, Path(), "")
     trainings = [pod("pretrain", f"llm-{number}", "H100", CARDS) for number in range(1, 5)]
     others = [pod("notebooks", f"nb-{number}", "A100") for number in range(1, 41)]
@@ -87,7 +89,7 @@ def start(up: Standalone) -> None:
 def break_it(up: Standalone, prices: Path) -> Day:
     """After a quiet period, fail a node's GPUs and submit a pod that needs such a GPU.
 
-    A step of the time bar goes back to a whole second, so it ends within the quiet period.
+    One step of the time bar goes back to a whole second, so the step ends within the quiet period.
     """
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
@@ -104,7 +106,7 @@ def break_it(up: Standalone, prices: Path) -> Day:
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    """A cluster of 200 nodes after its morning; one of them has just broken."""
+    """Provide a cluster of 200 nodes after its morning, one of which has just broken."""
     fleet, prices = tmp_path / "fleet.yaml", tmp_path / "prices.toml"
     prices.write_text(PRICES)
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
@@ -119,8 +121,8 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 
 def test_with_the_verbs(day: Day) -> None:
-    """The verbs find the affected pods, the reason, the past and the forecast; then drain and
-    bill."""
+    """With the verbs the operator finds the affected pods, the reason, the past and a forecast;
+    then drains and bills."""
     assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
     assert BROKEN in line_of(day.said("doctor", code=1), "devices")
     told = day.said("tail", "--from", day.before, "--no-follow")
@@ -136,13 +138,14 @@ def test_with_the_verbs(day: Day) -> None:
 
 
 def line_of(table: str, name: str) -> str:
-    """The line of a table that begins with this word."""
+    """Return the line of a table that begins with this word."""
     [line] = [line for line in table.splitlines() if line.split(" ")[0] == name]
     return line
 
 
 def who_was_hit(day: Day) -> None:
-    """`who` lists the node's pods, now and before the break, and `why` names the failed device."""
+    """Check that `who` lists the node's pods now and before the failure, and that `why` names the
+    failed device."""
     for asked in (("who", BROKEN), ("who", BROKEN, "--at", day.before)):
         said = day.said(*asked)
         assert all(pod in said for pod in HIT), said
@@ -154,7 +157,7 @@ def who_was_hit(day: Day) -> None:
 
 
 def what_it_looked_like(day: Day) -> None:
-    """`top`, `diff` and `history` show the node before and after the break."""
+    """Check that `top`, `diff` and `history` show the node before and after the failure."""
     once = ("top", "--once", "--node", BROKEN)
     assert "failed" not in day.said(*once, "--at", day.before)
     assert f"failed: {REASON}" in day.said("get", "devices", "--node", BROKEN)
@@ -166,8 +169,8 @@ def what_it_looked_like(day: Day) -> None:
 
 
 def what_would_happen(day: Day) -> None:
-    """`plan --lose` moves the node's services to training GPUs, and finds no H200 for the other
-    pod."""
+    """Check that `plan --lose` moves the node's services to training GPUs, and finds no H200 for
+    the other pod."""
     held = day.said("who", BROKEN)
     planned = day.said("plan", "--lose", BROKEN, code=6)
     for name in MOVABLE:
@@ -177,7 +180,8 @@ def what_would_happen(day: Day) -> None:
 
 
 def drained(day: Day) -> None:
-    """A drain does what was planned, and the node keeps its user and reason."""
+    """Check that a drain does what was planned, and that the node's cordon has its user and
+    reason."""
     done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=5)
     assert "bio/fold-0" in done
     assert day.said("who", BROKEN) == ""
@@ -193,7 +197,8 @@ def drained(day: Day) -> None:
 
 
 def reported(day: Day) -> None:
-    """The cost report has every namespace with GPUs, adds up, and includes the unhealthy GPUs."""
+    """Check that the cost report has every namespace with GPUs, adds up, and includes unhealthy
+    GPUs."""
     asked = ("report", "cost", "--prices", str(day.prices))
     assert "unhealthy" in day.said(*asked)
     [*rows, nobody] = csv.DictReader(day.said(*asked, "--format", "csv").splitlines())
@@ -205,7 +210,8 @@ def reported(day: Day) -> None:
 
 
 def test_with_the_console(day: Day) -> None:
-    """The same answers behind links and buttons; the act is shown, and off."""
+    """With the console's links and buttons the operator finds the same answers; actions are shown
+    but disabled."""
     skip_unless_here()
     assert day.up.data is not None
     base = json.loads((day.up.data / "connection.json").read_text())["gateway"]
@@ -220,12 +226,12 @@ def test_with_the_console(day: Day) -> None:
 
 
 def open_page(page: Page, name: str) -> None:
-    """Follow the link of the navigation."""
+    """Follow a link of the navigation."""
     page.get_by_role("navigation").get_by_role("link", name=re.compile(f"^{name}")).click()
 
 
 def broken_card(page: Page) -> None:
-    """Follow the count of unhealthy GPUs to one device, its pods, and a what-if of its loss."""
+    """Follow the count of unhealthy GPUs to a device, its pods, and a what-if of its loss."""
     page.get_by_role("link", name=f"{CARDS} unhealthy").click()
     page.get_by_text(f"{CARDS} GPUs", exact=True).click()
     page.get_by_role("link", name=f"{BROKEN} device 0").click()
@@ -245,7 +251,7 @@ def broken_card(page: Page) -> None:
 
 
 def waiting_pod(page: Page) -> None:
-    """The line, its cause, and the pod's own page."""
+    """Check the pending pod: its row in the queue, the cause, and its own page."""
     open_page(page, "Pending")
     expect(page.get_by_role("heading", level=1)).to_contain_text("1 pod needs 1 GPU")
     expect(page.get_by_role("main")).to_contain_text("device is unhealthy")
@@ -257,7 +263,8 @@ def waiting_pod(page: Page) -> None:
 
 
 def the_past(page: Page, before: str) -> None:
-    """The first mark of the time bar is the break; a moment before it nothing is broken."""
+    """Check that the time bar's first mark is the failure, and that no GPU is unhealthy before
+    it."""
     open_page(page, "Fleet")
     answer = page.get_by_role("heading", level=1)
     expect(answer).to_contain_text(f"{CARDS} unhealthy")
@@ -282,7 +289,7 @@ def the_past(page: Page, before: str) -> None:
 
 
 def around_the_break(page: Page, before: str) -> None:
-    """A comparison from the known time shows exactly the failed GPUs as changed.
+    """Check that a comparison from the known time shows exactly the failed GPUs as changed.
 
     The offered range begins five minutes earlier, because a slow machine starts the fleet later.
     """
@@ -298,7 +305,7 @@ def around_the_break(page: Page, before: str) -> None:
 
 
 def the_cost(page: Page) -> None:
-    """What each namespace had and what it costs, and what was broken."""
+    """Check that the report shows each namespace's cost and the unhealthy GPUs."""
     open_page(page, "Reports")
     expect(page.get_by_role("main")).to_contain_text("EUR at list price")
     for name in ("bio", "ci", "notebooks", "pretrain", "serving"):

@@ -1,4 +1,5 @@
-"""The two commands of the README on a fresh machine, cold and warm; see tests.support.newcomer."""
+"""The README's two commands on a fresh machine, with and without caches; see
+tests.support.newcomer."""
 
 from pathlib import Path
 
@@ -17,7 +18,7 @@ pytestmark = [
 
 
 def test_make_up_reaches_its_first_placement_and_ends_cleanly(tmp_path: Path) -> None:
-    """`make up` reaches its first placement, cold and warm, and Ctrl-C leaves no process.
+    """`make up` reaches its first placement with and without caches, and Ctrl-C leaves no process.
 
     tests.benchmarks.newcomer measures how long it takes.
     """

@@ -1,4 +1,5 @@
-"""With a full stream or a full disk nothing is placed, this is reported, and nothing is lost."""
+"""With a full stream or a full disk nothing is placed, services report that, and nothing is
+lost."""
 
 import asyncio
 import json
@@ -45,7 +46,8 @@ ASKS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
 
 @asynccontextmanager
 async def services(bus: Bus) -> AsyncIterator[tuple[Service, ServiceProcess]]:
-    """An agent with room for all, a scheduler that is not started yet, and a binder."""
+    """Provide an agent with room for all pods, a scheduler that is not started yet, and a
+    binder."""
     url = bus.server.url_for
     async with AsyncExitStack() as stack:
         fleet = ("--simulate", "8xH100-80GB", "--nodes", "5", "--node", "n-{}")
@@ -79,7 +81,7 @@ async def submit(ledger: JetStreamLedger, first: int = 0, *, most: int = 10_000)
 
 
 async def says(service: ServiceProcess, reason: str) -> None:
-    """Wait until the service is not ready for this reason."""
+    """Wait until the service reports this reason for not being ready."""
 
     async def said() -> bool:
         status, body = await service.get("/readyz")
@@ -95,7 +97,7 @@ async def full_metric(service: ServiceProcess) -> bool:
 
 
 async def verb(bus: Bus, role: str, *arguments: str) -> str:
-    """What a verb prints; it must end well."""
+    """Return the output of a verb, which must exit with 0."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -109,7 +111,8 @@ async def verb(bus: Bus, role: str, *arguments: str) -> str:
 
 
 async def all_is_there(bus: Bus, taken: list[int]) -> None:
-    """What was acknowledged is on the ledger, placed and allocated, and the ledger is sound."""
+    """Check that all acknowledged pods are in the ledger, placed and allocated, and that the ledger
+    is sound."""
     facts = Facts(bus)
     await facts.open()
     await facts.count(SharesAllocated, len(taken))
@@ -119,7 +122,8 @@ async def all_is_there(bus: Bus, taken: list[int]) -> None:
 
 
 async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: Path) -> None:
-    """The reason with its fix on /readyz and in the log, a metric, and `ledger resize` mends it."""
+    """On a full stream placing stops, with reason and fix at /readyz, in the log and in a metric.
+    `ledger resize` resumes it."""
     async with (
         running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as bus,
         services(bus) as (scheduler, binder),
@@ -152,7 +156,8 @@ def _placed(up: Standalone) -> int:
 
 
 def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -> None:
-    """Also if it starts on one; with room, waiting pods are placed, and no process restarts."""
+    """`up` reports a full ledger, even at its start. With more room pending pods are placed without
+    a restart."""
     pods = yaml.safe_dump_all(
         {
             "apiVersion": "v1",
@@ -183,7 +188,8 @@ def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -
 
 
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """A server at the end of its disk falls silent; with room, and started again, all goes on."""
+    """On a full disk the server stops answering. After a restart with more room everything
+    continues without loss."""
     disk = Disk(tmp_path, size_mib=64)
     disk.mount()
     if not disk.can_fill:

@@ -1,4 +1,5 @@
-"""SIGKILL of any process under load: it is started again, no pod is lost and none placed twice."""
+"""Under load any process can be killed: it is restarted, no pod is lost, and no pod is placed
+twice."""
 
 import asyncio
 import subprocess
@@ -39,7 +40,7 @@ spec:
 
 
 class Load:
-    """One submission of all pods in the background, repeated if it fails.
+    """Submits all pods once in the background, and again if that fails.
 
     Submitting is safe to repeat: live pods are left alone.
     """
@@ -50,7 +51,7 @@ class Load:
         self._last: subprocess.CompletedProcess[str] | None = None
 
     def start(self) -> None:
-        """Begin to submit."""
+        """Start submitting in the background."""
         self._thread.start()
 
     def _submit(self) -> None:
@@ -60,14 +61,14 @@ class Load:
                 return
 
     def ended(self) -> None:
-        """Wait until all are submitted."""
+        """Wait until all pods are submitted."""
         self._thread.join(300)
         assert self._last is not None
         assert self._last.returncode == 0, self._last.stderr
 
 
 class Watched:
-    """The placements as they come, and a shot at one service when `KILL_AT` of them are there."""
+    """Counts placements as they arrive, and kills one service after `KILL_AT` placements."""
 
     def __init__(self, up: Standalone, service: str) -> None:
         self._up = up
@@ -78,7 +79,7 @@ class Watched:
         self._placed = 0
 
     def deliver(self, record: Record) -> None:
-        """Count one placement, and shoot when it is time."""
+        """Count one placement, and kill the service when the count is reached."""
         if self.pid:
             return
         self._placed += 1
@@ -90,8 +91,8 @@ class Watched:
 
 @pytest.mark.parametrize("service", ["scheduler", "binder", "agent", "gateway", "nats-server"])
 async def test_kill(tmp_path: Path, service: str) -> None:
-    """After a service is killed while pods are placed, each pod is placed and allocated exactly
-    once."""
+    """After a service is killed while pods are being placed, each pod is placed and allocated
+    exactly once."""
     with Standalone(tmp_path / "data", *FLEET) as up:
         up.up()
         watched = Watched(up, service)
@@ -132,7 +133,7 @@ async def allocations(url: str, count: int) -> None:
 
 
 def check(cluster: StateFold, watched: Watched) -> None:
-    """Every pod is allocated by the only placement that it ever got, and every invariant holds."""
+    """Check that every pod is allocated by its only placement, and that every invariant holds."""
     state = cluster.state
     assert watched.revision < state.revision * 0.8, "the load was nearly done before the shot"
     assert violations(state) == []

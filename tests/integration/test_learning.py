@@ -1,4 +1,4 @@
-"""Schedulers learn prices from the pods that come, on a real ledger: once, and for all of them."""
+"""On a real ledger schedulers learn prices from submitted pods: once, and for all schedulers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,39 +20,40 @@ SORTS = (ask(20_000, cores=25), ask(40_000, cores=50), ask(60_000, cores=70), ca
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server with the stream and the shipped permissions."""
+    """Provide a NATS server with the stream and the shipped permissions."""
     async with running_bus(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """All events of the ledger, and a pen."""
+    """Provide all events of the ledger, and a writer for new ones."""
     reading = Facts(bus)
     await reading.open()
     return reading
 
 
 def scheduler_of(bus: Bus, name: str) -> ServiceProcess:
-    """A scheduler of the shipped role."""
+    """Return a scheduler with the shipped role."""
     return ServiceProcess("scheduler", bus.server.url_for("scheduler"), "--name", name, *NO_AGENTS)
 
 
 async def submit(facts: Facts, count: int, first: int = 0) -> None:
-    """Pods of several sorts."""
+    """Submit pods of several shapes."""
     numbers = range(first, first + count)
     await facts.write(*(pod(f"p{number:03}", SORTS[number % len(SORTS)]) for number in numbers))
 
 
 def folded(facts: Facts) -> State:
-    """What any reader makes of the ledger."""
+    """Return the state that any reader folds from the ledger."""
     return replayed(*(event.data for _, event in facts.events))
 
 
 async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
     bus: Bus, facts: Facts
 ) -> None:
-    """Of two schedulers that learn at once one is heard; placements after that go by its prices."""
+    """If two schedulers learn prices at once, one event is stored, and both place by its prices;
+    they learn at 20 and 40 pods."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(10)))
     async with scheduler_of(bus, "one") as one, scheduler_of(bus, "two") as two:
         await one.ready()
@@ -75,7 +76,8 @@ async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
 
 
 async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) -> None:
-    """Not once for every doubling that it has missed."""
+    """A scheduler that starts late learns prices once, not once for every missed doubling of the
+    pods."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(4)))
     await submit(facts, 100)
     async with scheduler_of(bus, "one") as late:
@@ -95,7 +97,8 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
 
 
 async def test_without_devices_nothing_is_learnt(bus: Bus, facts: Facts) -> None:
-    """Prices wait for something to have a price, and for the next pod after that."""
+    """Without devices no prices are learnt; with devices the next submitted pod triggers
+    learning."""
     await submit(facts, 40)
     async with scheduler_of(bus, "one") as scheduler:
         await scheduler.ready()

@@ -1,4 +1,4 @@
-"""Services stop, and say why, when the ledger returns without its newest events."""
+"""Services stop with a reason when the ledger returns without its newest events."""
 
 import asyncio
 import shutil
@@ -25,13 +25,13 @@ OPTIONS = {"agent": ("--simulate", "8xH100-80GB", "--node", "node-1")}
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server whose store a test can replace."""
+    """Provide a server whose store a test can replace."""
     async with running_bus(tmp_path / "data") as made:
         yield made
 
 
 async def _submit(ledger: JetStreamLedger, *uids: str) -> int:
-    """Append these pods; the revision of the last."""
+    """Append these pods, and return the revision of the last one."""
     time = rfc3339(SystemClock().now())
     events = [Event(id=uid, source="watcher/test", time=time, data=pod(uid)) for uid in uids]
     drafts = [Draft(subject_of(each.data), each.id, encode(each)) for each in events]
@@ -55,7 +55,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
 ) -> None:
     """Services stop when an older store returns, even if new events replaced the lost ones.
 
-    If more was written than was lost, the revisions alone do not show it.
+    If more events were written than lost, revisions alone do not reveal the loss.
     """
     store, backup = bus.data_dir / "store", tmp_path / "backup"
     async with AsyncExitStack() as running:
@@ -85,7 +85,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
 
 
 async def _write_elsewhere(bus: Bus, count: int) -> None:
-    """Another history, on a port where no service looks."""
+    """Write another history of the ledger on a port that no service uses."""
     elsewhere = EmbeddedServer(bus.data_dir, port=-1)
     await elsewhere.start()
     async with await connect(elsewhere.url_for("watcher"), name="elsewhere") as ledger:

@@ -1,4 +1,4 @@
-"""Simulated nodes are lost and return on command, with the same events as real ones."""
+"""Simulated nodes are lost and return by command, with the same events as real nodes."""
 
 import asyncio
 import subprocess
@@ -84,7 +84,7 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
 
 async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
-    """Failing a failed device again changes nothing and says so; a missing reason gets a
+    """Failing a failed device again changes nothing and reports that; a missing reason gets a
     default."""
     facts = Facts(bus)
     await facts.open()

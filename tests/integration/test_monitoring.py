@@ -1,4 +1,5 @@
-"""Dashboards and alerts use existing metrics; alerts are silent in health and fire in trouble."""
+"""Dashboards and alerts use existing metrics. Alerts are silent in a healthy cluster, and fire on
+their problem."""
 
 import json
 import os
@@ -31,13 +32,13 @@ MINUTES = 24 * 60 + 60
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules from the file."""
+    """Return the alert rules from the file."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     return found
 
 
 def expressions() -> Iterator[str]:
-    """Every query of the rules, of the panels, and of the variables that these take."""
+    """Return every query of the alert rules, the panels, and the panels' variables."""
     yield from (rule["expr"] for rule in rules())
     for path in DASHBOARDS:
         board = json.loads(path.read_text())
@@ -49,7 +50,8 @@ def expressions() -> Iterator[str]:
 
 
 def told_names(text: str) -> Iterator[str]:
-    """The names of all series that a page of /metrics has, or would have once there is one."""
+    """Return the names of all series on a page of /metrics, including those that do not have a
+    value yet."""
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         yield from (name + part for part in PARTS.get(kind, ()))
 
@@ -108,7 +110,7 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
 
 
 def steady(pages: dict[str, str]) -> Iterator[dict[str, str]]:
-    """These pages as series that stay as they are for an hour."""
+    """Return the metrics of these pages as series that are constant for an hour."""
     for job, text in pages.items():
         for family in families(text):
             for sample in family.samples:
@@ -137,7 +139,7 @@ TROUBLE = {
 
 
 def test_each_alert_speaks_in_its_trouble_and_no_other_does(tmp_path: Path) -> None:
-    """Each alert fires in its own trouble, and no other alert does."""
+    """Each alert fires on its own problem, and no other alert fires."""
     assert TROUBLE.keys() == {rule["alert"] for rule in rules()}
     assert 8 <= len(TROUBLE) <= 12
     assert len(DASHBOARDS) <= 2
@@ -154,12 +156,12 @@ def test_each_alert_speaks_in_its_trouble_and_no_other_does(tmp_path: Path) -> N
 
 
 def test_promtool_takes_the_rules() -> None:
-    """Names, expressions and templates, as Prometheus reads them."""
+    """Prometheus' promtool accepts the names, expressions and templates of the rules."""
     promtool("check", "rules", str(RULES))
 
 
 def promtool_test(folder: Path, series: list[dict[str, str]], asked: list[dict[str, Any]]) -> None:
-    """Hold the rules to these answers over these series."""
+    """Check with promtool that the rules fire these alerts over these series."""
     case = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
     path = folder / "case.yaml"
     text = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}
@@ -168,7 +170,7 @@ def promtool_test(folder: Path, series: list[dict[str, str]], asked: list[dict[s
 
 
 def promtool(*words: str) -> None:
-    """Prometheus' own tool; the test is skipped where it is not, and fails where it must be."""
+    """Run promtool. Skip the test without promtool, unless promtool is required."""
     binary = shutil.which("promtool")
     if binary is None:
         reason = "no promtool; Debian's package prometheus has it"

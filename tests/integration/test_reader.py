@@ -1,4 +1,4 @@
-"""The reader on a real ledger: catching up, waiting for a revision, refusing, halting."""
+"""The reader on a real ledger catches up, waits for a revision, refuses bad events, and halts."""
 
 import asyncio
 import contextlib
@@ -43,20 +43,20 @@ class Reading:
         self.reader: Reader[Change]
 
     async def open(self) -> None:
-        """Connect; `run` follows."""
+        """Connect to the ledger; `run` then reads."""
         ledger = await self._bus.connect("scheduler")
         self.reader = Reader(
             ledger, self.cluster, metrics=self.metrics, on_change=self.changes.append
         )
 
     def metric(self, line: str) -> bool:
-        """Whether /metrics would have this line."""
+        """Return True if /metrics would contain this line."""
         return line in self.metrics.render().decode().splitlines()
 
 
 @contextlib.asynccontextmanager
 async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading]:
-    """A reader that runs for the length of a `with`."""
+    """Provide a reader that runs for the length of a `with` block."""
     made = Reading(bus, state)
     await made.open()
     running = made.running = asyncio.create_task(made.reader.run())
@@ -69,12 +69,12 @@ async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading
 
 
 async def ruled(bus: Bus) -> State:
-    """Nothing folded yet, and the rules looked up, as every service begins."""
+    """Return an empty state with the ledger's rules loaded, as every service starts."""
     return await Snapshots((await bus.connect("scheduler")).wire).restore()
 
 
 async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
-    """Bytes that no service of ours would write."""
+    """Append bytes that no service of ours would write."""
     rogue = await bus.connect("watcher")
     return (await rogue.append([Draft(f"apportion.v1.{subject}", f"raw-{len(payload)}", payload)]))[
         0
@@ -82,14 +82,15 @@ async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
 
 
 def document(uid: str, **attributes: object) -> bytes:
-    """A submission as JSON, with attributes of the envelope replaced."""
+    """Return a submission as JSON, with attributes of the envelope replaced."""
     data = PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="plain")
     event = json.loads(encode(Event(id=uid, source="test", time=TIME, data=data)))
     return json.dumps(event | attributes).encode()
 
 
 async def test_it_is_ready_once_it_has_caught_up(bus: Bus, facts: Facts) -> None:
-    """All that was there is folded before it is ready; each change is handed on, in order."""
+    """A reader is ready once it has folded all existing events, and passes on each change in
+    order."""
     await facts.submit("a", "b", "c")
     async with reading(bus) as made:
         assert [reason.split()[-1] for reason in made.reader.not_ready()] == ["0"]
@@ -102,7 +103,7 @@ async def test_it_is_ready_once_it_has_caught_up(bus: Bus, facts: Facts) -> None
 
 
 async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
-    """Each waiter is woken at its own revision, and at once where that is past."""
+    """Each waiter is woken at its own revision, or at once if that revision is already folded."""
     await facts.submit("a")
     async with reading(bus) as made:
         early, late = (asyncio.create_task(made.reader.reached(n)) for n in (2, 3))
@@ -130,7 +131,8 @@ async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
 async def test_what_nobody_can_read_is_refused(
     bus: Bus, facts: Facts, payload: bytes, reason: str
 ) -> None:
-    """Kept on record with its revision and cause, counted, and the fold goes on."""
+    """An unreadable event is recorded with its revision and cause and counted, and the fold
+    continues."""
     await facts.submit("before")
     async with reading(bus) as made:
         revision = await append_raw(bus, "workload.x", payload)
@@ -146,7 +148,8 @@ async def test_what_nobody_can_read_is_refused(
 async def test_what_contradicts_the_state_is_said(
     bus: Bus, facts: Facts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A well-formed event that cannot be so changes nothing, and is logged with its revision."""
+    """A well-formed event that contradicts the state changes nothing, and is logged with its
+    revision."""
     async with reading(bus) as made:
         revision = await facts.write(PodGone(uid="never-there"))
         await made.reader.reached(revision)
@@ -167,8 +170,8 @@ NEWER = pytest.mark.parametrize(
 async def test_what_no_operator_has_enabled_is_refused(
     bus: Bus, facts: Facts, attributes: dict[str, object], enabled: str, named: str
 ) -> None:
-    """An event of a format that is not enabled yet is refused; once enabled, an unknown one
-    halts."""
+    """The reader refuses an event whose format is not enabled. An enabled but unknown format halts
+    the reader."""
     del named
     revision = await append_raw(bus, "workload.x", document("x", **attributes))
     async with reading(bus) as made:
@@ -192,7 +195,7 @@ async def test_what_no_operator_has_enabled_is_refused(
 async def test_what_a_newer_build_wrote_halts_the_fold(
     bus: Bus, facts: Facts, attributes: dict[str, object], enabled: str, named: str
 ) -> None:
-    """Nothing at or after it is folded; the reason names revision, type and cure."""
+    """The fold halts before an event of a newer build; the reason names revision, type and fix."""
     name, _, version = enabled.partition("@")
     await facts.write(FormatEnabled(format=name, version=int(version), by="ada"))
     await append_raw(bus, "workload.a", document("a"))
@@ -210,7 +213,8 @@ async def test_what_a_newer_build_wrote_halts_the_fold(
 
 
 async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Facts) -> None:
-    """Before the halt and after it; what was folded stays so."""
+    """A wait for a revision beyond a halt ends with False, whether the wait begins before or after
+    the halt."""
     async with reading(bus) as made:
         await facts.submit("a")
         await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
@@ -228,7 +232,8 @@ async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Fa
 async def test_a_fault_of_the_fold_halts_it(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a change may have been made, so nothing more is; and the process lives."""
+    """A fault in the fold halts the reader, because a change may be half done; the process stays
+    alive."""
     async with reading(bus) as made:
         monkeypatch.setattr(made.cluster, "apply", _faulty(made.cluster.apply, "b"))
         await facts.submit("a", "b", "c")
@@ -239,7 +244,7 @@ async def test_a_fault_of_the_fold_halts_it(
 
 
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
-    """A revision that is set aside is skipped by halted, current and later readers alike."""
+    """Halted, current and later readers all skip a revision that is set aside."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")
@@ -268,7 +273,7 @@ async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
 
 
 async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> None:
-    """No event is lost or folded twice."""
+    """After a crash of the server the reader loses no event and folds none twice."""
     async with reading(bus) as made:
         await facts.submit("a")
         await made.reader.reached(1)
@@ -280,7 +285,7 @@ async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> N
 
 
 async def halted(made: Reading) -> None:
-    """Wait for the halt."""
+    """Wait until the reader halts."""
 
     async def reason() -> str:
         return made.reader.halted

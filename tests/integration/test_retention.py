@@ -1,4 +1,5 @@
-"""Archiving and trimming: what is dropped is kept elsewhere, and everything goes on without it."""
+"""Archive and trim the ledger: dropped events are in the archive, and all services continue without
+them."""
 
 import asyncio
 import json
@@ -43,7 +44,7 @@ spec: {{containers: [{{name: main, image: x, resources: {{limits:
 
 
 class World:
-    """A ledger with its services over a folder of manifests, and the command line."""
+    """A ledger with services over a folder of manifests, and the command line."""
 
     def __init__(self, bus: Bus, folder: Path) -> None:
         self.bus = bus
@@ -54,7 +55,7 @@ class World:
 
     @asynccontextmanager
     async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
-        """These services, ready; they know nothing of those before them."""
+        """Provide these services, ready; each starts with no memory of an earlier run."""
         options = {
             "agent": FLEET,
             "scheduler": ("--snapshot-every", str(SNAPSHOT_EVERY)),
@@ -72,13 +73,14 @@ class World:
             yield running
 
     def want(self, *numbers: int) -> None:
-        """These pods and no others."""
+        """Set the manifests to exactly these pods."""
         draft = self.folder / "draft"
         draft.write_text("---\n".join(POD.format(number=number) for number in numbers))
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait for a later snapshot; `only`, until schedulers keep no earlier one."""
+        """Wait for a snapshot later than this revision; with `only`, until schedulers keep no
+        earlier snapshot."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -88,12 +90,12 @@ class World:
         await until(there, f"a snapshot beyond revision {revision}")
 
     async def span(self) -> tuple[int, int]:
-        """The first and the last revision of the stream."""
+        """Return the first and the last revision of the stream."""
         state = (await stream.read_info((await self.bus.connect("operator")).wire)).state
         return state.first_seq, state.last_seq
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """One verb, as the operator; the bootstrap user only drops."""
+        """Run one verb as the operator; only dropping events uses the bootstrap user."""
         url = self.bus.server.url_for
         environ = {
             **os.environ,
@@ -106,13 +108,13 @@ class World:
         )
 
     async def json(self, *arguments: str) -> Any:
-        """What a verb that ends well prints with --json."""
+        """Return the `--json` output of a verb that must succeed."""
         done = await self.run(*arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
     async def archive(self, name: str) -> str:
-        """An archive of what the ledger has now."""
+        """Archive the ledger to a file with this name, and return its path."""
         path = str(self.folder / name)
         await self.json("ledger", "archive", path)
         return path
@@ -120,7 +122,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """An empty ledger."""
+    """Provide an empty ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         made = World(bus, tmp_path)
         await made.facts.open()
@@ -128,7 +130,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
-    """Restarts from snapshot and tail, pods that come back, and one chain over all archives."""
+    """After a trim services restart from a snapshot, pods are submitted again, and the placement
+    chain spans all archives."""
     world.want(*range(30))
     async with world.services():
         await world.facts.count(SharesAllocated, 30)
@@ -168,7 +171,8 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
 
 
 async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
-    """Its agent was away; it finds the claim in the snapshot, not in the ledger."""
+    """A pod bound while its agent was down is allocated after a trim, because the agent finds the
+    pod in the snapshot."""
     async with world.services("agent"):
         pass  # its nodes are known, and it is gone
     async with world.services("scheduler", "binder", "watcher"):
@@ -187,7 +191,8 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 
 
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
-    """No snapshot, another ledger, an altered file, an archive too short, a waiting placement."""
+    """`ledger trim` refuses without a usable snapshot, with a foreign, altered or short archive,
+    and while a placement is unbound."""
     for number in range(30):
         await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
     short = await world.archive("short.jsonl")
@@ -224,7 +229,7 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
 async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
     world: World, tmp_path: Path
 ) -> None:
-    """Bootstrap keeps its record before it goes, where the webhook finds it."""
+    """Before trimming, bootstrap keeps the configuration's record where the webhook finds it."""
     configuration = Configuration(scheduler_names=("theirs",))
     at = await world.facts.write(ConfigurationChanged(by="ada", configuration=configuration))
     async with world.services("agent", "scheduler"):
@@ -244,6 +249,6 @@ async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
 
 
 def alter(source: Path, copy: Path) -> None:
-    """One name in one line is another."""
+    """Copy an archive with one name in one line changed."""
     text = source.read_text(encoding="utf-8")
     copy.write_text(text.replace("p7", "p8", 1), encoding="utf-8")

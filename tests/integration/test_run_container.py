@@ -1,7 +1,8 @@
 """`apportion run -- podman run`: a real container gets its share as a CDI device.
 
-podman itself reads the specification that the agent writes into `/var/run/cdi`, which is gone once
-the container is. The driver is the fake one, which the container has by mounts of its own."""
+podman itself reads the specification that the agent writes into `/var/run/cdi` and removes when the
+container ends. The driver is the fake one, which is mounted into the container.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,11 +33,11 @@ class Workstation(NamedTuple):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Of a command that uses podman."""
+        """Return the environment of a command that uses podman."""
         return self.podman.environment()
 
     def container(self, *words: str) -> list[str]:
-        """A command line that runs this in a container with the driver and nothing else."""
+        """Return a command line that runs this in a container with only the driver mounted."""
         given = {"APPORTION_FAKE_NVIDIA": str(self.driver.path), "LD_LIBRARY_PATH": str(built())}
         options = [f"--volume={path}:{path}" for path in (self.driver.path, built())]
         options += [f"--env={name}={value}" for name, value in given.items()]
@@ -45,7 +46,8 @@ class Workstation(NamedTuple):
 
 @pytest.fixture(scope="module")
 def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstation]:
-    """It is held alone, for other tests sweep containers away."""
+    """Provide the workstation under an exclusive lock, because other tests remove leftover
+    containers."""
     with alone(), pytest.MonkeyPatch.context() as patch:
         podman = prepare()
         driver = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")
@@ -61,7 +63,8 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
 def test_a_container_is_held_to_its_share_with_an_emptied_environment_too(
     workstation: Workstation,
 ) -> None:
-    """Region and library are mounted, so nothing of its environment matters."""
+    """A container with an empty environment is still limited to its share, because region and
+    library are mounted."""
     driver, up = workstation.driver, workstation.up
     probe = driver.probe
     kept = f"APPORTION_FAKE_NVIDIA={driver.path} LD_LIBRARY_PATH={built()}"
@@ -82,7 +85,8 @@ def test_a_container_is_held_to_its_share_with_an_emptied_environment_too(
 
 
 def test_a_container_in_the_background_keeps_its_share(workstation: Workstation) -> None:
-    """Though the engine's command has ended; and its device is gone once it is."""
+    """A detached container keeps its share after the engine's command has ended, until the
+    container ends."""
     up, podman = workstation.up, workstation.podman
     probe = str(workstation.driver.probe)
     words = ["--memory", "3000", "--", "podman", "run", "--rm", "--detach", "--interactive"]

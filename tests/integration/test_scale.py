@@ -1,4 +1,4 @@
-"""Several schedulers on a real ledger: they share the pods, and one that goes is replaced."""
+"""Several schedulers on a real ledger share the pods, and replace a scheduler that leaves."""
 
 import asyncio
 from collections import Counter
@@ -33,14 +33,14 @@ membership.SILENT_ROUNDS = 1 << 30
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A server with the stream and the shipped permissions."""
+    """Provide a NATS server with the stream and the shipped permissions."""
     async with running_bus(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """All events of the ledger, and a pen; a fleet is there."""
+    """Provide all events of the ledger and a writer for new ones, with a fleet already reported."""
     reading = Facts(bus)
     await reading.open()
     await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
@@ -48,7 +48,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 class Schedulers:
-    """Scheduler processes by name; as `async with` they are ended for sure."""
+    """Scheduler processes by name, which end with the `async with` block."""
 
     def __init__(self, bus: Bus, build: Path | None = None) -> None:
         self._build = build
@@ -63,7 +63,7 @@ class Schedulers:
         await self._stack.aclose()
 
     async def start(self, *names: str) -> None:
-        """Start these, and wait until all that run know one another."""
+        """Start these schedulers, and wait until all running schedulers know one another."""
         for name in names:
             service = ServiceProcess(
                 "scheduler", self._url, "--name", name, *NO_AGENTS, build=self._build
@@ -73,7 +73,8 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until all that run hold one list of members, as long as there are of them."""
+        """Wait until all running schedulers have the same list of schedulers, which contains
+        exactly them."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -83,7 +84,8 @@ class Schedulers:
         return await until(one_list, f"{list(self.running)} to know one another")
 
     async def all_have_taken(self) -> None:
-        """Wait until each scheduler's metrics count a taken decision, its own or another's."""
+        """Wait until every scheduler counts at least one decision with the outcome "taken" in its
+        metrics."""
 
         async def told() -> bool:
             return all([await self._told(name, "taken") for name in self.running])
@@ -91,7 +93,7 @@ class Schedulers:
         await until(told, "each to have taken a decision")
 
     async def _told(self, name: str, outcome: str) -> float:
-        """A scheduler's count of decisions of this outcome."""
+        """Return a scheduler's count of decisions of this outcome."""
         _, text = await self.running[name].get("/metrics")
         samples = (sample for family in families(text) for sample in family.samples)
         return sum(
@@ -102,27 +104,27 @@ class Schedulers:
 
 
 def members_of(service: ServiceProcess) -> tuple[str, ...]:
-    """The newest list of members that a scheduler has logged."""
+    """Return the newest list of schedulers that this scheduler has logged."""
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return tuple(lists[-1]) if lists else ()
 
 
 def lists_of(service: ServiceProcess) -> list[list[str]]:
-    """Return the member lists that a scheduler logged after it first saw others.
+    """Return the lists of schedulers that a scheduler logged after it first saw another scheduler.
 
-    On a busy machine there may be several, because heartbeats may be late.
+    On a busy machine there may be several lists, because heartbeats may be late.
     """
     lists = [line["here"] for line in service.log if line.get("event") == "members"]
     return [held for held in lists if len(held) > 1]
 
 
 def life_of(name: str, members: Iterable[str]) -> str:
-    """How the scheduler of this name is listed."""
+    """Return the entry of the scheduler with this name in the list of schedulers."""
     return next(member for member in members if member.startswith(f"{name}/"))
 
 
 def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
-    """Return this many pod uids that this member owns."""
+    """Return this many pod uids that this scheduler owns."""
     endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
     return list(islice((uid for uid in endless if owner(uid, members) == life), count))
 
@@ -136,14 +138,15 @@ def placed_by(facts: Facts) -> dict[str, str]:
 
 
 def check(facts: Facts, pods: int) -> None:
-    """All are placed, once, and no rule is broken."""
+    """Check that all pods are placed once and that no invariant is violated."""
     state = replayed(*(event.data for _, event in facts.events))
     assert violations(state) == []
     assert len(placed_by(facts)) == pods
 
 
 async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
-    """Each pod is placed by its owner, a gang by one scheduler, and every scheduler gets work."""
+    """Each pod is placed by its owner and a gang by one scheduler, and every scheduler places some
+    pods."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
         members = await schedulers.agreed()
@@ -161,8 +164,9 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
-    """Of a limited namespace one scheduler decides, so that never more is placed than it may hold;
-    as pods end the next follow. A machine so busy that one is thought gone is no proof."""
+    """One scheduler decides for a limited namespace, so the namespace never exceeds its quota; as
+    pods end, the next pods are placed. The check is skipped if the machine is so busy that a
+    scheduler seems lost."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:
@@ -182,7 +186,7 @@ async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: 
 
 
 def most_held(facts: Facts, prefix: str) -> int:
-    """Return the maximum of simultaneously placed pods with this uid prefix."""
+    """Return the maximum number of simultaneously placed pods with this uid prefix."""
     held, most = set[str](), 0
     for _, event in facts.events:
         if isinstance(event.data, PodPlaced) and event.data.pod.startswith(prefix):
@@ -194,7 +198,7 @@ def most_held(facts: Facts, prefix: str) -> int:
 
 
 async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
-    """Replicas that run on one host and were given no name share all the same."""
+    """Schedulers on one host that were given no name still share the pods."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a")
         schedulers.running["the first"] = schedulers.running["a"]
@@ -208,8 +212,8 @@ async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
 
 
 async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts) -> None:
-    """The other schedulers place all pods of a killed one; tests.benchmarks.scale measures how
-    fast."""
+    """The other schedulers place all pods of a killed scheduler; tests.benchmarks.scale measures
+    the delay."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
         members = await schedulers.agreed()
@@ -225,7 +229,7 @@ async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts
 
 
 async def test_who_is_stopped_hands_over_at_once(bus: Bus, facts: Facts) -> None:
-    """A scheduler that is stopped by SIGTERM hands over at once, without a timeout."""
+    """A scheduler stopped by SIGTERM hands over its pods at once, without a timeout."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b")
         stopped = schedulers.running.pop("b")
@@ -241,7 +245,7 @@ async def test_who_is_stopped_hands_over_at_once(bus: Bus, facts: Facts) -> None
 async def test_joining_and_leaving_make_nobody_wait(
     bus: Bus, facts: Facts, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """While pods arrive one by one, schedulers join and leave without delaying any placement.
+    """Schedulers that join and leave while pods arrive one by one delay no placement.
 
     The silence timeout is disabled here, so a pod that had to wait for it would wait forever.
     """
@@ -274,6 +278,6 @@ async def test_joining_and_leaving_make_nobody_wait(
 
 
 def first_list(service: ServiceProcess, member: str) -> str:
-    """When a scheduler first held a list with this member in it."""
+    """Return the time when a scheduler first had a list with this scheduler in it."""
     lists = (line for line in service.log if line.get("event") == "members")
     return next(str(line["time"]) for line in lists if member in line["here"])

@@ -1,4 +1,4 @@
-"""An agent that stops makes its node unready, is reported, and recovers by itself.
+"""A suspended agent makes its node not ready, is reported, and recovers by itself.
 
 The processes are real: a suspended one (SIGSTOP) keeps its connection, so the server still sees it.
 """
@@ -37,7 +37,7 @@ Start = Callable[..., Awaitable[ServiceProcess]]
 
 @pytest.fixture
 async def service(bus: Bus) -> AsyncIterator[Start]:
-    """Starts a service of the role, which ends with the test."""
+    """Provide a function that starts a service of a role, which ends with the test."""
     async with AsyncExitStack() as stack:
 
         async def start(role: str, *options: str) -> ServiceProcess:
@@ -48,7 +48,7 @@ async def service(bus: Bus) -> AsyncIterator[Start]:
 
 
 async def verb(url: str, *arguments: str) -> str:
-    """What a verb prints, on one line."""
+    """Return the output of a verb on one line."""
     command = [*APPORTION, *arguments, "--gateway", url]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,8 @@ async def verb(url: str, *arguments: str) -> str:
 async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
     bus: Bus, service: Start
 ) -> None:
-    """A suspended agent makes its node unready in all schedulers and verbs, until it resumes."""
+    """A suspended agent makes its node not ready for all schedulers and verbs until the agent
+    resumes."""
     facts = Facts(bus)
     await facts.open()
     stopped = await service("agent", "--node", "rack-1", "--simulate", "1xT4")

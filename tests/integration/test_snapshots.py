@@ -1,4 +1,5 @@
-"""Snapshots on a real object store: kept, found, checked, set aside; and a restart from one."""
+"""Snapshots on a real object store are kept, found, checked and ignored if bad; services restart
+from them."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,8 @@ from tests.support.processes import ServiceProcess
 async def reading(
     ledger: JetStreamLedger, state: State | None = None
 ) -> AsyncIterator[tuple[State, Reader[Change]]]:
-    """A reader that runs for the length of a `with`, from behind the given state."""
+    """Provide a reader that runs for the length of a `with` block and starts after the given
+    state."""
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
     running = asyncio.create_task(reader.run())
@@ -52,23 +54,23 @@ async def reading(
 
 
 async def folded(bus: Bus, state: State | None = None) -> State:
-    """The state of the whole ledger, or of what is behind the given one."""
+    """Return the state of the whole ledger, or the given state with all later events folded."""
     async with reading(await bus.connect("scheduler"), state) as (found, _):
         return found
 
 
 async def snapshots_of(bus: Bus, role: str = "scheduler") -> Snapshots:
-    """The snapshots as this role may use them."""
+    """Return access to the snapshots with this role's rights."""
     return Snapshots((await bus.connect(role)).wire)
 
 
 def taken(state: State) -> Taken:
-    """A snapshot of it, in one piece."""
+    """Return a snapshot of the state in one piece."""
     return Taking(state).finish()
 
 
 async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts: Facts) -> None:
-    """Any role restores what a scheduler wrote; behind it only the tail is read."""
+    """Any role restores the state from a scheduler's snapshot, and folds only the later events."""
     await facts.submit("a", "b")
     await save_attested(bus, await folded(bus))
     await facts.submit("c")
@@ -83,7 +85,8 @@ async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts
 async def test_much_that_is_restored_is_old_to_the_garbage_collector(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch, young_max: int, old: bool
 ) -> None:
-    """It would else look through all of it at once, and find no garbage there; little, it may."""
+    """A large restored state is moved to the garbage collector's oldest generation, which saves a
+    useless scan; a small state is not."""
     await facts.submit("a")
     snapshots = await snapshots_of(bus)
     await save_attested(bus, await folded(bus))
@@ -96,7 +99,7 @@ async def test_much_that_is_restored_is_old_to_the_garbage_collector(
 
 
 async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
-    """What does not fit one message comes back whole."""
+    """A snapshot larger than one message is stored in pieces and restored as a whole."""
     await facts.submit("a")
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     parts = [bytes([n]) * 300_001 for n in range(10)]
@@ -107,7 +110,7 @@ async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
 
 
 async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Facts) -> None:
-    """Between the pieces of one lie those of the other, as when two schedulers store at once."""
+    """Interleaved pieces of snapshots that several schedulers store at once are told apart."""
     await facts.submit("a")
     writers = [Bucket((await bus.connect("scheduler")).wire, BUCKET) for _ in range(3)]
     wholes = [bytes([n]) * (20 * CHUNK_BYTES + n) for n in range(len(writers))]
@@ -124,7 +127,8 @@ async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Fa
 async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
     bus: Bus, facts: Facts
 ) -> None:
-    """The bucket does not grow; pieces without an entry go once older than what is kept."""
+    """Only the newest snapshots are kept, and a dead writer's pieces are removed once older than
+    those."""
     snapshots = await snapshots_of(bus)
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     await bucket._publish(f"$O.{BUCKET}.C.{'0' * 20}-dead", b"half", {})
@@ -137,7 +141,7 @@ async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
 
 
 class Deaf:
-    """A connection on which nothing is heard of the bucket's messages."""
+    """A connection that loses every reply to a read from the bucket."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -153,7 +157,7 @@ class Deaf:
 
 
 async def three(bus: Bus, facts: Facts) -> Snapshots:
-    """Snapshots at revisions 1 and 2 of a ledger of three."""
+    """Store snapshots at revisions 1 and 2 of a ledger with three events."""
     snapshots = await snapshots_of(bus)
     for uid in ("a", "b"):
         await facts.submit(uid)
@@ -172,7 +176,7 @@ async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = No
 
 
 async def bytes_of(bus: Bus, revision: int) -> bytes:
-    """The bytes of a snapshot."""
+    """Return the bytes of the snapshot at this revision."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
     return bytes(await bucket.get(old, size_max=1 << 30))
@@ -181,7 +185,7 @@ async def bytes_of(bus: Bus, revision: int) -> bytes:
 async def test_a_corrupt_one_is_set_aside_for_an_older_one(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A corrupt or truncated snapshot is logged and ignored, and the one before it is used."""
+    """A corrupt or truncated snapshot is logged and ignored, and the previous snapshot is used."""
     snapshots = await three(bus, facts)
     good = await bytes_of(bus, 2)
     for at in (0, len(MAGIC) + 1, len(good) // 2, len(good) - 1):
@@ -199,7 +203,7 @@ async def test_a_corrupt_one_is_set_aside_for_an_older_one(
 async def test_a_newer_builds_one_is_set_aside(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its format is named, and an older one is used."""
+    """A snapshot in a newer build's format is named and ignored, and an older snapshot is used."""
     snapshots = await three(bus, facts)
     newer = MAGIC + (FORMAT + 1).to_bytes(2) + b"whatever it will be" * 9
     await overwrite(bus, 2, newer)
@@ -218,7 +222,8 @@ async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:
 async def test_one_that_says_another_revision_than_it_holds_is_set_aside(
     bus: Bus, facts: Facts
 ) -> None:
-    """A snapshot off by one would fold an event twice or never."""
+    """A snapshot whose revision differs from its state's is ignored, because an event would be
+    folded twice or never."""
     snapshots = await three(bus, facts)
     await overwrite(bus, 2, await bytes_of(bus, 1))
     assert (await snapshots.restore()).revision == 1
@@ -270,7 +275,7 @@ async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> No
 async def test_a_bucket_that_does_not_answer_stops_nobody(
     bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server that serves the ledger and not its snapshots: the whole ledger is folded."""
+    """If the server does not deliver the snapshots, a service folds the whole ledger."""
     await three(bus, facts)
     deaf: Any = Deaf((await bus.connect("scheduler")).wire)
     assert (await Snapshots(deaf).restore()).revision == 0
@@ -280,7 +285,8 @@ async def test_a_bucket_that_does_not_answer_stops_nobody(
 async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_that(
     bus: Bus, facts: Facts
 ) -> None:
-    """Taken in slices under load, it is the state of its revision; a second one is not written."""
+    """A snapshot taken in slices under load is the exact state at its revision, and a second
+    scheduler does not write it again."""
     ledger = await bus.connect("scheduler")
     await facts.submit(*(f"p{n}" for n in range(700)))
     async with reading(ledger) as (state, reader):
@@ -312,7 +318,7 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """Sound ones and ones that it cannot read: each that is gone is forgotten."""
+    """An intake forgets its verdicts on removed snapshots, both sound and unreadable ones."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):
@@ -330,7 +336,7 @@ async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
 
 
 async def folded_events(service: ServiceProcess) -> int:
-    """How many events this process has folded itself."""
+    """Return the number of events that this process has folded itself."""
     _, page = await service.get("/metrics")
     counts = [
         line.rpartition(" ")[2]
@@ -342,7 +348,8 @@ async def folded_events(service: ServiceProcess) -> int:
 
 @pytest.mark.slow
 async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> None:
-    """Killed and started again, they fold the tail alone, go on placing, and know the old pods."""
+    """Killed and restarted services fold only the events after a snapshot, know the old pods, and
+    place new ones."""
     url = bus.server.url_for
     ledger = await bus.connect("scheduler")
     bucket = Bucket(ledger.wire, BUCKET)

@@ -1,8 +1,9 @@
-"""Two builds on one ledger: this one, and the next, which writes `PodPlaced` with one more field.
+"""Two builds on one ledger: this one, and the next, which writes `PodPlaced` with an additional
+field.
 
 Services are upgraded one by one under load, also in the wrong order, and rolled back. Whatever the
-order, no service writes a format that is not enabled, a service that cannot read a record halts
-before it, reports it and acknowledges nothing, and every pod is bound once.
+order, no service writes a format that is not enabled, and every pod is bound once. A service that
+cannot read a record halts before that record, reports it and acknowledges nothing.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ for name in sys.argv[1:]:
 
 
 class Fact(NamedTuple):
-    """An event as any NATS client sees it."""
+    """An event as any NATS client reads it."""
 
     revision: int
     name: str
@@ -75,13 +76,13 @@ class Fact(NamedTuple):
 
 
 class Ledger:
-    """All that was written, read without any of our builds."""
+    """All events in the ledger, read without the code of either build."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
 
     async def open(self, bus: Bus) -> None:
-        """Follow from the first revision on."""
+        """Follow the ledger from the first revision."""
         await (await bus.connect("auditor")).follow(self._take)
 
     def _take(self, record: Record) -> None:
@@ -90,24 +91,24 @@ class Ledger:
         self.facts.append(Fact(record.revision, name, told["schemaversion"], told["data"]))
 
     def of(self, name: str, version: int = 0) -> list[Fact]:
-        """The events of one type, and of one version of it."""
+        """Return the events of one type, optionally of one version."""
         named = (fact for fact in self.facts if fact.name == name)
         return [fact for fact in named if version in (0, fact.version)]
 
     @property
     def allocated(self) -> set[str]:
-        """The names of the pods that have their shares."""
+        """The names of the pods whose shares are allocated."""
         done = {fact.data["pod"] for fact in self.of("SharesAllocated")}
         submitted = (fact.data for fact in self.of("PodSubmitted"))
         return {data["name"] for data in submitted if data["uid"] in done}
 
     @property
     def waiting(self) -> int:
-        """How many pods that came are not allocated."""
+        """The number of submitted pods that are not allocated."""
         return len(self.of("PodSubmitted")) - len(self.of("SharesAllocated"))
 
     async def until(self, check: Callable[["Ledger"], object], what: str) -> None:
-        """Wait for what is seen."""
+        """Wait until the check is true for the events read."""
 
         async def seen() -> object:
             return check(self)
@@ -116,7 +117,7 @@ class Ledger:
 
 
 class Load:
-    """Manifests that appear one after another, the next once the last one's pods are submitted."""
+    """Submits pods in manifests, each after the pods of the previous manifest are in the ledger."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         self._folder = folder
@@ -140,7 +141,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def coming(self) -> AsyncIterator[None]:
-        """Pods come all the time while the block runs."""
+        """Submit pods continuously while the block runs."""
         enough = asyncio.Event()
 
         async def bring_on() -> None:
@@ -156,7 +157,7 @@ class Load:
 
 
 class System:
-    """The services on one ledger, each of either build."""
+    """The services on one ledger, each of which runs either build."""
 
     def __init__(self, bus: Bus, ledger: Ledger, load: Load, newer: Path) -> None:
         self.bus = bus
@@ -166,17 +167,18 @@ class System:
         self.services: dict[str, ServiceProcess] = {}
 
     def add(self, name: str, verb: str, *options: str) -> ServiceProcess:
-        """One service, of this build at first."""
+        """Start one service, at first with this build."""
         self.services[name] = ServiceProcess(verb, self.bus.server.url_for(verb), *options)
         return self.services[name]
 
     async def upgrade(self, name: str) -> None:
-        """Stop it as told, and start it in the next build."""
+        """Stop the service with SIGTERM, and start it with the next build."""
         await self.change(name, self.newer)
         await self.services[name].ready()
 
     async def change(self, name: str, build: Path | None) -> None:
-        """Stop it as told, and start it in this build; it may not become ready there."""
+        """Stop the service with SIGTERM, and start it with this build, where it may not become
+        ready."""
         service = self.services[name]
         if service.running:
             assert await service.stop() == 0
@@ -198,7 +200,7 @@ class System:
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
-        """Wait until the service is alive, not ready, and gives these words."""
+        """Wait until the service is alive and not ready, with these words as the reason."""
         service = self.services[name]
 
         async def says() -> bool:
@@ -209,7 +211,7 @@ class System:
         assert (await service.get("/healthz"))[0] == 200
 
     async def handed(self, name: str) -> None:
-        """Wait until this binder has been handed a placement, whatever it did with it."""
+        """Wait until this binder has received a placement."""
 
         async def counted() -> bool:
             _, told = await self.services[name].get("/metrics")
@@ -219,11 +221,11 @@ class System:
         await until(counted, f"{name} to be handed a placement")
 
     async def settled(self) -> None:
-        """Wait until every pod that came is allocated."""
+        """Wait until every submitted pod is allocated."""
         await self.ledger.until(lambda ledger: ledger.waiting == 0, "all pods to be allocated")
 
     async def snapshot(self, revision: int) -> None:
-        """Wait for one that is not older than this."""
+        """Wait for a snapshot at this revision or later."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def stored() -> bool:
@@ -234,7 +236,7 @@ class System:
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
-    """Every service of this build, ready: two schedulers and two binders among them."""
+    """Provide every service of this build, ready, with two schedulers and two binders."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:
@@ -255,8 +257,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 
 
 async def test_services_are_upgraded_under_load_and_taken_back(system: System) -> None:
-    """An upgrade of readers before writers halts no service, and no order of upgrade loses a
-    pod."""
+    """Upgrading readers before writers halts no service, and no order of upgrade loses a pod."""
     async with system.load.coming():
         await system.ledger.until(lambda ledger: len(ledger.of("PodBound")) > TOGETHER, "pods")
         await upgrade_the_readers(system)
@@ -268,7 +269,8 @@ async def test_services_are_upgraded_under_load_and_taken_back(system: System) -
 
 
 async def upgrade_the_readers(system: System) -> None:
-    """All but the schedulers and one binder: they lift what old schedulers write."""
+    """Upgrade all services but the schedulers and one binder; they read the old schedulers'
+    events."""
     for name in ("intake", "agent", "watcher", "binder a"):
         await system.upgrade(name)
         await system.goes_on(name)
@@ -277,7 +279,8 @@ async def upgrade_the_readers(system: System) -> None:
 
 
 async def upgrade_one_scheduler(system: System) -> int:
-    """It takes over from the other, as the one binder does; where the new version first stands."""
+    """Upgrade one scheduler, check that old readers halt, and return the first revision of the new
+    version."""
     await enable_what_it_writes(system)
     await system.services["scheduler a"].ready()
     await system.ledger.until(
@@ -298,8 +301,8 @@ async def upgrade_one_scheduler(system: System) -> int:
 
 
 async def enable_what_it_writes(system: System) -> None:
-    """A new writer waits until its format is enabled; the verb names the services that would
-    halt."""
+    """Check that a new writer waits until its format is enabled, and that the verb names the
+    services that would halt."""
     await system.change("scheduler a", system.newer)
     format_ = f"PodPlaced@{NEXT}"
     await system.says("scheduler a", f"this build writes {format_}, which is not enabled")
@@ -318,7 +321,8 @@ async def enable_what_it_writes(system: System) -> None:
 
 
 async def take_a_binder_back_too_late(system: System) -> None:
-    """It begins with a snapshot beyond placements that it cannot read: it leaves them."""
+    """Check that a binder of this build leaves placements alone that its snapshot includes but it
+    cannot read."""
     await system.settled()
     assert await system.services["binder a"].stop() == 0
     await system.load.bring(STRANDED)
@@ -337,7 +341,7 @@ async def take_a_binder_back_too_late(system: System) -> None:
 
 
 async def take_the_writers_back(system: System) -> None:
-    """Once all is bound, and a snapshot has what the new ones wrote: this build goes on from it."""
+    """Return to this build once all pods are bound and a snapshot covers the newer events."""
     await system.snapshot(system.ledger.facts[-1].revision)
     for name in ("scheduler a", "binder b"):
         assert await system.services[name].stop() == 0
@@ -352,7 +356,7 @@ async def take_the_writers_back(system: System) -> None:
 
 
 def nothing_was_lost(ledger: Ledger) -> None:
-    """Every pod that came was placed, bound and allocated, each once."""
+    """Check that every submitted pod was placed, bound and allocated exactly once."""
     came = Counter(fact.data["uid"] for fact in ledger.of("PodSubmitted"))
     assert set(came.values()) == {1}
     for name in ("PodPlaced", "PodBound", "SharesAllocated"):
@@ -362,7 +366,8 @@ def nothing_was_lost(ledger: Ledger) -> None:
 
 
 async def both_builds_tell_the_same(system: System, first: int) -> None:
-    """As far as this build reads; the next reads all, and finds every snapshot of both builds."""
+    """Check that `verify` of both builds agrees up to what this build can read, and that the next
+    build reads all events and snapshots."""
     file = system.newer / "ledger.jsonl"
     url = system.bus.server.url_for("operator")
     await run(None, "-m", "apportion.cli.main", "ledger", "archive", str(file), "--nats", url)
@@ -389,7 +394,8 @@ async def both_builds_tell_the_same(system: System, first: int) -> None:
 
 
 async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
-    """Every ledger to its recorded digest: what is lifted means what it meant."""
+    """The next build folds every recorded ledger to its recorded digest, so lifted events keep
+    their meaning."""
     ledgers = sorted(LEDGERS.glob("*.jsonl"))
     lines = (await run(next_build(tmp_path), "-c", TELL, *map(str, ledgers))).splitlines()
     for ledger, line in zip(ledgers, lines, strict=True):
@@ -399,7 +405,7 @@ async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
 
 
 async def run(build: Path | None, *arguments: str, code: int = 0) -> str:
-    """What a Python of that build prints."""
+    """Return the output of Python with that build."""
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, *arguments], env=environment(build),
         capture_output=True, text=True, check=False,

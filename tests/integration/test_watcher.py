@@ -1,4 +1,5 @@
-"""Real watcher processes over a real folder and a real ledger: add, change, remove, come back."""
+"""Real watcher processes on a real folder and a real ledger: files are added, changed and
+removed."""
 
 import asyncio
 from functools import partial
@@ -31,33 +32,34 @@ spec:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The watched folder."""
+    """Provide the folder of manifests that the watcher reads."""
     made = tmp_path / "manifests"
     made.mkdir()
     return made
 
 
 def watcher_of(bus: Bus, folder: Path) -> ServiceProcess:
-    """A watcher that looks often."""
+    """Return a watcher with a short polling interval."""
     options = ("--manifests", str(folder), "--interval", "0.1")
     return ServiceProcess("watcher", bus.server.url_for("watcher"), *options)
 
 
 def live(facts: Facts) -> list[str]:
-    """Names of the pods that were submitted and are not gone, one entry for each."""
+    """Return the names of the pods that were submitted and have not ended, with repetitions."""
     gone = {event.uid for event in facts.of(PodGone)}
     return sorted(event.name for event in facts.of(PodSubmitted) if event.uid not in gone)
 
 
 async def until_live(facts: Facts, *names: str) -> None:
-    """Wait for exactly these pods."""
+    """Wait until exactly these pods are live."""
     await facts.until(lambda: live(facts) == sorted(names), f"pods {names}")
 
 
 async def test_pods_come_change_and_go_with_their_files(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """A file there before the start, one added, one edited, one removed."""
+    """Pods follow their files: one that exists at the start, one added, one edited, and one
+    removed."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:
         await watcher.ready()
@@ -78,7 +80,8 @@ async def test_pods_come_change_and_go_with_their_files(
 
 
 async def test_what_was_missed_is_found_on_return(bus: Bus, facts: Facts, folder: Path) -> None:
-    """A restarted watcher records files that came, changed or went, and repeats nothing else."""
+    """A restarted watcher records files that were added, changed or removed, and repeats nothing
+    else."""
     for name in ("stays", "goes", "changes"):
         (folder / f"{name}.yaml").write_text(POD.format(name=name, gpus=1))
     async with watcher_of(bus, folder) as watcher:
@@ -96,7 +99,7 @@ async def test_what_was_missed_is_found_on_return(bus: Bus, facts: Facts, folder
 
 
 async def test_two_watchers_on_one_folder(bus: Bus, facts: Facts, folder: Path) -> None:
-    """Both started at once, one killed and started again: each event is in the ledger once."""
+    """Two watchers, of which one is killed and restarted, record each event once."""
     (folder / "gang.yaml").write_text(GANG)
     async with watcher_of(bus, folder) as one, watcher_of(bus, folder) as two:
         await asyncio.gather(one.ready(), two.ready())
@@ -118,7 +121,8 @@ async def test_two_watchers_on_one_folder(bus: Bus, facts: Facts, folder: Path) 
 async def test_a_bad_file_is_named_and_the_others_go_on(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """Logged with file, document, field and fix, counted, and done with once it is mended."""
+    """A bad file is logged with file, document, field and fix and counted; other files work, and a
+    corrected file clears the error."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     (folder / "bad.yaml").write_text("---\n" + POD.format(name="bad", gpus=-4))
     async with watcher_of(bus, folder) as watcher:
@@ -139,7 +143,8 @@ async def test_a_bad_file_is_named_and_the_others_go_on(
 
 
 async def test_pods_from_elsewhere_are_left_alone(bus: Bus, facts: Facts, folder: Path) -> None:
-    """What a person submitted stays, and what a person deleted comes back with its manifest."""
+    """The watcher leaves a user's own pods alone, and submits a deleted pod again while its
+    manifest exists."""
     await facts.submit("by-hand")
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:
@@ -152,7 +157,7 @@ async def test_pods_from_elsewhere_are_left_alone(bus: Bus, facts: Facts, folder
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts, folder: Path) -> None:
-    """A crash of the ledger's server delays a pod, and doubles none."""
+    """A crash of the ledger's server delays a pod, but submits no pod twice."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:
         await until_live(facts, "a")
@@ -166,7 +171,8 @@ async def test_the_server_restarts(bus: Bus, facts: Facts, folder: Path) -> None
 
 
 async def test_it_stops_while_the_ledger_is_away(bus: Bus, folder: Path) -> None:
-    """SIGTERM is obeyed in time, also with something left to submit."""
+    """The watcher obeys SIGTERM in time while the ledger is down, even with a pod left to
+    submit."""
     async with watcher_of(bus, folder) as watcher:
         await watcher.ready()
         await bus.crash()

@@ -1,4 +1,4 @@
-"""The wheel of `make wheel` works elsewhere, with every listed module as machine code.
+"""The wheel of `make wheel` works outside the checkout, with every listed module as machine code.
 
 It is installed with only its dependencies, and run from outside the checkout.
 """
@@ -35,7 +35,7 @@ print(len(outdated()))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as a user builds it, but unoptimised to save time."""
+    """Provide the wheel, built as a user builds it, but unoptimised to save time."""
     folder = tmp_path_factory.mktemp("dist")
     environment = os.environ | {"APPORTION_OPTIMIZATION": "-O0"}
     checked(["make", "wheel", f"DIST={folder}"], env=environment, timeout_s=1_200)
@@ -52,7 +52,7 @@ def test_it_has_every_listed_module_compiled(wheel: Path) -> None:
 
 
 def test_its_modules_are_optimised(wheel: Path) -> None:
-    """Each has the options of its compiler in a section; the last one of a kind counts."""
+    """Every compiled module was built with -O2, according to the compiler options it records."""
     with zipfile.ZipFile(wheel) as archive:
         modules = [name for name in archive.namelist() if name.endswith(".so")]
         levels = {name: re.findall(rb"(?<= )-O\S+(?= )", archive.read(name)) for name in modules}
@@ -60,7 +60,7 @@ def test_its_modules_are_optimised(wheel: Path) -> None:
 
 
 def test_it_has_the_console(wheel: Path) -> None:
-    """Every file of its pages, as they stand here."""
+    """The wheel contains every file of the console."""
     names = set(zipfile.ZipFile(wheel).namelist())
     static = ROOT / "services" / "apportion" / "gateway" / "console" / "static"
     files = {path.relative_to(ROOT / "services").as_posix() for path in static.rglob("*.*")}
@@ -68,14 +68,16 @@ def test_it_has_the_console(wheel: Path) -> None:
 
 
 def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
-    """Its tag names a glibc, so an index and pip take it for every Linux that has it or newer."""
+    """The wheel's tag names a glibc version, so pip accepts it on every Linux with that version or
+    newer."""
     machine = sysconfig.get_platform().removeprefix("linux-").replace("-", "_")
     tag = rf"-cp3\d+-cp3\d+-(\w+\.)*manylinux_2_\d+_{machine}(\.\w+)*\.whl$"
     assert re.search(tag, wheel.name), wheel.name
 
 
 def test_it_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """It can be installed; every listed module comes from it, and a service would start."""
+    """The wheel can be installed elsewhere, every listed module is imported from it, and a service
+    can start."""
     site = tmp_path / "site"
     install = ["install", "--quiet", "--no-deps", "--no-index", f"--target={site}", str(wheel)]
     checked([*pip(), "--python", sys.executable, *install], env=os.environ, timeout_s=300)

@@ -1,1 +1,1 @@
-"""Attacks by the holder of one identity; each succeeds when its guard is removed."""
+"""Attacks by the owner of one stolen identity, each of which succeeds once its guard is removed."""

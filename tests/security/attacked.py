@@ -38,7 +38,7 @@ Widen = Callable[[str], str]
 
 
 def user_of(identity: Identity) -> User:
-    """Return a user whose password is in a variable of its name."""
+    """Return a user whose password is in a variable named after the user."""
     return User(identity, password_variable=password_variable(identity.name))
 
 
@@ -52,7 +52,8 @@ OF_NAMED_NODES: Sequence[User] = (
 
 
 class AttackedServer(EmbeddedServer):
-    """nats-server with these users; `widen` changes the configuration before it is used."""
+    """A nats-server with these additional users; `widen` changes the configuration before the
+    start."""
 
     def __init__(self, folder: Path, widen: Widen = str, users: Sequence[User] = USERS) -> None:
         super().__init__(folder, port=-1)
@@ -64,21 +65,21 @@ class AttackedServer(EmbeddedServer):
 
     @property
     def port(self) -> int:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.port`."""
         return self._client_port
 
     @property
     def pid(self) -> int:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.pid`."""
         assert self._server is not None
         return self._server.pid
 
     def url_for(self, role: str) -> str:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.url_for`."""
         return f"nats://{role}:{self._words[role]}@127.0.0.1:{self._client_port}"
 
     async def start(self) -> None:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.start`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "nats.conf"
         config.write_text(self._text, "utf-8")
@@ -108,7 +109,7 @@ class AttackedServer(EmbeddedServer):
         self._client_port = await until(serves, "nats-server to serve")
 
     async def stop(self) -> None:
-        """See EmbeddedServer."""
+        """Implement `EmbeddedServer.stop`."""
         if self._server is not None and self._server.returncode is None:
             self._server.terminate()
             await self._server.wait()
@@ -122,7 +123,7 @@ def _port(urls: list[str]) -> int:
 async def attacked(
     folder: Path, widen: Widen = str, users: Sequence[User] = USERS
 ) -> AsyncIterator[Bus]:
-    """A bus whose server knows the attackers as users, for the length of a `with`."""
+    """Provide a bus whose server has the attackers as users, for the length of a `with` block."""
     bus = Bus(folder)
     bus.server = AttackedServer(folder, widen, users)
     try:
@@ -133,7 +134,8 @@ async def attacked(
 
 
 async def pull_nothing(ledger: JetStreamLedger, reply: str) -> None:
-    """Pull from an own, empty consumer, so that the server sends its empty answer to `reply`.
+    """Pull from the user's own empty consumer, so that the server sends its empty answer to
+    `reply`.
 
     Returns once the answer has been sent.
     """

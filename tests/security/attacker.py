@@ -1,12 +1,13 @@
-"""The holder of an agent's or an auditor's password, trying everything that it permits.
+"""An attacker with an agent's or an auditor's password who tries everything that the password
+permits.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
     python -m tests.security.attacker flood --node NODE    plausible usage records, without a pause
     python -m tests.security.attacker connections          as many connections as it gets
 
-Subjects are drawn from the identity's own permissions, with existing names for wildcards; payloads
-and headers are half valid, half broken. It prints what it did as a line of JSON each second until
-it is stopped.
+Subjects are drawn from the identity's own permissions, with existing names for wildcards. Payloads
+and headers are half valid, half invalid. Each second the attacker prints its actions as a line of
+JSON, until it is stopped.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x
 
 
 class Attacker:
-    """Attacks with one identity, drawn from a seed."""
+    """An attacker with one identity, whose attacks are drawn from a seed."""
 
     def __init__(self, ledger: JetStreamLedger, role: str, seed: int) -> None:
         self._ledger = ledger
@@ -69,8 +70,8 @@ class Attacker:
         return self._cluster.state
 
     async def read_along(self, ledger: JetStreamLedger) -> None:
-        """Follow the ledger to learn what to attack; an auditor that broke its own consumers
-        restarts."""
+        """Follow the ledger to learn what to attack. An auditor that broke its own consumers starts
+        again."""
         reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:
             await reader.run()
@@ -78,7 +79,7 @@ class Attacker:
             self.done["reader ended"] += 1
 
     async def attack(self) -> None:
-        """Do one thing after the other until cancelled."""
+        """Attack again and again until cancelled."""
         deeds = [self._permitted, self._permitted, self._forbidden, self._listen]
         if self._role == "agent":
             deeds += [self._ask] * 6
@@ -92,7 +93,7 @@ class Attacker:
             await CLOCK.pause(EACH_S)
 
     async def _ask(self) -> None:
-        """What the intake is for, and what it is not for."""
+        """Send hostile read requests to the intake."""
         for payload in self._hostile.payloads(self._state):
             await self._send(SUBJECT, payload)
 
@@ -113,7 +114,8 @@ class Attacker:
         await self._send(subject, self._payload(subject))
 
     async def _listen(self) -> None:
-        """A look at something: a reply or none; a subscription would stay, so few are made."""
+        """Subscribe to a permitted pattern on every 50th call only, because subscriptions stay
+        open."""
         if self.done["listen"] % 50 == 0:
             pattern = self._filled(self._chance.choice(self._may.subscribe))
             await self._ledger.serve(pattern, _ignore)
@@ -124,7 +126,8 @@ class Attacker:
         )
 
     def _reply(self) -> str:
-        """Mostly its own inbox; sometimes where it may not send itself."""
+        """Return a reply subject: mostly the attacker's own inbox, sometimes a forbidden
+        subject."""
         own = self._ledger.wire.new_inbox()
         others = (
             "apportion.v1.placement.n-1", f"apportion.v1.inventory.{self._name()}",
@@ -180,7 +183,7 @@ class Attacker:
             return b'{"api":"' + api.encode() + b'","body":' + body + b"}"
 
     def _consumer(self, subject: str) -> bytes:
-        """Settings of a consumer, where it delivers what among them."""
+        """Return a consumer's settings with a random delivery subject."""
         name = subject.split(".")[5]
         deliver = self._chance.choice(
             ("", self._ledger.wire.new_inbox(), "apportion.v1.placement.n-1", SUBJECT,
@@ -214,7 +217,8 @@ async def _ignore(_subject: str, _payload: bytes) -> None:
 
 
 async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None:
-    """Report the node again and again, each time with other labels of 100 kB, eight at once."""
+    """Report the node again and again, eight reports at once, each with different labels of 100
+    kB."""
 
     async def reports(worker: int) -> None:
         for number in itertools.count():
@@ -236,9 +240,9 @@ async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None
 
 
 def _take_connections(url: str, done: Counter[str]) -> None:
-    """Open connections with the maximum of subscriptions each, and never read from them.
+    """Open connections with the maximum number of subscriptions each, and never read from them.
 
-    The first connection determines how many subscriptions one may have.
+    The first connection determines how many subscriptions a connection may have.
     """
     found = urlsplit(url)
     login = {"user": found.username, "pass": found.password, "verbose": False, "protocol": 1}
@@ -267,7 +271,8 @@ def _take_connections(url: str, done: Counter[str]) -> None:
 
 
 def _read_answer(opened: socket.socket) -> int:
-    """How many errors came before the answer to a PING. Raises OSError when it is refused."""
+    """Return the number of errors before the reply to a PING. Raises ConnectionRefusedError if the
+    connection is closed."""
     said = b""
     while b"PONG" not in said:
         more = opened.recv(65_536)

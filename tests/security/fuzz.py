@@ -1,19 +1,23 @@
-"""Stolen keys of agents, an auditor and a container try everything, for as long as you like.
+"""A fuzz in which stolen keys of agents, an auditor and a container try everything for a chosen
+time.
 
     python -m tests.security.fuzz --seconds 3600 --seed 1
 
-A real nats-server, real schedulers, intakes, binders and agents, and pods that come and go. The
-attackers are processes of their own: an agent and an auditor that try everything that they may, an
-agent's key that floods intakes and one that takes connections (`tests.security.attacker`), and a
-container on a node with a kubelet (`tests.security.tenants`). By turns, a quarter of the time goes
-without the stolen keys. Then a stolen key fills a ledger with little room, other writers fill it
-to the end, and it gets room again.
+It runs a real nats-server, real schedulers, intakes, binders and agents, and pods that start and
+end. The attackers are processes of their own: an agent and an auditor that try everything that they
+may, an agent's key that floods intakes and one that takes connections (`tests.security.attacker`),
+and a container on a node with a kubelet (`tests.security.tenants`). For a quarter of the time, in
+turns, the stolen keys are inactive. Then a stolen key fills a ledger with little room, other
+writers fill it to the end, and it gets room again.
 
-It prints as JSON what was seen, and under `broken` each limit that did not hold: `apportion verify`
-passes; no other node's inventory changed; every pod is allocated; services are ready, and not ready
-while the ledger is full; people get connections; the reserve of the ledger is kept; the median time
-from a pod to its placement is at most twice the one without attackers. Exit code 1 if one is
-broken."""
+It prints the results as JSON, with each violated limit under `broken`; the exit code is then 1. The
+limits:
+
+- `apportion verify` passes, and no other node's inventory has changed.
+- Every pod is allocated, and users get connections.
+- Services are ready, and not ready while the ledger is full. The reserve of the ledger is kept.
+- The median time from a pod to its placement is at most twice the time without attackers.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +95,13 @@ ENOUGH: Final = 50
 
 
 def say(text: str) -> None:
-    """Report progress to the person running this."""
+    """Report progress to the person who runs the fuzz."""
     echo(text, err=True)
 
 
 class Watched:
-    """The ledger as it is read: what became of each pod, and what should not have been."""
+    """The ledger as the fuzz reads it: the fate of every pod, and changes that attackers must not
+    cause."""
 
     def __init__(self) -> None:
         self.fold = StateFold(quiet=True)
@@ -113,7 +118,7 @@ class Watched:
         return self.fold.state
 
     def take(self, record: Record) -> None:
-        """Handle the next record."""
+        """Fold the next record and note what it shows."""
         try:
             event = decode(record.payload, subject=record.subject)
         except EventError as error:
@@ -146,7 +151,7 @@ class Watched:
 
 
 class Load:
-    """Pods that come, and end when there are many."""
+    """Pods that are submitted continuously, and end when there are many."""
 
     def __init__(self, bus: Bus, watched: Watched) -> None:
         self._bus = bus
@@ -158,7 +163,7 @@ class Load:
         self._pen: JetStreamLedger | None = None
 
     async def come(self, seconds: float) -> list[str]:
-        """Let pods come for so long; their uids."""
+        """Submit pods for this many seconds, and return their uids."""
         pen = self._pen = self._pen or await self._bus.connect("watcher")
         end = time.monotonic() + seconds
         came: list[str] = []
@@ -190,11 +195,11 @@ class Load:
         return 1000 * statistics.median(waits) if waits else float("inf")
 
     def missing(self, uids: list[str]) -> list[str]:
-        """Return at most 20 pods that were not allocated, the latest."""
+        """Return the latest pods, at most 20, that were not allocated."""
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
-        """Those that are not placed within a while."""
+        """Return the pods that are still not placed after a grace period."""
 
         async def placed() -> bool:
             return self._watched.placed.keys() >= set(uids)
@@ -204,7 +209,7 @@ class Load:
         return [uid for uid in uids if uid not in self._watched.placed]
 
     async def done(self, uids: list[str]) -> None:
-        """Wait until the last of them are allocated."""
+        """Wait until all these pods are allocated."""
 
         async def allocated() -> bool:
             return self._watched.allocated.issuperset(uids[-20:])
@@ -221,7 +226,7 @@ def _draft(data: Any, identity: str) -> Draft:
 
 
 async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """One fuzz, and what came of it."""
+    """Run one fuzz and return its results."""
     async with attacked(folder, users=OF_NAMED_NODES) as bus, contextlib.AsyncExitStack() as stack:
         watched = Watched()
         reader = await bus.connect("gateway")
@@ -256,7 +261,8 @@ async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
 async def _turns(
     bus: Bus, load: Load, attackers: Attackers, seconds: float, found: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Pods that came while attackers were stopped, and while they were at work, by turns."""
+    """Return the pods submitted while attackers were stopped, and the pods submitted during
+    attacks."""
     turns = max(2, round(seconds / TURN_S))
     each_s = seconds / turns
     quiet: list[str] = []
@@ -280,7 +286,7 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """Why a new connection of an operator, or a verb, failed, once the attackers have begun."""
+    """Return the errors of an operator's new connection and verb during the attacks."""
     await CLOCK.pause(4.0)
     refused = []
     try:
@@ -302,7 +308,7 @@ def _resident_mib(process: int) -> int:
 async def _filled(
     bus: Bus, services: dict[str, ServiceProcess], load: Load, seed: int
 ) -> dict[str, Any]:
-    """Fill a small ledger with a stolen key, then let anyone try, and return the outcome."""
+    """Fill a small ledger with a stolen key, then with other writers, and return the results."""
     wire = (await bus.connect("bootstrap")).wire
     used = (await stream.read_info(wire)).state.bytes
     most = int((used + ROOM_BYTES) / (1 - RESERVE))
@@ -362,7 +368,7 @@ async def _says_full(service: ServiceProcess) -> bool:
 
 
 class Attackers:
-    """Processes that attack: stopped, until they are let work. What each is called with."""
+    """Attacking processes, which are suspended until a test lets them attack."""
 
     def __init__(
         self, bus: Bus, seed: int, which: Mapping[str, tuple[str, ...]] | None = None
@@ -376,7 +382,7 @@ class Attackers:
         self._connections = Counter[str]()
 
     async def begin(self) -> None:
-        """Start all of them. Those in containers never stop: they are there with and without."""
+        """Start all attackers and suspend them. The attacking containers always run."""
         for role, options in self._which.items():
             self._processes[role] = await self._start(role, *options)
         for role in self._which:
@@ -388,7 +394,8 @@ class Attackers:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let them attack, and another one take all connections that it gets."""
+        """Let all attackers work during the block, with another process that takes all connections
+        it gets."""
         self._signal(signal.SIGCONT)
         taking = await self._start("connections") if "agent" in self._which else None
         try:
@@ -431,7 +438,7 @@ class Attackers:
         return self._bus.data_dir / f"{role}.{kind}"
 
     def did_enough(self) -> bool:
-        """Whether there is nothing to wait for: each did enough, or it died."""
+        """Return True if every attacker has done enough or has ended."""
         return all(
             self._processes[role].returncode is not None
             or all(self._told(role).get(deed, 0) > ENOUGH for deed in ("permitted", "forbidden"))
@@ -446,14 +453,14 @@ class Attackers:
         return bool(self._told("flood").get("again"))
 
     def _told(self, role: str) -> dict[str, Any]:
-        """Return an attacker's last report of what it did."""
+        """Return an attacker's last report of its actions."""
         lines = self._file(role, "json").read_text("utf-8").splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]
         did: dict[str, Any] = json.loads(whole[-1]) if whole else {}
         return did
 
     async def end(self) -> dict[str, Any]:
-        """What they did until they were ended."""
+        """End all attackers and return their reports."""
         found: dict[str, Any] = {}
         for role, process in self._processes.items():
             alive = process.returncode is None
@@ -517,7 +524,7 @@ async def _unready(services: dict[str, ServiceProcess]) -> dict[str, str]:
 
 
 async def _refused(services: dict[str, ServiceProcess]) -> dict[str, float]:
-    """Return what intakes refused, by cause."""
+    """Return the number of events that intakes refused, by cause."""
     causes: dict[str, float] = {}
     for intake in ("intake 1", "intake 2"):
         with contextlib.suppress(OSError):
@@ -531,7 +538,7 @@ async def _refused(services: dict[str, ServiceProcess]) -> dict[str, float]:
 
 
 async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, str]:
-    """What a verb ends with and prints, as this role."""
+    """Run a verb as this role, and return its exit code, output and errors."""
     environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for(role)}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", *arguments,
@@ -543,14 +550,14 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
     """Return the output of `apportion verify --json`, which must report no violation. The test's
-    pod events are signed as the watcher, so every event has its right owner. Verify reads as
-    an auditor: the attacks by another auditor have not damaged its copy."""
+    pod events are signed as the watcher, so every event has its right owner. `verify` reads as an
+    auditor, which shows that the other auditor's attacks have not damaged the copy."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 
 
 def _broken(found: dict[str, Any]) -> list[str]:
-    """Return the limits that did not hold, by name."""
+    """Return the names of the violated limits."""
     full, attacks = found["full_ledger"], found["attacks"]
     most_ms = max(SLOWER * found["median_ms_without"], found["median_ms_without"] + NOISE_MS)
     holds = {
@@ -576,7 +583,7 @@ def _broken(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Run the fuzz. Return 0 if every limit held."""
+    """Run the fuzz. Return 0 if no limit was violated."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -23,7 +23,7 @@ QUESTIONS = 20
 
 
 def begun_by(guard: str) -> str:
-    """Code that has a gateway begin this process, without the guard if it is named."""
+    """Return code that makes a gateway start this process for the past, without the named guard."""
     return (
         "import os\nfrom apportion.gateway.api import past_client\n"
         f"past_client.MODULE = {__name__!r}\nos.environ[{WITHOUT!r}] = {guard!r}\n"
@@ -31,7 +31,7 @@ def begun_by(guard: str) -> str:
 
 
 def main() -> int:
-    """See `past_process.main`."""
+    """Run `past_process.main` with slow reads, and without the guard named in the environment."""
     guard = os.environ.get(WITHOUT, "")
     stop = Follower.stop
 

@@ -2,9 +2,9 @@
 
     python -m tests.security.tenants --seed 1      URLs are in APPORTION_AGENT_URL and so on
 
-A pod starts, does what its seed determines, ends, and the next one starts. The agent must stay
-ready, restore that container's limits, leave its neighbour alone and remove its folder. Each second
-it prints what was done, and what went wrong, as a line of JSON. SIGTERM ends it.
+A pod starts, does what its seed determines, ends, and the next pod starts. The agent must stay
+ready, restore that container's limits, leave the other container alone and remove the folder. Each
+second the program prints its actions, and what went wrong, as a line of JSON. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Container:
     """A container that writes into its folder what its seed determines."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
-        """`most` are the files that it makes at once."""
+        """Attack in this folder, with at most `most` new files at a time."""
         self._most = most
         self._folder = folder
         self._path = folder / "share.cache"
         self._random = random.Random(seed)
 
     def act(self) -> None:
-        """Do one of the things that the container may do."""
+        """Do one randomly chosen thing that the container may do."""
         deeds = (self._numbers, self._numbers, self._slots, self._noise, self._cut, self._replace)
         self._random.choice((*deeds, self._litter, self._dig))()
 
@@ -79,7 +79,8 @@ class Container:
             self._write(at, struct.pack("<Q", self._random.choice(NUMBERS)))
 
     def _slots(self) -> None:
-        """As many processes as there is room for, each of which uses as much as can be written."""
+        """Claim the maximum number of processes in the region, each with the highest possible
+        usage."""
         self._write(1856, b"\xff" * (COUNT - 1856))
         for slot in range(0, 1024, self._random.randrange(1, 200)):
             self._write(
@@ -134,7 +135,8 @@ class Container:
 
 
 class Tenants:
-    """The node. `told` is what was done, and `wrong` what an agent should have prevented."""
+    """The node under attack. `told` counts the attacks, and `wrong` lists what the agent failed to
+    prevent."""
 
     def __init__(self, folder: Path, pen: JetStreamLedger, seed: int) -> None:
         self._pen = pen
@@ -170,7 +172,7 @@ class Tenants:
                 self.wrong.append(f"the agent: {agent.running}, {agent.reasons}")
 
     async def _live(self, good: Path) -> None:
-        """One life of the container that attacks."""
+        """Start, run and end one attacking container."""
         uid = f"evil-{self.told['lives']}"
         path = await self._begun(uid)
         container = Container(path.parent, self._seed + self.told["lives"], most=FILES_MOST)
@@ -190,7 +192,7 @@ class Tenants:
         self.told["lives"] += 1
 
     async def _begun(self, uid: str) -> Path:
-        """A pod that is placed here, started; the file of its region."""
+        """Start a pod that is placed on this node, and return the path of its region file."""
         wants = shape(
             ask(MEMORY_MIB, cores=CORES), devices=DeviceConstraints(use_types=(TYPE,))
         )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Attack 1, among auditors: one reads another's records, and deletes its consumer.
+"""Attack 1 between auditors: an auditor reads another auditor's records, and deletes the other's
+consumer.
 
 Every auditor could create, read from and delete any consumer of the account. Knowing a name was
 enough to take the records waiting for another auditor or to end its reading, unnoticed.
@@ -28,13 +29,13 @@ pairs = pytest.mark.parametrize(
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with attacked(tmp_path / "data") as running:
         yield running
 
 
 async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
-    """Create a consumer of this reader to pull from, and return its name."""
+    """Create a consumer from which this reader pulls, and return the consumer's name."""
     name = f"{reader.wire.user}-{number}"
     config = {"name": name, "ack_policy": "none"}
     body = {"stream_name": STREAM, "config": config, "action": "create"}
@@ -43,7 +44,8 @@ async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
 
 
 async def pull(ledger: JetStreamLedger, name: str, *, wait_s: int = 10) -> bytes:
-    """The next record of this consumer, which the copy may not have yet; empty where none comes."""
+    """Return the consumer's next record, waiting until the copy has it; empty if no record
+    comes."""
     how = {"expires": wait_s * 1_000_000_000} if wait_s else {"no_wait": True}
     came: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -58,7 +60,8 @@ async def pull(ledger: JetStreamLedger, name: str, *, wait_s: int = 10) -> bytes
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """Without the guard an auditor takes a record meant for another, and deletes its consumer."""
+    """Without the guard an auditor takes a record meant for another auditor, and deletes the
+    other's consumer."""
     with GUARDS["auditors by name"]():
         async with attacked(tmp_path / "data") as bus:
             reader, attacker = await bus.connect(TOOLS), await bus.connect(AUDITOR.name)
@@ -73,7 +76,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pairs
 async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
-    """Each attempt on another auditor's consumer is rejected, and its owner reads every record."""
+    """The server rejects each attempt on another auditor's consumer, and the owner reads every
+    record."""
     eve, theirs = await bus.connect(attacker), await bus.connect(reader)
     await (await bus.connect("watcher")).append([draft(payload=b'"a"'), draft(payload=b'"b"')])
     name = await waiting(theirs)
@@ -94,8 +98,7 @@ async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
 
 
 async def test_replies_of_a_tool_are_not_for_an_auditor_with_a_name(bus: Bus) -> None:
-    """An auditor with a name cannot subscribe to the replies of those who share the default
-    user."""
+    """An auditor with its own name cannot subscribe to the replies for the shared default user."""
 
     async def hear(_subject: str, _payload: bytes) -> None:
         return None

@@ -1,4 +1,5 @@
-"""Attack 1: an auditor makes a scheduler deaf.
+"""Attack 1: an auditor changes a scheduler's consumer so that the scheduler receives no more
+events.
 
 `CONSUMER.CREATE` with the action `update` changed the filter of the scheduler's consumer, whose
 name the open monitor shows. The server kept sending heartbeats, so the scheduler was ready, with a
@@ -24,7 +25,7 @@ NOTHING = "apportion.v1.nothing"
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
@@ -37,7 +38,7 @@ async def retarget(wire: Wire, settings: dict[str, object]) -> None:
 
 
 async def following(bus: Bus) -> Follower:
-    """A scheduler that has read all there is."""
+    """Return a scheduler's reader that has read all events."""
     await (await bus.connect("watcher")).append([draft()])
     reader: Subscription = await (await bus.connect("scheduler")).follow(ignore)
     await reader.caught_up()
@@ -52,7 +53,8 @@ async def following(bus: Bus) -> Follower:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """An auditor in the ledger's account, with leave to make any consumer, succeeds."""
+    """Without the guard, an auditor in the ledger's account that may create any consumer changes a
+    scheduler's consumer."""
     with GUARDS["auditors apart"]():
         assert "CONSUMER.CREATE.APPORTION.*" in configuration(WITH_PASSWORDS)
         async with running_bus(tmp_path / "data") as bus:
@@ -72,7 +74,7 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor has no consumer of the ledger; other identities have but their own."""
+    """An auditor can change no consumer of the ledger, and other identities only their own."""
     reader = await following(bus)
     consumer = dict(reader._consumer)
     auditor = await bus.connect("auditor")

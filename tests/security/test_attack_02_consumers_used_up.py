@@ -1,6 +1,7 @@
 """Attack 2: an auditor creates consumers until the server refuses more.
 
-A restarted scheduler then got none, its readiness gave no cause, and nobody could delete one.
+A restarted scheduler then got no consumer, its readiness gave no cause, and no user could delete
+one.
 """
 
 import json
@@ -22,7 +23,7 @@ MOST = 200
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
@@ -56,7 +57,8 @@ async def scheduler_reads(bus: Bus) -> None:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """An auditor in the ledger's own account leaves none for a scheduler."""
+    """Without the guard, an auditor in the ledger's account uses up all consumers, and a scheduler
+    gets none."""
     with GUARDS["auditors apart"]():
         async with running_bus(tmp_path / "data") as bus:
             await limit(bus)
@@ -68,7 +70,7 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor can use up only the auditors' consumers; other roles may have only a few each."""
+    """An auditor can use up only the auditors' consumers; every other role may have only a few."""
     await limit(bus)
     made, word = await use_up(await bus.connect("auditor"))
     assert made <= 128

@@ -1,8 +1,8 @@
-"""Attack 3: anyone who reaches the gateway takes all of a shared resource, and keeps it.
+"""Attack 3: any client that reaches the gateway takes all of a shared resource, and keeps it.
 
-One client held all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
+One client took all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
 for 90 seconds. And each read of `/events` from the beginning took one of the thousand consumers
-that a server has for everyone.
+that a server has for all clients.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ GUARDS = pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server, with something in its ledger."""
+    """Provide a fresh server with an event in its ledger."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()
@@ -69,7 +69,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, int]]:
-    """A gateway that has run this before, and the port where it answers."""
+    """Provide a gateway that first runs this code, and the port where the gateway answers."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", first=first) as process:
         await process.ready()
@@ -80,14 +80,14 @@ async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, i
 async def connect(
     port: int, sent: bytes, client: str = "127.0.0.1"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection from this address that has sent this."""
+    """Open a connection from this address and send these bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(client, 0))
     writer.write(sent)
     return reader, writer
 
 
 async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
-    """The status with which an answer begins; the connection stays open."""
+    """Return the status code of an answer, and the connection, which stays open."""
     sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     reader, writer = await connect(port, sent, client)
     return int((await reader.readline()).split()[1]), writer
@@ -101,8 +101,8 @@ def close(writers: list[asyncio.StreamWriter]) -> None:
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """With the guard one client cannot take every event stream; without it another client gets
-    none."""
+    """With the guard one client cannot take every event stream; without the guard another client
+    gets none."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]
@@ -113,7 +113,7 @@ async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
 
 @GUARDS
 async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
-    """Half-sent requests time out with a log line, and other clients are answered."""
+    """Half-sent requests time out with a log line, and the gateway answers other clients."""
     first = SHORT if guarded else without("limits each client")
     head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     body = f"{PLAN}Content-Length: 9\r\n\r\n{{".encode()
@@ -140,7 +140,7 @@ def plan(manifest: str) -> bytes:
 
 @GUARDS
 async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool) -> None:
-    """Another one is refused, unless one client has one made at a time and waits for the next."""
+    """With the guard one client has one plan at a time, so another client's plan is not refused."""
     long = plan("".join(LONG_POD.format(number) for number in range(LONG_PODS)))
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         first, held = await connect(port, long)
@@ -160,14 +160,15 @@ async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool
 
 @GUARDS
 async def test_reading_from_the_beginning_takes_consumers(bus: Bus, guarded: bool) -> None:
-    """However many read, the gateway has a few, and all of them are given what there was."""
+    """However many clients read from the beginning, the gateway uses few consumers, and all clients
+    get the old events."""
     operator = await bus.connect("operator")
     most = 0
     first = FORGETFUL + begun_by("" if guarded else "reads the past by turns")
     async with gateway(bus, first) as (_, port):
 
         async def read(number: int) -> int:
-            """Up to the tenth event, again and again; how often that was given."""
+            """Read up to the tenth event again and again, and return how often that succeeded."""
             found = 0
             sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             for _ in range(ROUNDS):

@@ -1,7 +1,7 @@
 """Attack 4: an identity that may append anything appends an event of an unknown type.
 
 A reader that cannot know what an event means must halt before it, or its state would differ from
-that of readers that do. So one message on any subject halted every service for good, and no verb
+the state of other readers. So one message on any subject halted every service for good, and no verb
 helped.
 """
 
@@ -48,14 +48,15 @@ class System:
         self._pods = 0
 
     async def goes_on(self) -> None:
-        """One more pod is placed, bound and allocated; all services are ready."""
+        """Check that one more pod is placed, bound and allocated, and that all services are
+        ready."""
         self._pods += 1
         await self.facts.write(pod(f"p{self._pods}", ask(1000)))
         await self.facts.count(SharesAllocated, self._pods)
         await asyncio.gather(*(service.ready() for service in self.services))
 
     async def attack(self, subject: str) -> int:
-        """The invented event, on that subject; where it stands."""
+        """Append the invented event on that subject, and return its revision."""
         watcher = await self.bus.connect("watcher" if "workload" in subject else "scheduler")
         payload = json.dumps(INVENTED | {"id": f"rogue-{subject}"}).encode()
         [revision] = await watcher.append([Draft(f"apportion.v1.{subject}", subject, payload)])
@@ -68,14 +69,15 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify` without those on owners: this test signs as no owner."""
+        """Return the findings of `verify` without those about owners, because this test signs as no
+        owner."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]
         return found
 
     async def run(self, *words: str, code: int = 0) -> str:
-        """A verb of the command line, as the operator."""
+        """Run a verb of the command line as the operator, and return its output."""
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "apportion.cli.main", *words],
@@ -93,7 +95,7 @@ async def _halted(service: ServiceProcess) -> bool:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, without: str) -> AsyncIterator[System]:
-    """All of them ready, perhaps without a guard."""
+    """Provide all services, ready, without the named guard."""
     first = taken_out(without)
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
         services = [
@@ -112,7 +114,7 @@ async def running(folder: Path, without: str) -> AsyncIterator[System]:
 @pytest.mark.parametrize("without", ["asks what is enabled", ""], ids=["weak", "guarded"])
 async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> None:
     """An event of an unknown type, on a pod's or a node's subject, halts no service. Without the
-    guard nothing is decided, bound, answered or allocated any more. With it every service
+    guard nothing is decided, bound, answered or allocated any more. With the guard every service
     continues, and each service and `verify` report which revision was ignored and why."""
     async with running(tmp_path, without) as system:
         revisions = [await system.attack(each) for each in ("workload.x", "placement.node-a")]

@@ -1,7 +1,9 @@
-"""Attack 5, among auditors: one turns an answer of the server into the deletion of the shared copy.
+"""Attack 5 between auditors: an auditor turns an answer of the server into the deletion of the
+shared copy.
 
-It pulls from its own empty consumer and names an API subject for the reply. To that API an empty
-message is the order to delete the copy, to purge it, or to delete another auditor's consumer.
+The auditor pulls from its own empty consumer and names an API subject for the reply. For that API
+an empty message is the order to delete the copy, to purge it, or to delete another auditor's
+consumer.
 """
 
 import contextlib
@@ -26,13 +28,13 @@ ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
 
 
 def order(what: str) -> str:
-    """The subject to which an empty message is this order."""
+    """Return the API subject on which an empty message gives this order."""
     whose = f".{THEIRS}" if what.startswith("CONSUMER") else ""
     return f"$JS.API.{what}.{STREAM}{whose}"
 
 
 async def reader_of(bus: Bus) -> JetStreamLedger:
-    """An auditor with a consumer, once the copy has the one event that is there."""
+    """Return an auditor with a consumer, once the copy has the ledger's only event."""
     await (await bus.connect("watcher")).append([draft()])
     reader = await bus.connect(TOOLS)
 
@@ -46,7 +48,7 @@ async def reader_of(bus: Bus) -> JetStreamLedger:
 
 
 async def whole(reader: JetStreamLedger) -> bool:
-    """Return True if the copy has its event and the reader its consumer."""
+    """Return True if the copy still has its event and the reader still has its consumer."""
     try:
         held = (await stream.read_info(reader.wire)).state.first_seq
         return held == 1 and (await consumers.read_info(reader.wire, THEIRS)).num_pending == 1
@@ -56,7 +58,7 @@ async def whole(reader: JetStreamLedger) -> bool:
 
 @pytest.mark.parametrize("what", ORDERS)
 async def test_weak(tmp_path: Path, what: str) -> None:
-    """In one account with the copy, an auditor has the server obey its own answer."""
+    """In one account with the copy, an auditor makes the server obey the server's own answer."""
     with GUARDS["auditors beside their copy"]():
         async with attacked(tmp_path / "nats") as bus:
             reader = await reader_of(bus)
@@ -75,7 +77,8 @@ async def test_weak(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("attacker", [AUDITOR.name, TOOLS])
 async def test_guarded(tmp_path: Path, attacker: str) -> None:
-    """The server's answer cannot reach the API, so other auditors read on from the same copy."""
+    """The server's answer cannot reach the API, so other auditors continue to read the same
+    copy."""
     async with attacked(tmp_path / "nats") as bus:
         reader = await reader_of(bus)
         made = (await stream.read_info(reader.wire)).created

@@ -1,8 +1,9 @@
 """Attack 5: an identity that may append anything uses up a pod's fence before the pod is placed.
 
-The server accepts a message id once, on any subject. A message with the id `<uid>/1/placed` on an
-own subject, which no reader takes for an event, made every placement of the pod a duplicate: the
-pod stayed pending and its schedulers kept restarting for as long as the server remembers ids.
+The server accepts a message id once, on any subject. The attacker sent a message with the id
+`<uid>/1/placed` on its own subject, which no reader treats as an event. Every placement of the pod
+was then a duplicate: the pod stayed pending and its schedulers kept restarting for as long as the
+server remembers ids.
 """
 
 import base64
@@ -25,13 +26,13 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
 
 async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
-    """Send messages that are no events, under ids that others will need."""
+    """Send messages that are not events, with ids that other writers will need."""
     wire = (await bus.connect(role)).wire
     for each in ids:
         await wire.request(subject, b"{}", timeout_s=5, headers={"Nats-Msg-Id": each})
@@ -41,8 +42,8 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """With the ledger's key no attacker can guess a placement's id; without it the pod is not
-    placed. In both cases the agent cannot attack, because it appends nothing any more."""
+    """With the ledger's key no attacker can guess a placement's id; without the key the pod is not
+    placed. In both cases the agent cannot attack, because agents append nothing."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

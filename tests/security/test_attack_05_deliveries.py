@@ -1,4 +1,4 @@
-"""Attack 5, through delivery subjects: a consumer's creator may name any subject for delivery.
+"""Attack 5 through delivery subjects: the creator of a consumer may name any subject for delivery.
 
 The server delivers to any subject with a listener in the stream's account, without checking whether
 the reader may publish there. Its own APIs do not count as listeners, but what the account imports
@@ -44,7 +44,7 @@ _REACHED = f'{{ service: {{ account: BETWEEN, subject: "audit.purge" }}, to: "{C
 
 
 def reached_from_the_ledger(configuration: str) -> str:
-    """As it was: bootstrap in the ledger's account, which so reached the copy."""
+    """Return the earlier configuration, in which bootstrap's account could reach the copy."""
     ledger, mark, rest = configuration.partition("  AUDIT {\n")
     if "    imports: [\n" in ledger:
         ledger = ledger.replace("    imports: [\n", f"    imports: [\n      {_REACHED}\n", 1)
@@ -56,7 +56,7 @@ def reached_from_the_ledger(configuration: str) -> str:
 
 
 async def deliver(ledger: JetStreamLedger, subject: str) -> str:
-    """Create a consumer that delivers to this subject and sends heartbeats there; return its
+    """Create a consumer that delivers to this subject and sends heartbeats there. Return its
     name."""
     name = f"{ledger.wire.user}-3"
     config = {
@@ -73,7 +73,7 @@ async def deliver(ledger: JetStreamLedger, subject: str) -> str:
 
 
 async def copied(bus: Bus, count: int) -> JetStreamLedger:
-    """Append an event, wait until the copy has this many, and return an auditor."""
+    """Append an event, wait until the copy has this many events, and return an auditor."""
     await (await bus.connect("watcher")).append([draft()])
     auditor = await bus.connect("auditor")
 
@@ -85,7 +85,7 @@ async def copied(bus: Bus, count: int) -> JetStreamLedger:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """If the ledger's account can reach the copy, a reader's consumer purges it."""
+    """If the ledger's account can reach the copy, a reader's consumer purges the copy."""
     async with attacked(tmp_path / "nats", reached_from_the_ledger) as bus:
         auditor = await copied(bus, 1)
         assert await auditor.first_revision() == 1
@@ -99,7 +99,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 async def test_guarded(tmp_path: Path, name: str) -> None:
-    """Such a consumer delivers nothing, others deliver, and nothing is gone anywhere."""
+    """A consumer with such a delivery subject delivers nothing. Other consumers work, and no event
+    is lost."""
     async with attacked(tmp_path / "nats") as bus:
         auditor = await copied(bus, 1)
         attacker, watcher = await bus.connect(name), await bus.connect("watcher")

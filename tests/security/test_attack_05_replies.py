@@ -1,9 +1,9 @@
-"""Attacks 1 and 5, through replies: a client of the server's API chooses where it answers.
+"""Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the answer.
 
 The server does not check whether the sender of a request may publish to its reply subject. So an
 auditor had the stream's info stored as an event on a node's placement subject, which moves that
-node's fence; or sent to the API that purges the stream, to which an empty answer is the order to
-purge everything: the whole ledger was lost.
+node's fence. Or the reply went to the API that purges the stream, for which an empty answer is the
+order to purge everything: the whole ledger was lost.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREA
 
 
 async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
-    """Send a request that this user is permitted, with this reply subject."""
+    """Send a request that this user may send, with this reply subject."""
     if name == AUDITOR.name:
         await pull_nothing(await bus.connect(name), reply)
     else:
@@ -99,7 +99,8 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path, name: str) -> None:
-    """Wherever it was to go, nothing of the ledger changes, and others write on."""
+    """Whatever reply subject a client names, the ledger does not change, and other writers can
+    append."""
     async with attacked(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -121,9 +122,11 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
 async def test_the_answer_of_a_service_is_an_event_and_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """And not the server's alone: an intake's, to an agent, and that a gateway's event is stored.
+    """A reply cannot change the ledger, whether an intake sends it or it confirms a stored event.
 
-    What comes back into another account is not handed on to a second service of the ledger's."""
+    A reply that returns to another account is not passed on to a second service of the ledger's
+    account.
+    """
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             facts = Facts(bus)
@@ -190,7 +193,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot have the server answer on the subject for extenders' choices."""
+    """A gateway cannot make the server answer on the subject for extenders' choices."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")
@@ -219,7 +222,7 @@ async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
 ) -> None:
     """A scheduler cannot use its right to answer messages to publish on any subject.
 
-    A scheduler hears its own heartbeats, and answers extenders, which are in another account.
+    A scheduler receives its own heartbeats, and answers extenders, which are in another account.
     """
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():

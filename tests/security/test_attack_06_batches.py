@@ -1,7 +1,8 @@
-"""Attack 6: an agent opens 50 batches on its own subject, so no other client can open one.
+"""Attack 6: an agent opens 50 batches on its own subject, so that no other client can open one.
 
-The server holds 50 open batches of a stream; an agent that may publish one message on a subject of
-the stream opens them all, and every writer's batches are refused for as long as it continues.
+The server keeps at most 50 open batches for a stream. An agent that may publish one message on a
+subject of the stream opens all 50. Every writer's batches are then refused for as long as the agent
+continues.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ BATCHES = 60
 
 
 async def open_batches(bus: Bus, subject: str) -> None:
-    """As many as the server could take, and more; none is ever committed."""
+    """Open more batches than the server accepts, and commit none of them."""
     agent = await bus.connect(AGENT.name)
     for number in range(BATCHES):
         headers = {"Nats-Batch-Id": f"held-{number}", "Nats-Batch-Sequence": "1"}
@@ -31,13 +32,13 @@ async def _hear(_message: object) -> None:
 
 
 async def batch(bus: Bus) -> list[int]:
-    """Append a batch, as writers do all the time."""
+    """Append a batch as other writers do, and return its revisions."""
     writer = await bus.connect("watcher")
     return await writer.append([draft("workload.a"), draft("workload.b")])
 
 
 async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
-    """An agent that may write on one subject of the ledger, as before, blocks all batches."""
+    """An agent with the earlier right to write on one subject of the ledger blocks all batches."""
     subject, everybodys = f"apportion.v1.inventory.{NODE}", "apportion.v1.inventory.*"
     given, taken = '{ service: "%s", accounts: [%s] }', "{ service: { account: %s, subject: "
 
@@ -58,7 +59,8 @@ async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
 
 
 async def test_guarded_there_is_nothing_to_open(tmp_path: Path) -> None:
-    """On the subject of its node that an intake hears there is no stream, whatever the headers."""
+    """An agent can open no batch, because its node's subject leads to an intake and not to a
+    stream."""
     async with attacked(tmp_path / "nats") as bus:
         for subject in (SUBJECT, f"apportion.v1.inventory.{NODE}"):
             await open_batches(bus, subject)

@@ -1,8 +1,9 @@
-"""Attacks 4, 5 and 7, by a compromised node agent: it lies, and floods.
+"""Attacks 4, 5 and 7 by a compromised node agent, which sends false reports and floods.
 
-It emptied another node, claimed its GPUs, reported a GPU of 16 TiB, referred to future revisions
-and wrote in another's name, halted readers with an unknown type, and wrote 9,000 events in five
-seconds. Now it may only send requests to an intake on its node's subject, and the intake judges.
+The agent emptied another node, claimed its GPUs, and reported a GPU of 16 TiB. It referred to
+future revisions, wrote in another's name, and halted readers with an unknown type. It wrote 9,000
+events in five seconds. Now it may only send requests to an intake on its node's subject, and the
+intake judges.
 """
 
 import contextlib
@@ -83,19 +84,20 @@ LIES = {
 
 
 class World(NamedTuple):
-    """A ledger with an intake, and the agent that was taken over."""
+    """A ledger with an intake, and the compromised agent."""
 
     bus: Bus
     facts: Facts
     intake: ServiceProcess
 
     async def say(self, payload: bytes) -> Answer:
-        """Return the intake's answer to these bytes."""
+        """Send these bytes to the intake and return its answer."""
         agent = await self.bus.connect(AGENT.name)
         return decode_answer(await agent.request(SUBJECT, payload, 10))
 
     async def logged(self, cause: str) -> list[str]:
-        """The node of each line of the intake's log with this cause, once there is one."""
+        """Return the node in each line of the intake's log with this cause, once such a line
+        exists."""
 
         async def lines() -> list[str]:
             return [str(line["node"]) for line in self.intake.log if line.get("cause") == cause]
@@ -105,7 +107,7 @@ class World(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
-    """An intake, without a guard if one is named."""
+    """Provide an intake, without the named guard."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -117,13 +119,13 @@ async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
 
 
 def said(data: Payload, *, by: str = NODE, basis: int = 0, name: str = "lie") -> bytes:
-    """Return an event as its agent writes it."""
+    """Return an event as the compromised agent writes it."""
     return encode(Event(id=name, source=f"agent/{by}", time=TIME, data=data, basis=basis))
 
 
 @pytest.mark.parametrize("name", LIES)
 async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
-    """Without the guard that knows better."""
+    """Without its guard each false report is accepted and stored in the ledger."""
     lie = LIES[name]
     async with world(tmp_path, lie.guard) as made:
         answer = await made.say(said(lie.data, by=lie.by, basis=lie.basis))
@@ -132,7 +134,8 @@ async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
 
 
 async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
-    """Each false report is refused and logged once with its reason; true ones are accepted."""
+    """The intake refuses each false report and logs it once with the reason; true reports are
+    accepted."""
     async with world(tmp_path) as made:
         for lie in LIES.values():
             for _ in range(2):
@@ -149,7 +152,8 @@ async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
 
 
 async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: Path) -> None:
-    """Attack 4, the agent's part: no type or version that a reader could halt at."""
+    """Attack 4 by an agent: the intake refuses every event type or version that could halt a
+    reader."""
     async with world(tmp_path) as made:
         known = said(NOTHING)
         for payload, cause in (
@@ -165,7 +169,8 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """It ended at an id that the ledger does not take, or that another event of the agent has."""
+    """An intake survives any event id, also one that the ledger rejects or that the agent has used
+    before."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])
@@ -185,7 +190,8 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
 
 
 async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
-    """Attack 5: under the id that a pod's placement has, no placement can be appended any more."""
+    """Attack 5: without the guard an agent uses a placement's id, so that placement can no longer
+    be appended."""
     async with world(tmp_path, "appends under its own ids") as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         scheduler = await made.bus.connect("scheduler")
@@ -194,7 +200,7 @@ async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
 
 
 async def test_guarded_a_fence_cannot_be_burnt(tmp_path: Path) -> None:
-    """Attack 5: the event is appended under another id, and the pod is placed."""
+    """Attack 5: the intake appends the agent's event under another id, and the pod is placed."""
     async with world(tmp_path) as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         url = made.bus.server.url_for("scheduler")
@@ -206,7 +212,8 @@ async def test_guarded_a_fence_cannot_be_burnt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guard", ["", "bounds what one says"], ids=["guarded", "weak"])
 async def test_a_flood_is_bounded(tmp_path: Path, guard: str) -> None:
-    """3,000 true reports at once, each another one than before; another node waits for none."""
+    """The intake limits a flood of 3,000 different true reports, so that another node does not
+    wait."""
     async with world(tmp_path, guard) as made:
         agent = await made.bus.connect(AGENT.name)
         for number in range(FLOOD):

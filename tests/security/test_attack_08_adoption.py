@@ -1,7 +1,7 @@
-"""Attack 8: a tenant assigns a pod to a node directly, and the ledger charges it GPUs.
+"""Attack 8: a tenant assigns a pod to a node directly, and the ledger charges GPUs to that pod.
 
 The API server has no policies here, so only the watcher guards. The pod never runs, because no
-agent gives it a device, but its GPUs were unavailable to all others.
+agent gives it a device, but its GPUs were unavailable to all other pods.
 """
 
 from typing import Any
@@ -19,7 +19,8 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """A node of four GPUs with the tenant's pod, and a watcher without the guard."""
+    """Create the tenant's pod on a node of four GPUs, and return a watcher that runs without the
+    guard."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)
@@ -60,7 +61,8 @@ async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
 
 @pytest.mark.parametrize("guard", ["holds what was asked", ""], ids=["weak", "guarded"])
 async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, guard: str) -> None:
-    """A hand-assigned pod without an annotation is charged one GPU and does not block its node."""
+    """A pod assigned by hand without an annotation is charged one GPU and does not block its
+    node."""
     watcher = await attacked(world, guard, {})
     await world.plane.apply(kube_pod("works", WHOLE))
     if guard:

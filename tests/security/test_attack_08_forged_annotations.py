@@ -34,7 +34,7 @@ async def ask(plane: ControlPlane, who: str, verb: str, path: str, body: Any, *,
 
 
 def binding(name: str, key: str) -> dict[str, Any]:
-    """A Binding that carries the annotation."""
+    """Return a Binding that carries the annotation."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -47,7 +47,7 @@ WAYS = ("pod", "change", "status", "binding", "bindings")
 
 
 async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) -> str:
-    """Try to get the annotation onto a pod, this way."""
+    """Try to set the annotation on a pod in this way, as this user."""
     pods, name = "/api/v1/namespaces/default/pods", f"p-{way}"
     notes = {"metadata": {"annotations": {key: HELD}}}
     if way == "pod":
@@ -66,8 +66,8 @@ async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) 
 async def test_an_annotation_that_says_what_a_pod_holds(
     world: KubeWorld, guard: str, key: str
 ) -> None:
-    """A tenant cannot set the annotations that record a pod's devices: not when creating the
-    pod, nor by an update, its status or a binding."""
+    """A tenant cannot set the annotations that record a pod's devices: not when creating the pod,
+    nor by an update, a status or a binding."""
     plane = world.plane
     await plane.apply(kube_node("n1"))
     weakened = without(MESSAGES[key]) if guard == "weak" else without()
@@ -80,7 +80,8 @@ async def test_an_annotation_that_says_what_a_pod_holds(
 
 
 async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
-    """Our binder writes both, HAMi's scheduler its own and not ours; others change the rest."""
+    """Our binder may set both kinds of annotations, and HAMi's scheduler only its own; other
+    changes to pods are allowed."""
     plane = world.plane
     await plane.apply(kube_node("n1"))
     async with holding(plane, without()):

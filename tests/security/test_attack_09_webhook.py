@@ -1,4 +1,4 @@
-"""Attack 9: a client floods the webhook, so that the API server does without it."""
+"""Attack 9: a client floods the webhook, so that the API server continues without it."""
 
 import asyncio
 import io
@@ -26,13 +26,14 @@ FORGED = {"apportion.dev/shares": "[]"}
 
 
 def weak(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As they were: one for all new pods, and a pod goes past it while it does not answer."""
+    """Return the earlier webhooks: one for all new pods, which the API server ignores on a
+    timeout."""
     found = [each for each in webhooks if each["name"] == "pods.admission.apportion.dev"]
     return hasty([{key: each[key] for key in each if key != "matchConditions"} for each in found])
 
 
 def hasty(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The API server waits for a second, so that a test does not wait for five."""
+    """Return the webhooks with a timeout of one second, so that a test does not wait for five."""
     return [each | {"timeoutSeconds": 1} for each in webhooks]
 
 
@@ -50,7 +51,8 @@ def review() -> bytes:
 
 @asynccontextmanager
 async def flooded(port: int) -> AsyncIterator[Counter[str]]:
-    """Thirty bodies of 6 MB at a time, again and again; what came of them."""
+    """Send thirty bodies of 6 MB at a time for the length of a `with` block, and count the
+    outcomes."""
     body, outcomes = review(), Counter[str]()
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -85,9 +87,9 @@ async def forge(world: KubeWorld, turn: int, *, ok: bool | None) -> list[str]:
 async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard: str) -> None:
     """Flooding the webhook admits no forged pod.
 
-    Anyone in the network could send 30 bodies of 6 MB: the API server gave up on the webhook and
-    admitted pods with annotations that only Apportion may write. Now the API server checks these
-    itself, and the webhook rejects oversized bodies before reading them.
+    Any client in the network could send 30 bodies of 6 MB: the API server gave up on the webhook
+    and admitted pods with annotations that only Apportion may write. Now the API server checks
+    these itself, and the webhook rejects oversized bodies before reading them.
     """
     await world.plane.apply(kube_node("n1"))
     if guard == "weak":
@@ -119,8 +121,8 @@ async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard:
 
 
 async def test_a_pod_of_thousands_of_containers_is_refused_by_name(world: KubeWorld) -> None:
-    """The webhook rejects a pod with thousands of containers by name, but admits many
-    annotations."""
+    """The webhook rejects a pod with thousands of containers, naming count and limit, but admits a
+    pod with many annotations."""
     bomb = kube_pod("bomb", share())
     one = bomb["spec"]["containers"][0]
     bomb["spec"]["containers"] = [one | {"name": f"c{at}"} for at in range(2_000)]

@@ -1,7 +1,7 @@
-"""Attack 10: anyone in the network posts bodies of 60 MB to the extender.
+"""Attack 10: any client in the network posts bodies of 60 MB to the extender.
 
-Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler calls the
-same port and had to wait, as did all clients of the gateway.
+Four of them froze the gateway of which the extender was a part; one cost 22 seconds. kube-scheduler
+calls the same port and had to wait, as did all clients of the gateway.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ at most that with it. Four such bodies take an idle machine 88 seconds.
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server, with a node in its ledger."""
+    """Provide a fresh server, with a node in its ledger."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()

@@ -1,4 +1,4 @@
-"""Attack 11: the holder of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
+"""Attack 11: the owner of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
 
 The server then drops all but the newest event of each subject, and one more for each that is
 appended. History was lost unnoticed, because services checked the settings only when they started.
@@ -33,13 +33,13 @@ soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.4
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
 
 async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
-    """A scheduler that has placed one pod."""
+    """Return a scheduler that has placed one pod."""
     await facts.open()
     scheduler = ServiceProcess(
         "scheduler", bus.server.url_for("scheduler"), *NO_AGENTS, first=first
@@ -68,7 +68,7 @@ async def stream_info(wire: Wire) -> dict[str, Any]:
 
 
 async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
-    """What bootstrap may do; the stream as it is then."""
+    """Limit the messages per subject, as bootstrap may, and return the stream's new description."""
     info = await stream_info(wire)
     wanted = {**info["config"], "max_msgs_per_subject": most}
     await call_api(wire, f"STREAM.UPDATE.{STREAM}", wanted)
@@ -78,8 +78,9 @@ async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -> None:
     """A scheduler stops deciding while the stream drops history, and resumes once the setting is
-    fixed. It gives the reason in its log, at /readyz and in a metric, and the loss of events
-    remains visible. Without the checks it stays ready and places on while events vanish."""
+    fixed. The scheduler reports the reason in its log, at /readyz and in a metric, and the loss of
+    events remains visible. Without the checks it stays ready and places pods while events vanish.
+    """
     facts = Facts(bus)
     scheduler = await scheduling(
         bus, facts, HASTE + without("" if guarded else "looks at the ledger")
@@ -115,9 +116,9 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
     """Services report `republish` and subject transforms on the stream, and bootstrap gains no
-    event. Bootstrap may change the stream, but republished messages stay in the ledger's
-    account, where it cannot listen. Each service that checks its ledger names each such
-    setting and its value."""
+    event. Bootstrap may change the stream, but republished messages stay in the ledger's account,
+    where bootstrap cannot listen. Each service that checks its ledger names each such setting and
+    its value."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

@@ -1,7 +1,8 @@
-"""Attack 12: an impostor answers for the ledger's server, without TLS or with its own certificate.
+"""Attack 12: an impostor answers as the ledger's server, without TLS or with its own certificate.
 
-Anyone who could answer at the server's address, as by ARP or DNS spoofing, got the password from a
-connection to `tls://`: the client library continues without TLS if the server does not offer it.
+An attacker who could answer at the server's address, as by ARP or DNS spoofing, got the password
+from a connection to `tls://`: the client library continues without TLS if the server does not offer
+it.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ SOON_S = 20.0
 
 
 class Impostor:
-    """An impostor of a server, without TLS, that records what it receives."""
+    """A server without TLS that pretends to be the ledger's server and records what it receives."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -39,7 +40,7 @@ class Impostor:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """From here to the end of the block."""
+        """Listen as the impostor for the length of the block."""
         server = await asyncio.start_server(self._greet, HOST, 0)
         self.port = server.sockets[0].getsockname()[1]
         async with server:
@@ -57,7 +58,7 @@ class Impostor:
 
 
 async def _verb(url: str, weak: str) -> tuple[int, str]:
-    """Run `apportion ledger check`, with the guard `weak` removed; return its exit code and
+    """Run `apportion ledger check` without the guard `weak`, and return its exit code and
     output."""
     command = ["ledger", "check", "--nats", url]
     module = ["tests.security.weakened", weak, "--"] if weak else ["apportion.cli.main"]
@@ -114,7 +115,7 @@ class Ledger:
 
 @pytest.fixture
 async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ledger]:
-    """One that the clients of this process trust by its CA's file."""
+    """Provide a TLS server whose CA file the clients of this process trust."""
     made = Ledger(tmp_path)
     monkeypatch.setenv("APPORTION_NATS_CA", str(made.ca))
     async with made.server:
@@ -126,7 +127,7 @@ async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.mark.parametrize("weak", ["believes its CA alone", ""], ids=["weak", "guarded"])
 async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str) -> None:
-    """A client sends nothing to a server with another CA's certificate; existing connections
+    """A client sends nothing to a server with another CA's certificate, and existing connections
     continue."""
     there = await ledger.connect()
     theirs = Authority(ledger.folder, "theirs").issue("impostor", HOST)
@@ -146,7 +147,7 @@ async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str)
 
 
 async def test_a_name_that_the_certificate_has_not_is_refused(ledger: Ledger) -> None:
-    """A certificate of our CA, of another server: by the name in the URL, and at once."""
+    """A client at once refuses a certificate of our CA that lacks the name in the URL."""
     ledger.pair = ledger.authority.issue("elsewhere", "elsewhere.example")
     ledger.configure()
     await ledger.restart()
@@ -169,7 +170,8 @@ async def test_a_plain_url_with_a_ca_wants_tls_as_well(
 
 
 async def test_renewed_certificates_are_taken_without_a_restart(ledger: Ledger) -> None:
-    """A client that is there meets a server of a new CA, once its own file names that."""
+    """A running client accepts a server of a new CA once the client's own CA file contains that
+    CA."""
     there = await ledger.connect()
     await there.append([draft()])
     ledger.authority = Authority(ledger.folder, "renewed")
@@ -190,8 +192,8 @@ async def test_renewed_certificates_are_taken_without_a_restart(ledger: Ledger) 
 async def test_who_shows_no_certificate_is_told_what_is_missing(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client without the certificate that the server requires fails with the missing setting's
-    name."""
+    """A client without the certificate that the server requires fails and names the missing
+    setting."""
     ledger.configure(clients=True)
     await ledger.restart()
     with pytest.raises(LedgerUnavailable, match="APPORTION_NATS_CERT"):

@@ -1,4 +1,4 @@
-"""Attack 13: a tenant requests a share and also the means to take over the whole node."""
+"""Attack 13: a tenant requests a share together with the means to take over the whole node."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ def pod(name: str, *, limits: Any = None, main: Any = None, **spec: Any) -> dict
 
 
 def mounting(path: str) -> dict[str, Any]:
-    """A pod with a share and a folder of its node."""
+    """Return a pod with a share that mounts this folder of its node."""
     return pod("mounts", volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 
@@ -99,7 +99,7 @@ CONFINED = {
 async def create(
     plane: ControlPlane, made: dict[str, Any], *, ok: bool, space: str = "default"
 ) -> str:
-    """Return the output of `kubectl create` as a dry run."""
+    """Run `kubectl create` as a dry run, and return the output."""
     words = ("create", "--dry-run=server", "-n", space, "-f", "-")
     return await plane.user(*words, stdin=json.dumps(made), ok=ok)
 
@@ -107,8 +107,7 @@ async def create(
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) -> None:
     """A pod with a share cannot be privileged, or get host processes, capabilities, host folders or
-    all GPUs by name, each of which would give it every device of its node.
-    """
+    all GPUs by name. Any of these would give the pod every device of its node."""
     plane = world.plane
     weak = guard == "weak"
     markers = {marker for _, marker in ATTACKS.values()} | {FOLDERS}
@@ -123,7 +122,8 @@ async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) ->
 
 
 async def test_all_others_go_on(world: KubeWorld) -> None:
-    """Folders of data, pods without a share, and a namespace that was let off."""
+    """The policies allow data folders, privileged pods without a share, and pods in an exempted
+    namespace."""
     plane = world.plane
     labels = {"apportion.dev/unconfined": "allowed"}
     metadata = {"name": "let-off", "labels": labels}
@@ -142,7 +142,7 @@ async def test_all_others_go_on(world: KubeWorld) -> None:
 
 
 async def test_a_container_that_comes_later(world: KubeWorld) -> None:
-    """`kubectl debug` of one's own pod with a share, privileged: as good as having been so."""
+    """A tenant cannot add a privileged debug container to a pod with a share."""
     plane = world.plane
     await plane.apply(pod("p"))
     later = {"name": "d", "image": "i", **PRIVILEGED}

@@ -1,7 +1,7 @@
-"""Attack 13, second half: a tenant asks the gateway, and sees what others run.
+"""Attack 13, second half: a tenant queries the gateway, and sees what other tenants run.
 
-Anyone who reached the port saw names, labels, owners and requests of every namespace in pods,
-`why`, history and the log, so a tenant learnt what others train, and when they lack GPUs.
+Any client that reached the port saw names, labels, owners and requests of every namespace in pods,
+`why`, history and the log. So a tenant learnt what others train, and when they lack GPUs.
 """
 
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ SECRET = "merger-model"
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with one pod of the tenant and one of another namespace."""
+    """Provide a ledger with one pod of the tenant and one of another namespace."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()
@@ -40,7 +40,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_tenant_reads_of_others(bus: Bus, tmp_path: Path, guarded: bool) -> None:
-    """A tenant reads everything about its own pods, and nothing that identifies those of others."""
+    """A tenant reads everything about its own pods, and nothing that identifies other tenants'
+    pods."""
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(rows(mallory=TENANT))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))

@@ -35,9 +35,11 @@ spec: {{containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 1}}}}}
 async def test_a_link_out_of_the_folder_is_not_followed(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """A file that the attacker may not read is named as a manifest. What others put there works on.
+    """The watcher does not follow a link to a secret file outside its folder, and still reads the
+    other manifests.
 
-    Links inside of the folder, by which Kubernetes mounts a ConfigMap, are followed."""
+    Links inside the folder, through which Kubernetes mounts a ConfigMap, are followed.
+    """
     secret, folder = tmp_path / "secret", tmp_path / "manifests"
     secret.write_text(f"{SECRET}: &{SECRET} a\n{SECRET}: b\n")
     (folder / "..2026").mkdir(parents=True)
@@ -62,7 +64,7 @@ async def test_a_link_out_of_the_folder_is_not_followed(
 
 
 def check(folder: Path, guard: str) -> Any:
-    """Return the output of `apportion check --json` on the folder, perhaps without a guard."""
+    """Return the output of `apportion check --json` for the folder, without the named guard."""
     verb = ["check", "-f", str(folder), "--json"]
     weak = [sys.executable, "-m", "tests.security.weakened", guard, "--", *verb]
     command = weak if guard else [sys.executable, "-m", "apportion.cli.main", *verb]
@@ -72,7 +74,8 @@ def check(folder: Path, guard: str) -> Any:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_too_many_documents_are_not_parsed(tmp_path: Path, guarded: bool) -> None:
-    """A file with too many documents is refused without parsing; its neighbour is read as usual."""
+    """A file with too many documents is refused without parsing, and other files are read as
+    usual."""
     (tmp_path / "a-many.yaml").write_text("---\na: 1\n" * (DOCUMENTS_MAX + 1))
     (tmp_path / "b-good.yaml").write_text(POD)
     report = await asyncio.to_thread(check, tmp_path, "" if guarded else "counts documents")

@@ -1,8 +1,9 @@
 """Attack 15: a container writes anything into its region and its folder.
 
-A seeded fuzz over the agent's own code, as its rounds call it. Whatever a container does, every
-round ends, its record can be encoded, what is granted stays the ledger's, its neighbour is left
-alone, and its folder goes with its pod."""
+This is a seeded fuzz of the agent's own code, called as in the agent's rounds. Whatever a container
+does, every round ends, and its record can be encoded. The limits remain the ledger's, the other
+container is not affected, and the folder is removed with its pod.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ PRIORITY, LAST_KERNEL = 12, 16
 
 
 def look(regions: Regions) -> Look:
-    """One look, as `Sampling` has it."""
+    """Take one usage sample as `Sampling` does."""
     claims = [claim("evil", share()), claim("good", share())]
     counted = Counted(claims, [], Owners(Path("/nowhere")).of)
     return counted.look({CARD: card()}, read(regions, 1_000.0))
@@ -38,20 +39,22 @@ def look(regions: Regions) -> Look:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Path]:
-    """A node's folder of shares. pytest recurses when it removes a folder; `rm` does not."""
+    """Provide a node's folder of shares. `rm` removes it afterwards, because pytest's removal
+    recurses."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
 
 def plan_of(node: Path, pod: str, priority: int = 1) -> RegionPlan:
-    """What the ledger grants one of the two pods."""
+    """Return the limits that the ledger grants one of the two pods."""
     path = str(node / f"{pod}_main" / "share.cache")
     return RegionPlan(path, (CARD,), (GRANTED,), (10,), priority)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> None:
-    """Thirty deeds, and after each of them what the agent does every few seconds."""
+    """The agent's rounds protect the other container through thirty random deeds of an attacking
+    container."""
     run_deeds(node, seed)
 
 
@@ -65,7 +68,7 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
     ],
 )
 def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm: str) -> None:
-    """At least one of the seeds finds what was taken out."""
+    """For each removed guard at least one seed's deeds do harm."""
 
     def run_all() -> None:
         for seed in range(8):
@@ -94,7 +97,7 @@ def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) ->
 
 
 def run_deeds(node: Path, seed: int) -> None:
-    """What the first test does, in a folder of its own."""
+    """Run the deeds of a seed in a folder of its own, with the checks after each deed."""
     regions, account = Regions(Places(node, node, node).state), Account(0)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     for plan in plans:

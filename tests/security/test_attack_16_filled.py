@@ -51,13 +51,13 @@ MOST = 40
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with little room."""
+    """Provide a ledger with little room."""
     async with running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as running:
         yield running
 
 
 async def fill(bus: Bus, part: float) -> None:
-    """Append until so much of the room is taken."""
+    """Append events until this fraction of the room is used."""
     facts = Facts(bus)
     await facts.open()
     wire = (await bus.connect("operator")).wire
@@ -70,7 +70,7 @@ async def fill(bus: Bus, part: float) -> None:
 
 
 async def metric(service: ServiceProcess, name: str) -> float:
-    """The value of a metric without labels."""
+    """Return the value of a metric without labels."""
     for line in (await service.get("/metrics"))[1].splitlines():
         if line.startswith(f"{name} "):
             return float(line.rpartition(" ")[2])
@@ -79,7 +79,8 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """Below the reserve an agent's report waits; without the guard it takes the room."""
+    """When free space falls below the reserve, an agent's report waits; without the guard it is
+    appended."""
     await fill(bus, 0.96)
     url = bus.server.url_for
     async with ServiceProcess("intake", url("intake"), first=HASTE + without(guard)) as intake:
@@ -105,7 +106,7 @@ async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> Non
 
 @pytest.mark.parametrize("guard", ["", "is unready when full"])
 async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> None:
-    """A full ledger makes every service unready, even one without anything to append."""
+    """A full ledger makes every service not ready, even a service without anything to append."""
     first = HASTE + without(guard)
     async with ServiceProcess("binder", bus.server.url_for("binder"), first=first) as binder:
         await binder.ready()
@@ -126,7 +127,7 @@ async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> Non
 
 
 class Asked(msgspec.Struct):
-    """A request of an agent, and its answer once there is one."""
+    """A request of an agent to the intake, and its answer once there is one."""
 
     payload: bytes
     subject: str = subject_of_node("n1")
@@ -134,12 +135,13 @@ class Asked(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """See Request."""
+        """Implement `Request.answer`."""
         self.answers.append(payload)
 
 
 def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
-    """The bytes of each record that an intake appends of the node `n1`, sent one by one."""
+    """Return the size in bytes of each record that an intake appends for node `n1`, sent one by
+    one."""
     held = Ledger(rack("n1", 1), pod("p1", ask(1_000)), placed("p1", "n1", [share("n1-g0")]))
     held.play(PodBound(pod="p1", node="n1", attempt=1))
     appended: list[int] = []
@@ -174,7 +176,8 @@ def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
 
 @pytest.mark.parametrize("guard", ["", "budgets a node's hour"])
 def test_a_node_appends_so_many_bytes_in_an_hour(guard: str) -> None:
-    """As many records as an intake takes in some minutes, each as large as it may be."""
+    """An intake appends a limited number of bytes per node and hour, even of maximum-size
+    records."""
     programs = tuple(
         UnsharedUsed(
             device="n1-g0", command=f"{number}" * (TEXT_MAX // 2), seconds=1,
@@ -202,7 +205,8 @@ def test_a_node_appends_so_many_records_in_an_hour(
 
 @pytest.mark.parametrize("guard", ["", "records seconds once"])
 def test_the_same_hour_is_charged_once(guard: str) -> None:
-    """Under one id after the other; without the guard a tenant is charged four times."""
+    """An hour of use reported under four ids is charged once; without the guard a tenant is charged
+    four times."""
     used = ShareUsed(
         pod="p1", namespace="default", name="p1", container="main", device="n1-g0", seconds=3_600,
         memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10,
@@ -216,7 +220,8 @@ def test_the_same_hour_is_charged_once(guard: str) -> None:
 async def test_agents_cannot_take_the_connections_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
 ) -> None:
-    """Beyond those of its account an agent is refused, and an operator is not."""
+    """An agent is refused connections beyond its account's limit, and an operator still
+    connects."""
     limits: dict[Any, Any] = {**configuration.CONNECTIONS, "NODES": MOST if guarded else 9_999}
     monkeypatch.setattr(configuration, "CONNECTIONS", limits)
     from tests.security import attacked  # noqa: PLC0415
@@ -244,7 +249,8 @@ async def test_agents_cannot_take_the_connections_of_others(
 
 
 def test_no_account_can_take_all_connections() -> None:
-    """Together they have fewer than the server takes, and every account that has users has some."""
+    """The accounts' connection limits add up to less than the server's, and every account with
+    users has a limit."""
     text = configuration.configuration()
     (total,) = [int(x.split()[1]) for x in text.splitlines() if x.startswith("max_connections")]
     assert sum(configuration.CONNECTIONS.values()) < total
@@ -266,7 +272,7 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
 @pytest.mark.parametrize("guard", ["", "asks what a pod held"])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
-    """Its namespace would pay for it."""
+    """Usage of an invented pod is not recorded, because its namespace would pay for it."""
     used = ShareUsed(
         pod="invented", namespace="victim", name="invented", container="main", device="n1-g0",
         seconds=3_600, memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10, bound=bound,
@@ -277,7 +283,8 @@ def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
 
 
 def test_a_new_ledger_of_compose_has_a_limit() -> None:
-    """Two fifths of what its server may store: auditors have a copy, and snapshots need room."""
+    """A new ledger of compose gets two fifths of the server's storage, because copy and snapshots
+    need room."""
     text = Path("docker-compose.yml").read_text()
     (most,) = re.findall(r'"--max-bytes=\$\{APPORTION_MAX_BYTES:-(\d+)\}"', text)
     (store,) = re.findall(r"NATS_MAX_STORE: \$\{APPORTION_MAX_STORE:-(\d+)GB\}", text)
@@ -285,8 +292,8 @@ def test_a_new_ledger_of_compose_has_a_limit() -> None:
 
 
 async def test_a_client_that_says_nothing_is_hung_up_on(bus: Bus) -> None:
-    """A client that sends nothing is disconnected, because its socket counts against the
-    server's limit."""
+    """The server disconnects a client that sends nothing, because the client's socket counts
+    against the server's limit."""
     url = urlsplit(bus.server.url_for("agent"))
     reading, writing = await asyncio.open_connection(url.hostname, url.port)
     said = await asyncio.wait_for(reading.read(), 60)
@@ -298,7 +305,8 @@ async def test_a_client_that_says_nothing_is_hung_up_on(bus: Bus) -> None:
 async def test_a_connection_has_few_subscriptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
 ) -> None:
-    """The server refuses an agent those beyond; without the guard each costs it memory."""
+    """The server refuses an agent's subscriptions beyond the limit; without the guard each one
+    costs memory."""
     if not guarded:
         monkeypatch.setattr(configuration, "SUBSCRIPTIONS", 9_999)
     from tests.security import attacked  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Attack 17: the holder of a scheduler's key writes false snapshots, or purges the existing ones.
+"""Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
 A restarted service would begin with a state in which a pod has lost its GPU, and another pod would
 be placed there. On a ledger with a dropped beginning no service could start at all.
@@ -39,7 +39,7 @@ GUARD = "attests what it has folded"
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Three pods."""
+    """Provide a ledger with three pods."""
     opened = Facts(bus)
     await opened.open()
     await opened.submit("a", "victim", "c")
@@ -47,7 +47,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 async def folded(bus: Bus) -> State:
-    """The state of the whole ledger."""
+    """Return the state of the whole ledger."""
     cluster = StateFold()
     following = await (await bus.connect("scheduler")).follow(cluster.take)
     await following.caught_up()
@@ -56,30 +56,31 @@ async def folded(bus: Bus) -> State:
 
 
 async def snapshots_of(bus: Bus, role: str) -> Snapshots:
-    """The snapshots as this role may use them."""
+    """Return access to the snapshots with this role's rights."""
     return Snapshots((await bus.connect(role)).wire)
 
 
 async def forge(bus: Bus) -> None:
-    """Write a snapshot without the victim, with a scheduler's key."""
+    """Write a snapshot without the victim pod, with a scheduler's key."""
     state = await folded(bus)
     del state.pods["victim"]
     await (await snapshots_of(bus, "scheduler")).save(Taking(state).finish())
 
 
 async def attested(bus: Bus) -> list[Stored]:
-    """What a reader may believe."""
+    """Return the attested snapshots, which a reader may use."""
     return await (await snapshots_of(bus, "operator")).stored()
 
 
 async def says(intake: ServiceProcess, metric: str) -> bool:
-    """Whether its metrics have this line."""
+    """Return True if the intake's metrics have this line."""
     return metric in (await intake.get("/metrics"))[1].splitlines()
 
 
 @pytest.mark.parametrize("guard", ["", GUARD])
 async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: str) -> None:
-    """The intake names it and is not ready; without the guard a restart has lost the victim."""
+    """The intake names a forged snapshot and is not ready; without the guard a restarted service
+    lacks the victim."""
     await forge(bus)
     url = bus.server.url_for("intake")
     async with ServiceProcess("intake", url, first=HASTE + without(guard)) as intake:
@@ -96,7 +97,8 @@ async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: 
 
 @pytest.mark.parametrize("guard", ["", "misses what was attested"])
 async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guard: str) -> None:
-    """The intake that saw them is not ready; without the guard only a restart finds out."""
+    """An intake that has seen the purged snapshots is not ready; without the guard only a restart
+    reveals the loss."""
     intake = await bus.connect("intake")
     cluster, metrics, clock = StateFold(), Metrics(), SystemClock()
     reader: Reader[Change] = Reader(intake, cluster, metrics=metrics, writes="agent")
@@ -121,7 +123,7 @@ async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guar
 async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
     bus: Bus, facts: Facts
 ) -> None:
-    """The scheduler may purge its bucket; the intake that saw it full is not ready."""
+    """An intake attests an honest snapshot, and is not ready once a scheduler has purged it."""
     url = bus.server.url_for("intake")
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     async with ServiceProcess("intake", url, first=HASTE) as intake:
@@ -136,7 +138,8 @@ async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
 
 @pytest.mark.parametrize("revision", ["0", "9" * 20])
 async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revision: str) -> None:
-    """`apportion doctor` counts the entry as doubtful, and names the honest snapshot."""
+    """`apportion doctor` counts a snapshot entry with a forged revision as doubtful, and names the
+    honest snapshot."""
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     await attest_all(bus)
     made = {"name": "x", "bucket": BUCKET, "nuid": "x", "size": 1, "chunks": 1, "digest": "x"}
@@ -149,7 +152,8 @@ async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revis
 
 
 async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts) -> None:
-    """A restart reads the ledger, and the intake goes on."""
+    """An entry that is nested too deeply stops no service: a restart folds the ledger, and the
+    intake continues."""
     wire = (await bus.connect("scheduler")).wire
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     await wire.request(f"$O.{BUCKET}.M.deep", deep, timeout_s=5.0, headers={})
@@ -163,7 +167,7 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """Only an intake can attest snapshots; no other service can, not even with a consumer's
+    """Only an intake can attest snapshots; no other service can, not even through a consumer's
     delivery."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
@@ -184,8 +188,8 @@ async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
 async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
     bus: Bus, facts: Facts, guard: str
 ) -> None:
-    """A scheduler purges its own bucket, and can neither purge nor write bootstrap's. Without the
-    guard no service has anything to begin with."""
+    """A scheduler can purge its own bucket, and can neither purge nor write bootstrap's. Without
+    the guard no service can start on the trimmed ledger."""
     scheduler = await snapshots_of(bus, "scheduler")
     await scheduler.save(Taking(await folded(bus)).finish())
     await attest_all(bus)

@@ -20,7 +20,7 @@ NODES, PARALLEL = 125, 40
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger with 1,000 devices: as many as one answer may list."""
+    """Provide a ledger with 1,000 devices: as many as one answer may list."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()
@@ -39,8 +39,9 @@ async def ask_for(session: aiohttp.ClientSession, url: str) -> None:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded: bool) -> None:
-    """40 answers of 1,000 devices for one namespace: the gateway masked each on its event loop, and
-    answered no other client until all were done. Clients take turns now, and a thread masks."""
+    """Clients take turns, and a thread masks answers, so that large requests do not block other
+    clients. Without the guard the gateway masked 40 answers of 1,000 devices on its event loop, and
+    answered no other client."""
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(rows(mallory=TENANT, alice=TENANT))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))
@@ -61,7 +62,8 @@ async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded:
             answered = healthy = 0
 
             async def look() -> None:
-                """As the kubelet does, which gives up after a second."""
+                """Check the gateway's health again and again as the kubelet does, which gives up
+                after a second."""
                 nonlocal healthy
                 while not flood.done():
                     assert (await process.get("/healthz"))[0] == 200

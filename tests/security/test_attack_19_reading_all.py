@@ -1,7 +1,7 @@
 """Attack 19: the key of one node's agent reads the whole ledger.
 
-It created a consumer of every subject, read single records, and took the snapshots: the names,
-sizes and refusals of all namespaces, quotas and other nodes.
+The agent created a consumer of every subject, read single records, and took the snapshots: the
+names, sizes and refusals of all namespaces, quotas and other nodes.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ CREATE = f"CONSUMER.CREATE.{STREAM}"
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[Bus]:
-    """A ledger with another node, and another tenant's pod at revision 2."""
+    """Provide a ledger with another node, and another tenant's pod at revision 2."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -63,12 +63,13 @@ async def world(folder: Path) -> AsyncIterator[Bus]:
 
 
 async def snapshots_of(bus: Bus, name: str) -> Snapshots:
-    """The snapshots as this user may use them."""
+    """Return access to the snapshots with this user's rights."""
     return Snapshots((await bus.connect(name)).wire)
 
 
 async def test_weak_a_key_of_one_node_reads_all(tmp_path: Path) -> None:
-    """Records, a consumer of every subject, the names in subjects, and the snapshots."""
+    """Without the guard a node's key reads records, every subject, the names in subjects, and the
+    snapshots."""
     with GUARDS[PERMISSIONS]():
         async with world(tmp_path) as bus:
             agent = await bus.connect(AGENT.name)
@@ -86,7 +87,8 @@ async def test_weak_a_key_of_one_node_reads_all(tmp_path: Path) -> None:
 
 
 async def test_guarded_the_server_answers_it_nothing(tmp_path: Path) -> None:
-    """It has no right at the server's API; what it does not name it cannot listen to either."""
+    """A node's key has no right to the server's API, and cannot listen to subjects that it may not
+    name."""
     async with world(tmp_path) as bus:
         agent = await bus.connect(AGENT.name)
         store = "$JS.STORE.API"
@@ -118,7 +120,7 @@ async def _hear(_message: object) -> None:
 
 
 async def asked(bus: Bus, api: str, body: object = None) -> dict[str, Any]:
-    """What an intake answers to the agent that was taken over."""
+    """Return the intake's answer to the compromised agent."""
     agent = await bus.connect(AGENT.name)
     payload = json.dumps({"api": api, "body": body or {}}).encode()
     answer: dict[str, Any] = json.loads(
@@ -176,7 +178,8 @@ NEVER = {
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
-    """Each that is hostile is refused; its own part, and what is for all, is answered."""
+    """The intake refuses every hostile request, and answers requests for the node's own and for
+    common data."""
     async with (
         world(tmp_path) as bus,
         ServiceProcess("intake", bus.server.url_for("intake")) as intake,
@@ -193,7 +196,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
 
 
 async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Path) -> None:
-    """Without its guard it hands on what is another's."""
+    """Without its guard an intake passes other nodes' data to an agent."""
     async with world(tmp_path) as bus:
         url = bus.server.url_for("intake")
         async with ServiceProcess("intake", url, first=without(INTAKE)) as intake:
@@ -208,7 +211,8 @@ async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Pa
 async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledger(
     tmp_path: Path,
 ) -> None:
-    """It reads through an intake, also one that comes late and one that was killed."""
+    """An agent reads through an intake, even if the intake starts late, is killed, or the ledger is
+    trimmed."""
     async with attacked(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -243,7 +247,8 @@ async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledg
 
 
 async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_path: Path) -> None:
-    """Under the rules of an earlier build an intake takes events, and the agent reads by itself."""
+    """With an earlier build's permissions an intake accepts events, and the agent reads the ledger
+    directly."""
     with GUARDS[PERMISSIONS]():
         earlier = attacked(tmp_path / "nats", of_earlier_build)
         bus = await earlier.__aenter__()
@@ -278,7 +283,8 @@ def of_earlier_build(text: str) -> str:
 async def test_an_intake_that_may_not_listen_to_agents_connects_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A callout gives new rights to new connections only."""
+    """An intake without the right to listen to agents reconnects, because a callout gives new
+    rights only to new connections."""
     monkeypatch.setattr(reads, "LISTEN_AGAIN_S", 0.01)
     async with attacked(tmp_path / "nats", of_earlier_build) as bus:
         ledger, metrics, cluster = await bus.connect("intake"), Metrics(), StateFold()
@@ -294,7 +300,7 @@ async def test_an_intake_that_may_not_listen_to_agents_connects_again(
 
 
 async def has_consumer(wire: Wire) -> bool:
-    """Whether an intake has made a consumer for the agent that listens to it."""
+    """Return True if an intake has created a consumer for the agent and the agent listens to it."""
     with contextlib.suppress(ApiRefused, NotServed):  # a server that reloads serves no API
         info = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{OWN}")
         return bool(json.loads(info)["push_bound"])
@@ -302,12 +308,12 @@ async def has_consumer(wire: Wire) -> bool:
 
 
 async def waits(agent: ServiceProcess) -> bool:
-    """Whether it has logged that it waits for the ledger."""
+    """Return True if the agent has logged that it waits for the ledger."""
     return any(line.get("event") == "waiting for the ledger" for line in agent.log)
 
 
 async def trim(bus: Bus) -> None:
-    """Drop the ledger's beginning, up to the record before the newest."""
+    """Drop the ledger's first records up to the second newest."""
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     await attest_all(bus)
     boot = (await bus.connect("bootstrap")).wire

@@ -1,7 +1,7 @@
-"""A ServiceAccount's token gives its holder its role; a forged, expired or foreign one gives none.
+"""A ServiceAccount's token gives its owner its role; a forged, expired or foreign token gives none.
 
 A real API server reviews the tokens, a real nats-server calls the callout, and the callout grants
-the permissions in the chart and no others.
+only the permissions in the chart.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ OPENED = 160
 
 
 class Cluster:
-    """Nodes and pods with our accounts, and their tokens, by the names of the chart."""
+    """Nodes, pods with our ServiceAccounts, and their tokens, with the names of the chart."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
 
     async def prepare(self) -> None:
-        """The callout's account and rights, as the chart has them; two nodes."""
+        """Create the callout's account and rights as in the chart, and two nodes."""
         chart = rendered(
             "--set", "callout.enabled=true", "--show-only", "templates/callout/rights.yaml"
         )
@@ -68,7 +68,7 @@ class Cluster:
         await self._plane.apply(stranger, namespace=NAMESPACE)
 
     async def pod(self, name: str, account: str, node: str = "node-a") -> None:
-        """A pod of this account on this node."""
+        """Create a pod with this ServiceAccount on this node."""
         spec = {
             "serviceAccountName": account,
             "nodeName": node,
@@ -78,13 +78,13 @@ class Cluster:
         await self._plane.apply(pod, namespace=NAMESPACE)
 
     async def delete(self, name: str) -> None:
-        """Take a pod away at once."""
+        """Delete a pod without a grace period."""
         await self._plane.user(
             "delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force", "--wait=true"
         )
 
     async def token(self, account: str, pod: str, audience: str = AUDIENCE) -> str:
-        """The token that the kubelet would put into the pod."""
+        """Return the token that the kubelet would mount into the pod."""
         found = await self._plane.get("pod", pod, namespace=NAMESPACE)
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": found["metadata"]["uid"]}
         spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
@@ -97,7 +97,7 @@ class Cluster:
 
 
 class Bus:
-    """The server, its clients, and the callout."""
+    """The NATS server, its clients, and the callout."""
 
     def __init__(self, server: NatsServer, cluster: Cluster, callout: ServiceProcess) -> None:
         self.server = server
@@ -106,7 +106,7 @@ class Bus:
         self._open: list[JetStreamLedger] = []
 
     async def come(self, name: str, token: str, timeout_s: float = SOON_S) -> JetStreamLedger:
-        """Connect under this name with this token; closed with the bus."""
+        """Connect with this name and token; the connection closes with the bus."""
         path = self.server.folder / f"{name}.token"
         path.write_text(token)
         reach = Reach(f"nats://{name}@{HOST}:{self.server.port}", token=path)
@@ -115,14 +115,14 @@ class Bus:
         return ledger
 
     async def start(self, role: str, *, node: str = "node-a", name: str = "") -> JetStreamLedger:
-        """A pod of this role, connected under its name or another."""
+        """Create a pod of this role, and connect with its token under its name or another one."""
         pod = f"{role}-x1"
         await self.cluster.pod(pod, role, node)
         return await self.come(name or pod, await self.cluster.token(role, pod))
 
     async def connect(self, role: str) -> JetStreamLedger:
-        """Connect with the role's password if it has one, otherwise as a service; used by
-        `Facts`."""
+        """Connect with the role's password if the role has one, otherwise as a service; `Facts`
+        calls this method."""
         if role not in PASSWORDS:
             return await self.start(role)
         ledger = await connect(self.server.url(role), name=f"test {role}")
@@ -130,7 +130,7 @@ class Bus:
         return ledger
 
     async def service(self, verb: str, *options: str) -> ServiceProcess:
-        """A real service with its pod's token, not started yet."""
+        """Return a real service with its pod's token, not started yet."""
         pod = f"{verb}-x1"
         await self.cluster.pod(pod, verb)
         path = self.server.folder / f"{pod}.token"
@@ -163,7 +163,7 @@ async def bus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Bus]:
-    """A ledger with users from the callout, without the guard that a parameter names."""
+    """Provide a ledger with users from the callout, without the guard that a parameter names."""
     first = without(getattr(request, "param", ""))
     monkeypatch.setenv(ISSUER_VARIABLE, SECRET)
     cluster = Cluster(control_plane)
@@ -195,7 +195,7 @@ async def bus(
 
 
 async def _may(ledger: JetStreamLedger, subject: str) -> bool:
-    """Whether it may append there."""
+    """Return True if the client may append on this subject."""
     try:
         await _append(ledger, subject)
     except NotPermitted:
@@ -236,7 +236,7 @@ async def test_each_account_gets_its_role(bus: Bus) -> None:
 
 
 async def test_real_services_work_by_tokens(bus: Bus) -> None:
-    """Agent, intake and scheduler work with tokens, beyond the expiry of their sessions."""
+    """Agent, intake and scheduler work with tokens, even after their sessions expire."""
     facts = Facts(bus)  # type: ignore[arg-type] # it connects, and does nothing else with it
     await facts.open()
     async with AsyncExitStack() as running:
@@ -261,7 +261,7 @@ async def test_real_services_work_by_tokens(bus: Bus) -> None:
 
 
 def attacked(guard: str) -> pytest.MarkDecorator:
-    """Two of the test: without this guard, and with it."""
+    """Return a marker that runs the test without this guard and with it."""
     return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
 
 
@@ -297,7 +297,7 @@ async def test_an_agent_speaks_for_the_node_of_its_pod(
 
 @attacked("asks for its audience")
 async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.FixtureRequest) -> None:
-    """A pod's token for another audience is rejected, so a service that receives it cannot
+    """A pod's token for another audience is rejected, so a service that receives the token cannot
     misuse it."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     foreign = await bus.cluster.token("scheduler", "scheduler-x1", audience="vault")
@@ -312,7 +312,8 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
 async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
     bus: Bus, control_plane: ControlPlane, request: pytest.FixtureRequest
 ) -> None:
-    """One host shows a new one each time, as fast as it can; a watcher of another host comes in."""
+    """Invented tokens that one host sends as fast as it can cause few reviews, and a watcher of
+    another host connects."""
     await bus.cluster.pod("watcher-x1", "watcher")
     token = await bus.cluster.token("watcher", "watcher-x1")
     before = await _reviews(control_plane)
@@ -327,7 +328,7 @@ async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
 
 
 async def _reviews(plane: ControlPlane) -> int:
-    """How many tokens the API server was asked about."""
+    """Return the number of tokens that the API server has reviewed."""
     metrics = await plane.user("get", "--raw", "/metrics")
     lines = [each for each in metrics.splitlines() if 'resource="tokenreviews"' in each]
     counts = (each for each in lines if each.startswith("apiserver_request_total{"))
@@ -340,7 +341,7 @@ def _made_up(number: int) -> str:
 
 
 async def _show(port: int, tokens: list[str]) -> None:
-    """Show each to the server, from an address of its own, and wait for its answer."""
+    """Show each token to the server from another address, and wait for the answer."""
     for token in tokens:
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
         hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})
@@ -354,7 +355,8 @@ async def _show(port: int, tokens: list[str]) -> None:
 async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
     bus: Bus, request: pytest.FixtureRequest
 ) -> None:
-    """One pod's, shown again and again and kept open; the agent of another node comes in."""
+    """A stolen pod's token opens only a few connections, and the agent of another node still
+    connects."""
     for pod, node in (("agent-x1", "node-a"), ("agent-x2", "node-b")):
         await bus.cluster.pod(pod, "agent", node)
     stolen = await bus.cluster.token("agent", "agent-x1")
@@ -370,7 +372,7 @@ async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
 
 
 async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool:
-    """Open a connection until the end of the stack; whether the server let it in."""
+    """Open a connection until the stack ends, and return True if the server accepted it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     stack.callback(writer.close)
     hello = json.dumps({"verbose": False, "user": user, "pass": token})
@@ -382,7 +384,8 @@ async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool
 
 
 async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
-    """One of a pod that is gone, of no role, forged, of another pod, and none at all."""
+    """The callout refuses a missing token, a forged one, and one of an ended pod, of another pod or
+    without a role."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     good = await bus.cluster.token("scheduler", "scheduler-x1")
     head, claims, signature = good.split(".")
@@ -413,7 +416,8 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 
 
 async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus) -> None:
-    """Without the callout existing sessions continue, and new clients wait until it is back."""
+    """While the callout is down existing sessions continue, and new clients wait until the callout
+    is back."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     token = await bus.cluster.token("scheduler", "scheduler-x1")
     there = await bus.start("watcher")  # for a few seconds, and then it waits too
@@ -429,7 +433,7 @@ async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus
 
 
 async def test_who_was_let_in_for_a_time_comes_back_with_the_token_of_then(bus: Bus) -> None:
-    """A client with an expired session reconnects with the renewed token, and loses no append."""
+    """A client whose session expires reconnects with the renewed token, and loses no append."""
     watcher = await bus.start("watcher")
     renewed = await bus.cluster.token("watcher", "watcher-x1")
     (bus.server.folder / "watcher-x1.token").write_text(renewed)

@@ -1,4 +1,4 @@
-"""Twenty seconds of stolen keys and a container that try everything, at night; CI has no hour."""
+"""Run the security fuzz for twenty seconds at night, because CI has no hour for it."""
 
 import json
 import subprocess
@@ -14,7 +14,8 @@ SECONDS = "20"
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_whoever_tries_everything_harms_nobody() -> None:
-    """No limit is broken but the one on time, which is for a machine that does nothing else."""
+    """The fuzz breaks no limit except the time limit, which applies only to an otherwise idle
+    machine."""
     command = [sys.executable, "-m", "tests.security.fuzz", "--seconds", SECONDS, "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)

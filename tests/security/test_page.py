@@ -1,4 +1,4 @@
-"""Every attack and every point of docs/reference/security.md has the tests that it names."""
+"""Every attack and every check in docs/reference/security.md has the tests that it names."""
 
 import msgspec
 
@@ -11,12 +11,13 @@ MARKS = "".join(
 
 
 def test_nothing_is_missing() -> None:
-    """A worst case for each role, tests of each attack and of each point that is met."""
+    """Each role has a worst case, and each attack and each fulfilled check has its tests."""
     assert list(problems(rows())) == []
 
 
 def test_what_is_missing_is_named() -> None:
-    """The page's check names a role without attacks, an attack without tests and a missing test."""
+    """The check of the page names a role without attacks, an attack without tests, and a missing
+    test."""
     made = rows()
     point = msgspec.structs.replace(made.point[0], tests=("tests/unit/test_gone.py",))
     untried = msgspec.structs.replace(made.attack[0], id=99)
@@ -29,7 +30,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_a_function_is_looked_for_in_its_file() -> None:
-    """The name alone of a file is not enough."""
+    """The check of the page finds a missing test function even if the named file exists."""
     here = "tests/security/test_page.py"
     assert list(absent([here, f"{here}::test_what_is_missing_is_named", f"{here}::test_no"])) == [
         f"{here}::test_no"
@@ -37,7 +38,7 @@ def test_a_function_is_looked_for_in_its_file() -> None:
 
 
 def test_words_around_the_tables_stay() -> None:
-    """Text around the generated tables stays, and a page without marks is an error."""
+    """Text around the generated tables stays, and a page without table markers is an error."""
     made = page(f"before\n{MARKS}after\n", rows())
     assert made.startswith("before\n")
     assert made.endswith("<!-- end points -->\nafter\n")

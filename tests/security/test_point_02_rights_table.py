@@ -1,6 +1,6 @@
-"""Points 2 to 7: a table of all that each account may do at the API server.
+"""Points 2 to 7: a table of everything that each account may do at the API server.
 
-A right without a row here fails the test, and so does a row without a right.
+The test fails for a right without a row, and for a row without a right.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ Right = tuple[str, str, str]
 
 
 def wanted() -> set[Right]:
-    """The rows, one for each verb."""
+    """Return the rights in the table, one for each verb."""
     rows = set()
     for line in filter(None, TABLE.splitlines()):
         left, _, verbs = line.replace("READ", READ).partition(": ")
@@ -47,7 +47,7 @@ def wanted() -> set[Right]:
 
 
 def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
-    """What the accounts have by the roles that are bound to them."""
+    """Yield the rights of the accounts from the roles that are bound to them."""
     roles = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     for binding in objects:
         if not binding["kind"].endswith("RoleBinding"):
@@ -63,7 +63,7 @@ def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
 
 
 def objects() -> list[dict[str, Any]]:
-    """What is applied of rights."""
+    """Return all applied objects that concern rights."""
     paths = sorted(RBAC.glob("[!k]*.yaml"))
     return [each for path in paths for each in yaml.safe_load_all(path.read_text()) if each]
 
@@ -74,7 +74,7 @@ def test_every_right_stands_in_the_table() -> None:
 
 
 def test_a_right_that_nobody_listed_is_found() -> None:
-    """The guard taken out: one rule more is one right more than the table has."""
+    """The check finds a right that an additional rule gives and the table does not list."""
     weak = objects()
     (role,) = [each for each in weak if each["metadata"]["name"] == "apportion-watcher"
                and each["kind"] == "ClusterRole"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Point 5: no account of ours has a right by a wildcard, or one by which it gets others."""
+"""Point 5: no account of ours has a wildcard right, or a right that leads to further rights."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
 
 
 def offences(role: dict[str, Any]) -> Iterator[str]:
-    """The rules of a role that give more than they name, or lead to more."""
+    """Yield the rules of a role that use wildcards or lead to further rights."""
     for rule in role.get("rules") or ():
         named = {name for key in ("apiGroups", "resources") for name in rule.get(key, ())}
         if "*" in named or LEADS_TO_MORE & set(rule["verbs"]):
@@ -21,14 +21,14 @@ def offences(role: dict[str, Any]) -> Iterator[str]:
 
 
 def test_every_right_is_by_its_name() -> None:
-    """Of every role that we apply."""
+    """Every role that we apply names its rights without wildcards."""
     roles = [each for each in objects() if each["kind"] in ROLES]
     assert len(roles) > 3
     assert [each for role in roles for each in offences(role)] == []
 
 
 def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
-    """As cluster-admin would be."""
+    """No account is bound to a role that is not ours, such as cluster-admin."""
     ours = {each["metadata"]["name"] for each in objects() if each["kind"] in ROLES}
     bound = {each["roleRef"]["name"] for each in objects() if each["kind"].endswith("RoleBinding")}
     assert bound - ours <= {"system:auth-delegator"}, "which may ask who somebody is, and no more"
@@ -43,7 +43,7 @@ def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wider_rule_is_found(weaker: dict[str, list[str]]) -> None:
-    """The guard taken out: a rule that gives more is an offence, and the rule itself is none."""
+    """The check reports a rule that is wider than its names, and accepts the original rule."""
     role = {"metadata": {"name": "r"}, "rules": [RULE]}
     assert list(offences(role)) == []
     assert len(list(offences(role | {"rules": [RULE | weaker]}))) == 1

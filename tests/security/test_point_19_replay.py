@@ -1,6 +1,6 @@
-"""Point 19: the holder of a scheduler's identity replays an old message, word for word.
+"""Point 19: the owner of a scheduler's identity replays an old message, byte for byte.
 
-A pod's placement was voided, its node is cordoned, and the pod is pending. The replayed message
+A pod's placement was withdrawn, its node is cordoned, and the pod is pending. The replayed message
 would place it there nonetheless: a scheduler decided and signed it once. The server rejects a
 repeated id for two minutes only, and accepts the message under another id at any time.
 """
@@ -30,7 +30,8 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 
 async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
-    """A pod that waits for a closed node; subject and bytes of the placement that it had there."""
+    """Prepare a pod that is pending for a cordoned node; return subject and bytes of its withdrawn
+    placement."""
     await facts.write(rack("n1", 1))
     await facts.write(pod("p1", ask(1000)))
     await facts.count(PodPlaced, 1)
@@ -46,10 +47,9 @@ async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("without", ["holds a placement to its turn", ""], ids=["weak", "guarded"])
 async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
-    """A replayed placement belongs to a spent attempt and another predecessor, so no reader
-    applies it. Without that guard the pod is bound to the cordoned node. With it the
-    scheduler logs the replay, and places the pod again once the node is uncordoned; that
-    placement is bound."""
+    """A replayed placement belongs to a spent attempt and another predecessor, so no reader applies
+    it. Without that guard the pod is bound to the cordoned node. With the guard the scheduler logs
+    the replay, and places and binds the pod once the node is uncordoned."""
     facts = Facts(bus)
     await facts.open()
     async with contextlib.AsyncExitStack() as stack:

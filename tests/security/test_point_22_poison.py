@@ -1,7 +1,9 @@
-"""Point 22: an event that a reader fails to apply ends neither its process nor its correctness.
+"""Point 22: an event that a reader fails to apply ends neither the reader's process nor its
+correctness.
 
-This is a fault and no attack: the fold of one build fails at a valid event. A reader that skipped
-it would continue with a state that differs from all others, and silently lose the event.
+This is a fault and not an attack: the fold of one build fails at a valid event. A reader that
+skipped the event would continue with a state that differs from all others, and silently lose the
+event.
 """
 
 import asyncio
@@ -34,13 +36,13 @@ HANDLERS[NodeCordoned] = fails
 
 
 def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
-    """One of several."""
+    """Return one of several schedulers."""
     url = bus.server.url_for("scheduler")
     return ServiceProcess("scheduler", url, "--name", name, *NO_AGENTS, first=first)
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """The verb, for an event that its own build reads; the revision that it wrote."""
+    """Set aside an event that this build can read, and return the revision of the new event."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(
@@ -52,9 +54,9 @@ async def set_aside(bus: Bus, revision: int) -> int:
 
 @pytest.mark.parametrize("without", ["halts at its own fault", ""], ids=["weak", "guarded"])
 async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) -> None:
-    """A scheduler whose fold fails at an event halts before it, until the event is set aside.
-    Without the guard that scheduler stays ready and places on a cordoned node. With it, it
-    halts, is not ready, and gives revision and reason, in a metric too; a scheduler of a
+    """A scheduler whose fold fails at an event halts before that event, until it is set aside.
+    Without the guard that scheduler stays ready and places a pod on a cordoned node. With the guard
+    it halts, is not ready, and reports revision and reason, also in a metric; a scheduler of a
     sound build refuses the pod."""
     facts = Facts(bus)
     await facts.open()

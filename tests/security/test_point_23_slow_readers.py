@@ -1,4 +1,5 @@
-"""Point 23: a subscriber that does not read slows no other, and is disconnected by the server."""
+"""Point 23: a subscriber that does not read delays no other client, and the server disconnects
+it."""
 
 import asyncio
 import json
@@ -24,12 +25,12 @@ HELD_MAX = 16 << 20
 
 
 def noting(revisions: list[int]) -> Callable[[Record], None]:
-    """Keeps the revision of each record."""
+    """Return a callback that stores the revision of each record."""
     return lambda record: revisions.append(record.revision)
 
 
 async def deaf(bus: Bus) -> socket.socket:
-    """An auditor that subscribes to all events and never reads them."""
+    """Return an auditor that subscribes to all events and never reads them."""
     url = urlsplit(bus.server.url_for("auditor"))
     connection = socket.create_connection((url.hostname or "", url.port or 0), 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -42,7 +43,7 @@ async def deaf(bus: Bus) -> socket.socket:
 
 
 def limit_that_was_exceeded(log: Path) -> int:
-    """The bytes at which the server hung up on a reader; 0 if it did not by their number."""
+    """Return the byte limit at which the server disconnected a reader, or 0 for another cause."""
     found = re.search(r"Slow Consumer Detected: MaxPending of (\d+) Exceeded", log.read_text())
     return int(found[1]) if found else 0
 
@@ -51,7 +52,7 @@ def limit_that_was_exceeded(log: Path) -> int:
 async def test_who_does_not_read_is_hung_up_on_and_others_read_on(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """The server disconnects a subscriber that does not read; other readers miss nothing.
+    """The server disconnects a subscriber that does not read, and other readers miss nothing.
 
     Without the limit the server keeps everything in memory for that subscriber.
     """

@@ -1,4 +1,4 @@
-"""Point 29: private parts of a pod's spec are in no event of a real ledger."""
+"""Point 29: private data in a pod's spec is in no event of a real ledger."""
 
 import asyncio
 from pathlib import Path
@@ -32,9 +32,11 @@ spec:
 
 
 async def test_nothing_of_it_reaches_the_ledger_or_a_log(tmp_path: Path) -> None:
-    """Environment, command, image, volumes and foreign annotations; the pod is there all the same.
+    """No environment, command, image, volume or foreign annotation of a pod reaches the ledger or a
+    log.
 
-    The events are compared as bytes, and what the watcher logs as text."""
+    The events are compared as bytes, and what the watcher logs as text.
+    """
     manifests = tmp_path / "manifests"
     await asyncio.to_thread(manifests.mkdir)
     await asyncio.to_thread((manifests / "pod.yaml").write_text, POD)

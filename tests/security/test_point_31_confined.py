@@ -1,6 +1,8 @@
-"""Point 31: no root, nothing to write to, no capability, seccomp; the agent's exceptions are named.
+"""Point 31: pods run without root, writable file systems and capabilities, and with seccomp;
+exceptions are listed.
 
-The API server itself judges it, by the strictest of the Pod Security standards."""
+The API server itself checks this, by the strictest of the Pod Security standards.
+"""
 
 import json
 from typing import Any
@@ -46,7 +48,7 @@ async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: K
 
 
 async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -> None:
-    """And nothing else; seccomp it keeps."""
+    """The agent violates only the listed rules of the standard, and uses seccomp."""
     (agent,) = [template for name, template in pods() if name == "agent"]
     said = await judged(world, agent, ok=False)
     assert not [mark for mark in EXCEPTIONS.values() if mark not in said], said
@@ -55,7 +57,7 @@ async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -
 
 
 async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
-    """The guard taken out: the same pod without what confines it is refused by name."""
+    """The API server refuses the same pod without its restrictions, and names what is missing."""
     (scheduler,) = [template for name, template in pods() if name == "scheduler"]
     weak = json.loads(json.dumps(scheduler))
     del weak["spec"]["securityContext"]["runAsNonRoot"]
@@ -63,7 +65,8 @@ async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
 
 
 def test_every_service_says_what_it_needs_and_what_it_may_take() -> None:
-    """So that none starves another, nor a node."""
+    """Every service has resource requests and a memory limit, so that it starves no other service
+    or node."""
     for name, template in pods():
         (container,) = template["spec"]["containers"]
         if name.startswith("ledger-"):
@@ -73,7 +76,7 @@ def test_every_service_says_what_it_needs_and_what_it_may_take() -> None:
 
 
 def test_who_asks_no_api_server_has_no_token_of_it() -> None:
-    """Only those with an account that may something there."""
+    """Only pods whose account has rights at the API server mount a token."""
     mounted = {
         template["metadata"]["labels"]["app"]
         for _, template in pods()

@@ -1,6 +1,7 @@
-"""Point 32: nothing comes to a pod of ours and nothing leaves it but what it is for.
+"""Point 32: our pods receive and send only the network traffic that they need.
 
-Tried on what is applied, for the network that would obey it is not here."""
+The tests check the applied policies, because no network that enforces them runs here.
+"""
 
 from typing import Any
 
@@ -15,24 +16,24 @@ OPEN = {"gateway": [8470], "extender": [3456], "admission": [8443]}
 
 
 def policies() -> dict[str, dict[str, Any]]:
-    """The specs, by name."""
+    """Return the specs of the network policies, by name."""
     found = (each for each in objects() if each["kind"] == "NetworkPolicy")
     return {each["metadata"]["name"]: each["spec"] for each in found}
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """The pods, by their label."""
+    """Return the pods by their `app` label."""
     templates = (template for _, template in applied.pods())
     return {each["metadata"]["labels"]["app"]: each["spec"] for each in templates}
 
 
 def ports(rules: list[dict[str, Any]]) -> list[int]:
-    """Every port of these rules."""
+    """Return every port in these rules."""
     return [port["port"] for rule in rules for port in rule["ports"]]
 
 
 def wide(spec: dict[str, Any]) -> list[str]:
-    """The rules of a policy that let through more than some ports."""
+    """Return the rules of a policy that allow more than certain ports."""
     rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
     return [str(rule) for rule in rules if not rule.get("ports")]
 

@@ -27,14 +27,15 @@ ACTS = "\x1b\x9b\u202e\u2028\x7f\r"
 
 
 def command(guard: str, *words: str) -> list[str]:
-    """A verb, perhaps without a guard."""
+    """Return the command line of a verb, without the named guard."""
     module = ["tests.security.weakened", guard, "--"] if guard else ["apportion.cli.main"]
     return [sys.executable, "-m", *module, *words]
 
 
 @pytest.mark.parametrize("without", ["writes one event a line", ""], ids=["weak", "guarded"])
 async def test_a_name_does_not_write_a_line(bus: Bus, tmp_path: Path, without: str) -> None:
-    """The end of a pod that there never was is logged with its name; everything goes on."""
+    """A pod's name with line breaks writes no line of its own into the log, and the scheduler
+    continues."""
     facts = Facts(bus)
     await facts.open()
     log = tmp_path / "scheduler.log"
@@ -66,7 +67,8 @@ async def test_a_name_does_not_write_a_line(bus: Bus, tmp_path: Path, without: s
 @pytest.mark.parametrize("without", ["escapes what it prints", ""], ids=["weak", "guarded"])
 @pytest.mark.parametrize("json_asked", [True, False], ids=["json", "words"])
 async def test_what_is_printed_acts_nowhere(bus: Bus, without: str, json_asked: bool) -> None:
-    """With `--json` a program reads the very name, and a terminal obeys nothing of it."""
+    """With `--json` a program reads the exact name, and a terminal executes no control code in
+    it."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(pod(NAME, ask(1000)))

@@ -1,4 +1,5 @@
-"""Point 36: what we ship is listed as CycloneDX has it, and signed with its provenance."""
+"""Point 36: our release has a bill of materials in CycloneDX format, and is signed with its
+provenance."""
 
 import base64
 import io
@@ -35,7 +36,7 @@ sys.exit(str(found) if found else 0)
 
 
 def valid(text: str) -> str:
-    """What CycloneDX's own schema has against a document; empty where nothing."""
+    """Return the violations of CycloneDX's schema in a document; empty if the document is valid."""
     done = subprocess.run(
         [sys.executable, "-c", VALIDATOR], input=text, capture_output=True, text=True, check=False
     )
@@ -44,7 +45,8 @@ def valid(text: str) -> str:
 
 
 def test_the_bill_of_materials_is_valid_and_whole(tmp_path: Path) -> None:
-    """By `make sbom`: every package of the lock with its hashes, and every image; always alike."""
+    """`make sbom` lists every locked package with its hashes and every image, identically each
+    time."""
     texts = []
     for name in ("one.json", "two.json"):
         target = tmp_path / "dist" / name
@@ -79,19 +81,19 @@ def test_what_needs_what_is_known() -> None:
 
 
 def test_a_document_that_is_none_is_found() -> None:
-    """The guard taken out: the validator does look."""
+    """The validator rejects an invalid bill of materials."""
     assert "colour" in valid(json.dumps(bill() | {"colour": "red"}))
 
 
 def test_a_lock_without_hashes_is_no_lock() -> None:
-    """A lock file with a line without a hash is rejected."""
+    """A lock file in which a line has no hash is rejected."""
     with pytest.raises(ValueError, match="six"):
         locked("six==1.17.0\n")
 
 
 @pytest.mark.parametrize("name", ["build.txt", "runtime.txt", "dev.txt", "docs.txt", "audit.txt"])
 def test_everything_that_is_installed_is_locked_with_its_hashes(name: str) -> None:
-    """For tests and builds too."""
+    """Every installed package is locked with its hashes, for tests and builds too."""
     assert len(locked((LOCK.parent / name).read_text())) > 3
 
 
@@ -110,13 +112,13 @@ class Signed(NamedTuple):
         (self.folder / release.PROVENANCE).write_text(json.dumps(envelope))
 
     def checked(self, public: Path | None = None) -> Result:
-        """`python -m tools.release check`."""
+        """Run `python -m tools.release check` and return the result."""
         named = str(public or f"{self.key}.pub")
         return CliRunner().invoke(release.main, ["check", "--public", named, str(self.folder)])
 
 
 def archive_of(*digests: str) -> bytes:
-    """An archive of OCI, as far as its index goes."""
+    """Return an OCI archive that has only its index."""
     index = json.dumps({"manifests": [{"digest": f"sha256:{each}"} for each in digests]}).encode()
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
@@ -128,7 +130,7 @@ def archive_of(*digests: str) -> bytes:
 
 @pytest.fixture
 def dist(tmp_path: Path) -> Signed:
-    """A wheel, a bill of materials and an image, signed."""
+    """Provide a signed release: a wheel, a bill of materials and an image."""
     folder, key = tmp_path / "dist", tmp_path / "key"
     folder.mkdir()
     for name, content in {**FILES, release.IMAGE: archive_of("ab" * 32)}.items():
@@ -144,7 +146,8 @@ def dist(tmp_path: Path) -> Signed:
 
 
 def test_a_release_says_what_it_was_made_of(dist: Signed) -> None:
-    """Every file and the image by digest; the commit, the locks and the base images."""
+    """The signed statement names every file and the image by digest, the commit, the locks and the
+    base images."""
     assert dist.checked().exit_code == 0
     assert COMMIT in dist.checked().output
     envelope = json.loads((dist.folder / release.PROVENANCE).read_text())
@@ -170,14 +173,14 @@ def test_a_release_says_what_it_was_made_of(dist: Signed) -> None:
 
 
 def test_what_is_signed_is_what_dsse_says() -> None:
-    """The example of its specification."""
+    """The signed bytes match the example in the DSSE specification."""
     encoded = release.authenticated("http://example.com/HelloWorld", b"hello world")
     assert encoded == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
 
 
 @pytest.mark.parametrize("name", [*FILES, release.IMAGE])
 def test_a_changed_file_is_no_release(dist: Signed, name: str) -> None:
-    """One byte more."""
+    """The check rejects a release in which one byte of a file was added."""
     path = dist.folder / name
     path.write_bytes(path.read_bytes() + b"\0")
     assert dist.checked().exit_code == 1
@@ -185,7 +188,7 @@ def test_a_changed_file_is_no_release(dist: Signed, name: str) -> None:
 
 
 def test_a_file_more_or_less_is_no_release(dist: Signed) -> None:
-    """The folder is signed as a whole."""
+    """The check rejects a release with an additional or a missing file."""
     (dist.folder / "more.whl").write_bytes(b"")
     assert "more.whl" in dist.checked().output
     assert dist.checked().exit_code == 1
@@ -196,7 +199,8 @@ def test_a_file_more_or_less_is_no_release(dist: Signed) -> None:
 
 
 def test_only_the_key_can_sign(dist: Signed, tmp_path: Path) -> None:
-    """Another key's public half, a changed statement, no signature, and what is no envelope."""
+    """The check rejects another public key, a changed statement, a missing signature, and an
+    invalid envelope."""
     assert dist.checked(make_key(tmp_path / "other")).exit_code == 1
     envelope = json.loads((dist.folder / release.PROVENANCE).read_text())
     other = base64.b64decode(envelope["payload"]).replace(COMMIT.encode(), b"f" * 40)
@@ -217,7 +221,7 @@ def test_only_the_key_can_sign(dist: Signed, tmp_path: Path) -> None:
 
 
 def test_an_archive_has_one_image(tmp_path: Path) -> None:
-    """An archive with several images is refused, because the right one is unknown."""
+    """An archive with several images is refused, because the right image is unknown."""
     path = tmp_path / release.IMAGE
     path.write_bytes(archive_of("ab" * 32, "cd" * 32))
     with pytest.raises(release.Untrusted, match="2 images"):
@@ -225,7 +229,7 @@ def test_an_archive_has_one_image(tmp_path: Path) -> None:
 
 
 def test_only_a_commit_is_released(dist: Signed, tmp_path: Path) -> None:
-    """`sign` refuses a checkout with a change that no commit has."""
+    """`sign` refuses a checkout with an uncommitted change."""
     git = shutil.which("git")
     assert git is not None
     copy = tmp_path / "copy"

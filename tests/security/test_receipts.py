@@ -1,8 +1,8 @@
-"""Point 20: the operator of the ledger's servers rewrites its history.
+"""Point 20: the operator of the ledger's servers rewrites the ledger's history.
 
-They delete the stream and append everything again with one event changed, or replace the store:
-chain, schemas and invariants hold, so `verify` finds nothing. But another party has signed what the
-ledger held, and keeps the receipts elsewhere.
+The operator deletes the stream and appends everything again with one event changed, or replaces the
+store. Chain, schemas and invariants are intact, so `verify` finds nothing. But another party has
+signed the ledger's earlier content, and keeps the receipts elsewhere.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MORE = 7
 
 
 class Place:
-    """A ledger on a server of its own, the command line for it, and a folder of receipts."""
+    """A ledger on a separate server, its command line, and a folder of receipts."""
 
     def __init__(self, folder: Path, ledger: JetStreamLedger, url: str) -> None:
         self.folder = folder
@@ -57,12 +57,12 @@ class Place:
         return json.loads(await self.run("verify", "--json", *arguments, code=code))
 
     async def sign(self) -> list[Any]:
-        """The receipts that `write` makes."""
+        """Write receipts for the ledger, and return them."""
         told = await self.run("receipt", "write", "--json", "--key", self.key, *self.receipts)
         return [json.loads(line)["checkpoint"] for line in told.splitlines()]
 
     async def append(self, records: Sequence[Record]) -> None:
-        """As they are."""
+        """Append these records unchanged."""
         for each in records:
             draft = Draft(each.subject, json.loads(each.payload)["id"], each.payload)
             await self.ledger.append([draft])
@@ -77,7 +77,8 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """With two receipts: of all but the last few events, and of those."""
+    """Provide a ledger with two receipts: one for all but the last few events, and one for
+    those."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     ledger = await connect(server.url, name="test")
@@ -97,7 +98,8 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def forged() -> tuple[int, list[Record]]:
-    """The history with one sentence of it changed, which nothing else hangs on; and where."""
+    """Return a history in which only one event's time is changed, and the revision of that
+    event."""
     for index, each in enumerate(RECORDS):
         event = json.loads(each.payload)
         if event["type"].endswith("/PodGone"):
@@ -109,9 +111,11 @@ def forged() -> tuple[int, list[Record]]:
 
 
 async def test_a_history_that_was_written_anew(place: Place) -> None:
-    """[weak] Without receipts everything holds. [guarded] With them the first changed one is named.
+    """[weak] Without receipts a rewritten history passes. [guarded] With receipts the first changed
+    event is named.
 
-    And no receipt is made that would go on from it."""
+    Signing refuses to continue from such a history.
+    """
     whole = await place.verify(*place.receipts, *place.public)
     assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
         2,
@@ -131,7 +135,7 @@ async def test_a_history_that_was_written_anew(place: Place) -> None:
 
 
 async def test_a_key_of_another_signs_nothing(place: Place) -> None:
-    """Receipts signed with a key that is not published are rejected."""
+    """Receipts signed with an unpublished key are rejected."""
     forger = Place(place.folder / "forger", place.ledger, place.url)
     forger.folder.mkdir()
     await forger.run("receipt", "key", forger.key)
@@ -141,7 +145,8 @@ async def test_a_key_of_another_signs_nothing(place: Place) -> None:
 
 
 async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
-    """A signer continues only from receipts of its own or a known key, so keys can be rotated."""
+    """A signer continues only from receipts with its own key or with a key that it is given, so
+    keys can be rotated."""
     await place.run("receipt", "key", str(place.folder / "new"))
     await place.ledger.append([Draft(RECORDS[0].subject, "again", RECORDS[0].payload)])
     write = ("receipt", "write", "--key", str(place.folder / "new"), *place.receipts)
@@ -155,7 +160,8 @@ async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
 
 
 async def test_one_decision_is_shown_offline(place: Place) -> None:
-    """A proof needs no ledger, no network and no other event; and holds for its own alone."""
+    """A proof of one decision needs no ledger, network or other event, and is valid only for that
+    decision."""
     gateway = ServiceProcess("gateway", place.url, "--listen", "127.0.0.1:0")
     async with gateway:
         url = (await gateway.logged("answering"))["console"].rstrip("/")
@@ -178,7 +184,8 @@ async def test_one_decision_is_shown_offline(place: Place) -> None:
 
 
 async def test_a_ledger_whose_beginning_was_dropped(place: Place) -> None:
-    """What an archive keeps and what the ledger has left are held to the receipts as one."""
+    """The archive and the rest of a trimmed ledger are verified against the receipts as one
+    history."""
     archive = str(place.folder / "ledger.jsonl")
     await place.run("ledger", "archive", archive)
     await stream.drop(place.ledger.wire, last=12)
@@ -194,7 +201,7 @@ async def test_a_ledger_whose_beginning_was_dropped(place: Place) -> None:
 
 
 async def test_whoever_audits_may_sign_and_verify(tmp_path: Path) -> None:
-    """Nothing but to read is needed: as the auditor of a ledger with identities."""
+    """An auditor's read rights are enough to sign and verify receipts."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

@@ -1,4 +1,4 @@
-"""Guards are removed by name, and an unknown name is an error."""
+"""Guards can be removed by name, and an unknown name is an error."""
 
 import subprocess
 import sys
@@ -10,13 +10,15 @@ from tests.security.weakened import GUARDS
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_can_be_taken_out(name: str) -> None:
-    """The function that it replaces still exists under that name."""
+    """Every guard can be removed, because the function that it replaces still exists under that
+    name."""
     with GUARDS[name]():
         pass
 
 
 def test_a_guard_of_another_name_is_refused() -> None:
-    """A test with a mistyped guard would attack the guarded system, and believe it weak."""
+    """A misspelt guard is an error, because its test would attack the guarded system and believe it
+    weak."""
     command = [sys.executable, "-m", "tests.security.weakened", "no-such", "--", "version"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

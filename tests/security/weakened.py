@@ -1,10 +1,11 @@
-"""Apportion without one of its guards: what an attack must succeed against, or it proves nothing.
+"""Apportion without one of its guards: an attack must succeed there, or the attack proves nothing.
 
 An attack that fails may fail because it is badly made. So each test of this folder makes the same
-attack twice: against the guard, and without it. `GUARDS` names every guard that code is; those that
-permissions or manifests are, a test takes out by generating them from a wider table.
+attack twice: against the guard, and without it. `GUARDS` names every guard that is code. If a guard
+is a permission or a manifest, the test removes it by generating them from a wider table.
 
-In a process of its own: `python -m tests.security.weakened GUARD -- agent --node n1 ...`."""
+In a process of its own: `python -m tests.security.weakened GUARD -- agent --node n1 ...`.
+"""
 
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ from tests.security.weakened_intake import INTAKE_GUARDS
 
 @contextlib.contextmanager
 def looks_at_the_ledger() -> Iterator[None]:
-    """Services check the ledger's settings only when they start."""
+    """Remove a guard: services check the ledger's settings only when they start."""
     from apportion.runtime.service.soundness import Soundness  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -38,7 +39,8 @@ def looks_at_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def doubts_annotations() -> Iterator[None]:
-    """A pod's device annotations are believed even if its author wrote them."""
+    """Remove a guard: the watcher believes a pod's device annotations even if the pod's author
+    wrote them."""
     from apportion.core.workloads.adoption import claims  # noqa: PLC0415
 
     def nothing(*_: object) -> tuple[str, ...]:
@@ -50,7 +52,7 @@ def doubts_annotations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_what_was_asked() -> Iterator[None]:
-    """A pod without a device annotation blocks its whole node."""
+    """Remove a guard: a pod without a device annotation blocks its whole node."""
     from apportion.watcher.kubernetes import facts  # noqa: PLC0415
 
     def nothing(*_: object) -> None:
@@ -62,7 +64,7 @@ def holds_what_was_asked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def counts_documents() -> Iterator[None]:
-    """However many documents a text has, each is parsed."""
+    """Remove a guard: all documents of a text are parsed, however many there are."""
     from apportion.runtime.files import safe_yaml  # noqa: PLC0415
 
     with mock.patch.object(safe_yaml, "_too_many", return_value=None):
@@ -71,7 +73,7 @@ def counts_documents() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stays_in_the_folder() -> Iterator[None]:
-    """What a link in a folder leads to is read, wherever that is."""
+    """Remove a guard: a link in a folder is followed, wherever it leads."""
     from apportion.runtime.files import manifests  # noqa: PLC0415
 
     with mock.patch.object(manifests, "_outside", return_value=""):
@@ -80,7 +82,7 @@ def stays_in_the_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_of(service: str) -> Iterator[None]:
-    """The service reads bodies of any size from any client.
+    """Remove a guard: the service reads bodies of any size from any client.
 
     `service` is the module with its `LIMITS`.
     """
@@ -102,7 +104,7 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """An agent hands out the devices that the cluster says a pod had."""
+    """Remove a guard: an agent gives a pod the devices that the cluster reports for that pod."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -110,7 +112,8 @@ def asks_its_book() -> Iterator[None]:
 
 
 def without(guard: str) -> str:
-    """Code that takes the guard out of the process that runs it first; none for no guard."""
+    """Return code that removes the guard in the process that runs it first; empty without a
+    guard."""
     return (
         "import contextlib\nfrom tests.security.weakened import GUARDS\n"
         "_kept = contextlib.ExitStack()\n"  # an unreferenced generator would restore the guard
@@ -122,7 +125,8 @@ def without(guard: str) -> str:
 
 @contextlib.contextmanager
 def says_nothing_before_tls() -> Iterator[None]:
-    """The library's own way: where a server has no TLS it is spoken to without."""
+    """Remove a guard: the client uses the library's default, and continues without TLS if the
+    server has none."""
     from apportion.runtime.jetstream.nats_client import Client, LeavingClient  # noqa: PLC0415
 
     with mock.patch.object(LeavingClient, "_connect_command", Client._connect_command):
@@ -131,7 +135,7 @@ def says_nothing_before_tls() -> Iterator[None]:
 
 @contextlib.contextmanager
 def believes_its_ca_alone() -> Iterator[None]:
-    """Any certificate is accepted, as by a client that does not verify."""
+    """Remove a guard: a client accepts any certificate, as without verification."""
     from apportion.runtime.process.tls import ClientTls  # noqa: PLC0415
 
     made = ClientTls.context
@@ -148,7 +152,8 @@ def believes_its_ca_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_is_enabled() -> Iterator[None]:
-    """Any event type in the ledger is legal, as before operators had to enable formats."""
+    """Remove a guard: any event type in the ledger is legal, as before operators had to enable
+    formats."""
     from apportion.core.ledger.rules import Rules  # noqa: PLC0415
 
     with mock.patch.object(Rules, "legal", return_value=True):
@@ -157,7 +162,7 @@ def asks_what_is_enabled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_the_node_of_a_token() -> Iterator[None]:
-    """An agent's role is enough to speak for any node, as with a password that all agents share."""
+    """Remove a guard: an agent may act for any node, as with a password that all agents share."""
     from apportion.callout import answering  # noqa: PLC0415
     from apportion.core.identity.bearers import identity_of  # noqa: PLC0415
     from apportion.core.identity.identity import EVERY_NODE, Identity  # noqa: PLC0415
@@ -171,7 +176,7 @@ def knows_the_node_of_a_token() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_for_what_is_set_aside() -> Iterator[None]:
-    """A halted reader never resumes."""
+    """Remove a guard: a halted reader never resumes."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     async def never(_: object) -> None:
@@ -183,7 +188,7 @@ def looks_for_what_is_set_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reviews_few_of_a_host() -> Iterator[None]:
-    """Each made-up token goes to the API server."""
+    """Remove a guard: the callout sends every invented token to the API server."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "REFUSED_BURST", 1 << 30):
@@ -192,7 +197,7 @@ def reviews_few_of_a_host() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_for_its_audience() -> Iterator[None]:
-    """A token is accepted whatever its audience."""
+    """Remove a guard: a token is accepted whatever its audience is."""
     from apportion.callout.claims import payload_of  # noqa: PLC0415
     from apportion.callout.tokens import Reviewed, Tokens  # noqa: PLC0415
 
@@ -208,7 +213,8 @@ def asks_for_its_audience() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_a_placement_to_its_turn() -> Iterator[None]:
-    """A placement counts whatever attempt it is of, and whatever it follows on its node."""
+    """Remove a guard: a placement counts whatever its attempt and its predecessor on the node
+    are."""
     from msgspec import structs  # noqa: PLC0415
 
     from apportion.core.ledger.fold import HANDLERS  # noqa: PLC0415
@@ -229,7 +235,7 @@ def holds_a_placement_to_its_turn() -> Iterator[None]:
 
 @contextlib.contextmanager
 def halts_at_its_own_fault() -> Iterator[None]:
-    """An event at which the fold fails is passed over."""
+    """Remove a guard: a reader skips an event at which its fold fails."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     def careless(self: Any, record: Any, event: object) -> Any:
@@ -244,7 +250,7 @@ def halts_at_its_own_fault() -> Iterator[None]:
 
 @contextlib.contextmanager
 def writes_one_event_a_line() -> Iterator[None]:
-    """A log for people has texts from outside as they are."""
+    """Remove a guard: the console log prints external texts unescaped."""
     from apportion.runtime.process import logs  # noqa: PLC0415
 
     with mock.patch.object(logs, "one_event_a_line", lambda event: event):
@@ -253,7 +259,7 @@ def writes_one_event_a_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def escapes_what_it_prints() -> Iterator[None]:
-    """The command line prints text from the ledger unescaped."""
+    """Remove a guard: the command line prints text from the ledger unescaped."""
     from apportion.cli.render import output, rows  # noqa: PLC0415
 
     def same(text: object, **_: object) -> Any:
@@ -270,7 +276,8 @@ def escapes_what_it_prints() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_each_client() -> Iterator[None]:
-    """One client may have all that there is for all, and half a request may wait."""
+    """Remove a guard: one client may use all of a shared resource, and half-sent requests stay
+    open."""
     from apportion.gateway.api import live  # noqa: PLC0415
     from apportion.runtime.service.http import HttpServer  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits, Turns  # noqa: PLC0415
@@ -291,7 +298,8 @@ def limits_each_client() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
-    """A follower that is far behind has the ledger read for itself at once, without a queue."""
+    """Remove a guard: each follower that is far behind gets its own read of the ledger at once,
+    without a queue."""
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
     from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415
@@ -311,7 +319,7 @@ def reads_the_past_by_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def masks_by_turns() -> Iterator[None]:
-    """Answers are masked on the event loop, all that were asked for in one go."""
+    """Remove a guard: the gateway masks all requested answers at once, on its event loop."""
     from apportion.gateway.access import gate  # noqa: PLC0415
     from apportion.gateway.api import api  # noqa: PLC0415
     from apportion.runtime.service.limits import Turns  # noqa: PLC0415
@@ -335,7 +343,7 @@ def masks_by_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def shows_what_is_seen() -> Iterator[None]:
-    """Anyone with a login reads everything."""
+    """Remove a guard: any user with a login reads everything."""
     from apportion.gateway.access import gate  # noqa: PLC0415
 
     async def everything(body: bytes, *_: object) -> bytes:
@@ -353,7 +361,8 @@ def shows_what_is_seen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_apart() -> Iterator[None]:
-    """Auditors are in the ledger's own account, may make any consumer, and change any."""
+    """Remove a guard: auditors are in the ledger's account, and may create and change any
+    consumer."""
     from apportion.core.identity import permissions, roles  # noqa: PLC0415
 
     auditor = roles.BY_NAME["auditor"]
@@ -367,7 +376,8 @@ def auditors_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_by_name() -> Iterator[None]:
-    """An auditor may create, read from and delete any consumer in the auditors' account."""
+    """Remove a guard: an auditor may create, read from and delete any consumer in the auditors'
+    account."""
     from apportion.core.identity import permissions  # noqa: PLC0415
 
     with (
@@ -379,7 +389,7 @@ def auditors_by_name() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_beside_their_copy() -> Iterator[None]:
-    """Auditors are in the account that has their copy of the ledger."""
+    """Remove a guard: auditors are in the account that has their copy of the ledger."""
     from apportion.core.identity import roles  # noqa: PLC0415
 
     within = msgspec.structs.replace(roles.BY_NAME["auditor"], account=roles.AUDIT)
@@ -389,7 +399,7 @@ def auditors_beside_their_copy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_node_reads_its_part() -> Iterator[None]:
-    """The key of one node's agent reads the whole ledger."""
+    """Remove a guard: the key of one node's agent reads the whole ledger."""
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
 
     with mock.patch.object(Identity, "one_node", property(lambda _: False)):
@@ -398,7 +408,7 @@ def one_node_reads_its_part() -> Iterator[None]:
 
 @contextlib.contextmanager
 def a_token_opens_few_connections() -> Iterator[None]:
-    """A token opens as many connections as its account may have."""
+    """Remove a guard: a token opens as many connections as its account may have."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "OPENED_BURST", 1e9):
@@ -441,7 +451,8 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 
 def guarded_but(guard: str) -> AbstractContextManager[None]:
-    """Take this guard out of this process for the length of a `with`; none for no guard."""
+    """Remove this guard in this process for the length of a `with` block; an empty name removes
+    none."""
     return GUARDS[guard]() if guard else contextlib.nullcontext()
 
 

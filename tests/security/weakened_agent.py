@@ -1,4 +1,4 @@
-"""The guards of an agent against what its containers write, as each can be taken out."""
+"""Functions that remove, one by one, an agent's guards against what its containers write."""
 
 import contextlib
 import shutil
@@ -11,7 +11,8 @@ from unittest import mock
 
 @contextlib.contextmanager
 def clips_what_a_region_says() -> Iterator[None]:
-    """A number in a region counts as it is, and so does what an account makes of it."""
+    """Remove a guard: numbers in a region, and the sums of them in a usage account, are not
+    limited."""
     from apportion.agent.usage import account, uses  # noqa: PLC0415
     from apportion.core.grants import region  # noqa: PLC0415
 
@@ -33,7 +34,7 @@ def clips_what_a_region_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def removes_without_recursing() -> Iterator[None]:
-    """A folder is removed as the standard library does it."""
+    """Remove a guard: a folder is removed with the standard library's recursive function."""
     from apportion.agent.shares import regions  # noqa: PLC0415
 
     def recursing(folder: Path, _most: int) -> int:
@@ -46,7 +47,7 @@ def removes_without_recursing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_one_file_of_a_container() -> Iterator[None]:
-    """Every `.cache` in a container's folder may be a region."""
+    """Remove a guard: every `.cache` file in a container's folder counts as a region."""
     from apportion.agent.shares.regions import Regions, _pod  # noqa: PLC0415
 
     def every(self: Regions) -> Iterator[tuple[str, Path]]:
@@ -60,7 +61,7 @@ def reads_one_file_of_a_container() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_limits_from_the_ledger() -> Iterator[None]:
-    """What a container writes over its limits stays."""
+    """Remove a guard: the agent does not restore limits that a container has overwritten."""
     from apportion.core.grants.region import Region  # noqa: PLC0415
 
     with mock.patch.object(Region, "hold", return_value=False):
@@ -69,7 +70,7 @@ def takes_limits_from_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_rank_and_devices_from_the_ledger() -> Iterator[None]:
-    """A container's priority and devices are taken from its own region."""
+    """Remove a guard: a container's priority and devices are read from its own region."""
     from apportion.agent.shares import regions  # noqa: PLC0415
     from apportion.core.grants.feedback import Contender  # noqa: PLC0415
     from apportion.core.grants.region import Region  # noqa: PLC0415

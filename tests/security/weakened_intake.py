@@ -1,4 +1,4 @@
-"""The guards of the intake, the snapshots and the accounts, as each can be taken out."""
+"""Functions that remove, one by one, the guards of the intake, the snapshots and the accounts."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import msgspec
 
 @contextlib.contextmanager
 def answers_into_the_askers_account() -> Iterator[None]:
-    """All are users of the ledger's own account."""
+    """Remove a guard: all identities are users of the ledger's own account."""
     from apportion.core.identity import configuration  # noqa: PLC0415
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
     from apportion.core.identity.permissions import role_of  # noqa: PLC0415
@@ -30,7 +30,8 @@ def answers_into_the_askers_account() -> Iterator[None]:
 
 @contextlib.contextmanager
 def schedulers_answer_where_the_server_says() -> Iterator[None]:
-    """A scheduler may send to the reply of whatever it hears."""
+    """Remove a guard: a scheduler may publish to the reply subject of any message that it
+    receives."""
     from apportion.core.identity import roles  # noqa: PLC0415
 
     answering = msgspec.structs.replace(roles.BY_NAME["scheduler"], answering=True)
@@ -40,7 +41,7 @@ def schedulers_answer_where_the_server_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_the_sender_for_the_node() -> Iterator[None]:
-    """An intake believes the node that the event names."""
+    """Remove a guard: an intake believes the node that the event names."""
     from datetime import datetime  # noqa: PLC0415
 
     from apportion.core.intake.judging import Refusal  # noqa: PLC0415
@@ -59,7 +60,7 @@ def takes_the_sender_for_the_node() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_how_large_cards_are() -> Iterator[None]:
-    """An intake accepts a device of any size."""
+    """Remove a guard: an intake accepts a device of any size."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "implausible", return_value=""):
@@ -68,7 +69,7 @@ def knows_how_large_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_whose_cards_are() -> Iterator[None]:
-    """An intake accepts another node's devices in a report."""
+    """Remove a guard: an intake accepts another node's devices in a report."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "other_owner", return_value=None):
@@ -77,7 +78,7 @@ def knows_whose_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_what_is_yet_to_come() -> Iterator[None]:
-    """An intake does not check a basis against the end of the ledger."""
+    """Remove a guard: an intake does not check a basis against the end of the ledger."""
     from apportion.intake.taking import Taking  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -89,7 +90,7 @@ def knows_what_is_yet_to_come() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_at_the_signature() -> Iterator[None]:
-    """An intake believes whatever name an event is signed with."""
+    """Remove a guard: an intake believes any name with which an event is signed."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "source_of", return_value=mock.ANY):
@@ -98,7 +99,7 @@ def looks_at_the_signature() -> Iterator[None]:
 
 @contextlib.contextmanager
 def appends_under_its_own_ids() -> Iterator[None]:
-    """An intake appends under the id that an agent chose."""
+    """Remove a guard: an intake appends under the id that an agent chose."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "append_id", lambda _node, event_id: event_id):
@@ -107,7 +108,7 @@ def appends_under_its_own_ids() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounds_what_one_says() -> Iterator[None]:
-    """An intake's lanes hold and pass on whatever comes."""
+    """Remove a guard: an intake's lanes store and forward any number of events."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with (
@@ -121,7 +122,7 @@ def bounds_what_one_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def attests_what_it_has_folded() -> Iterator[None]:
-    """Every snapshot that can be read is attested."""
+    """Remove a guard: an intake attests every readable snapshot."""
     from apportion.intake import reads  # noqa: PLC0415
 
     with mock.patch.object(reads, "_same", return_value=True):
@@ -130,7 +131,7 @@ def attests_what_it_has_folded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leaves_a_reserve() -> Iterator[None]:
-    """Agents may append as long as there is any room."""
+    """Remove a guard: agents may append as long as there is any free space."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "RESERVE", 0), mock.patch.object(taking, "RESERVE_OF_USAGE", 0):
@@ -139,7 +140,7 @@ def leaves_a_reserve() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_for_its_node_alone() -> Iterator[None]:
-    """An intake forwards any read request of an agent to the server."""
+    """Remove a guard: an intake forwards any read request of an agent to the server."""
     from apportion.core.intake import sight  # noqa: PLC0415
 
     with (
@@ -151,7 +152,7 @@ def asks_for_its_node_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def budgets_a_nodes_hour() -> Iterator[None]:
-    """A node may append as many bytes and records as it sends."""
+    """Remove a guard: a node may append any number of bytes and records."""
     from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "may_append", return_value=True):
@@ -160,7 +161,8 @@ def budgets_a_nodes_hour() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_a_pod_held() -> Iterator[None]:
-    """Use is taken of any pod that the state does not know, or that moved."""
+    """Remove a guard: an intake accepts usage of any pod that is not in the state or that has
+    moved."""
     from apportion.intake.taking import Holdings  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -172,7 +174,7 @@ def asks_what_a_pod_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def records_seconds_once() -> Iterator[None]:
-    """The same seconds of a container may be recorded again and again."""
+    """Remove a guard: the same seconds of a container may be recorded repeatedly."""
     from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "used_twice", return_value=""):
@@ -181,7 +183,7 @@ def records_seconds_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def misses_what_was_attested() -> Iterator[None]:
-    """Snapshots that are gone are not missed."""
+    """Remove a guard: an intake does not report that attested snapshots are gone."""
     from apportion.intake.reads import Attesting  # noqa: PLC0415
 
     never = property(lambda _: False, lambda *_: None)
@@ -191,7 +193,7 @@ def misses_what_was_attested() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeps_the_beginning_apart() -> Iterator[None]:
-    """A trimmed ledger begins with the schedulers' own snapshot."""
+    """Remove a guard: a trimmed ledger begins with the schedulers' own snapshot."""
     from apportion.runtime.jetstream.snapshots import Beginning, Snapshots  # noqa: PLC0415
 
     async def nowhere(_: Snapshots, _beginning: Beginning) -> None:
@@ -203,7 +205,8 @@ def keeps_the_beginning_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def is_unready_when_full() -> Iterator[None]:
-    """A service is ready as long as no setting of the ledger has changed."""
+    """Remove a guard: a service stays ready on a full ledger, as long as no setting of the ledger
+    has changed."""
     from apportion.runtime.service import soundness  # noqa: PLC0415
 
     def drifted(self: soundness.Soundness) -> list[str]:

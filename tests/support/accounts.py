@@ -1,4 +1,4 @@
-"""An in-memory ledger with an account: the test sets the hour of each event.
+"""An in-memory ledger with a usage account; the test sets the hour of each event.
 
 Invariant: the period starts at hour 0, and events come in order of time."""
 
@@ -17,7 +17,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Accounted:
-    """A period of `hours`, with rows grouped by `by`, in steps of the given hours."""
+    """An in-memory ledger whose usage account covers `hours` hours, with rows grouped by `by`."""
 
     def __init__(
         self, by: str = "namespace", *, hours: float = 10, step: int = 0, idle: int = IDLE
@@ -29,7 +29,7 @@ class Accounted:
         self.account = Account(self.ledger.state, self.by, self.meters, idle)
 
     def at(self, hour: float, *payloads: Payload) -> Self:
-        """Fold the payloads at that hour."""
+        """Fold the payloads at that hour, and return this account."""
         for data in payloads:
             self.account.observe(self.ledger.take(data), int(hour * HOUR))
         return self

@@ -1,4 +1,4 @@
-"""A gateway with fixed answers, for tests of verbs that only read."""
+"""Run a gateway with fixed answers, for tests of verbs that only read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOT_THERE = ErrorAnswer(error="there is none")
 
 @contextmanager
 def answering(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """Serve the answers, by the path after /api/v1/, and yield the address. Other paths give
-    404."""
+    """Serve the answers by their path after /api/v1/, with 404 for any other path. Yield the
+    URL."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

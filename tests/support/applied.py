@@ -1,4 +1,4 @@
-"""The objects that `kubectl apply -k` creates, and the pods that result from them.
+"""Read the objects that `kubectl apply -k` creates, and the pod templates in them.
 
 Invariant: manifests are read from the tree, so newly rendered ones are checked too."""
 
@@ -16,7 +16,7 @@ _RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def objects(pattern: str = "*.yaml") -> Iterator[dict[str, Any]]:
-    """Yield every object that kustomize would apply from files matching `pattern`."""
+    """Yield every object that kustomize would apply from files that match `pattern`."""
     for path in sorted(MANIFESTS.rglob(pattern)):
         yield from filter(None, yaml.safe_load_all(path.read_text("utf-8")))
 

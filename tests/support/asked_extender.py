@@ -1,6 +1,6 @@
-"""A kube-scheduler extender that records the nodes that passed the filters, and rejects all.
+"""Run a kube-scheduler extender that records the nodes it is offered, and rejects all of them.
 
-Nothing is ever placed, so kube-scheduler judges each pod against the same other pods."""
+No pod is ever placed, so kube-scheduler judges each pod against the same other pods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ SETTINGS = {
     "filterVerb": "filter", "prioritizeVerb": "", "bindVerb": "", "managedResources": [],
     "nodeCacheCapable": True,
 }  # fmt: skip
-"""Its entry in a kube-scheduler's configuration, without the address."""
+"""The extender's entry in a kube-scheduler's configuration, without its address."""
 
 
 @contextmanager
 def asked_extender() -> Iterator[tuple[str, dict[str, set[str]]]]:
-    """Yield its address, and for each pod the nodes that kube-scheduler found to fit."""
+    """Run the extender. Yield its URL and, for each pod, the nodes that passed kube-scheduler's
+    filters."""
     fits: dict[str, set[str]] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -35,7 +36,7 @@ def asked_extender() -> Iterator[tuple[str, dict[str, set[str]]]]:
             self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: the test reports what failed."""
+            """Log nothing, because the test itself reports failures."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     serving = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,5 @@
-"""A CA for a test, and files with certificates that it issues to servers and clients."""
+"""Create a certificate authority (CA) for a test, and issue certificate files for servers and
+clients."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ DAY = timedelta(days=1)
 
 
 class Pair(NamedTuple):
-    """The files of a certificate and its key."""
+    """The paths of a certificate file and its key file."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """A CA of its own. `ca` is the file of its certificate, for clients to trust."""
+    """A certificate authority for one test. `ca` is its certificate file, which clients trust."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
@@ -36,8 +37,9 @@ class Authority:
         self.ca.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
     def issue(self, name: str, *hosts: str, to: Path | None = None, ends: timedelta = DAY) -> Pair:
-        """Issue a certificate for these hosts in `to` or the CA's folder, replacing an existing
-        one."""
+        """Issue a certificate for these hosts, as files in `to` or in the CA's folder.
+
+        Existing files of the same name are replaced."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

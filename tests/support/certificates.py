@@ -1,4 +1,4 @@
-"""A certificate for this machine, in files, for an admission service."""
+"""Create a certificate for this machine as files, for a test's admission service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ HOST = "127.0.0.1"
 
 
 def given_certificate(folder: Path) -> tuple[Authority, tuple[str, ...]]:
-    """Return a CA in `folder` and the options for its certificate; reissue it as "tls"."""
+    """Issue a certificate named "tls" in `folder`. Return its CA and the service's options for it.
+
+    The test can renew the certificate by issuing "tls" again."""
     authority = Authority(folder)
     pair = authority.issue("tls", HOST)
     return authority, ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))

@@ -1,6 +1,7 @@
-"""`apportion run` as a user starts it: the process, its output and its guardian.
+"""Run `apportion run` as a user does, and observe its process, output and guardian.
 
-All its processes inherit a mark, so that a test can kill them and none outlives it."""
+All its processes inherit an environment variable that marks them. A test can kill them all, and
+none outlives the test."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MARK = "APPORTION_TEST_COMMAND"
 
 
 class Command:
-    """One `apportion run` against an `up`. Use it in `with`, which always ends it."""
+    """One `apportion run` against an `apportion up`. Use it in `with`, which always ends the
+    command."""
 
     def __init__(
         self, up: Standalone, *words: str, environment: Mapping[str, str] | None = None
@@ -61,7 +63,7 @@ class Command:
             self.lines.append(line.rstrip("\n"))
 
     def said(self, part: str) -> str:
-        """Wait for a line that contains this text."""
+        """Wait until the command prints a line that contains `part`, and return that line."""
 
         def found() -> str:
             return next((line for line in list(self.lines) if part in line), "")
@@ -69,12 +71,12 @@ class Command:
         return wait_until(found, f"{part!r} in {self.lines}")
 
     def close(self) -> None:
-        """Close its standard input, which ends a probe that waits."""
+        """Close the command's standard input, which ends a probe that waits for input."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def ended(self) -> int:
-        """Wait for its end and return the exit code; negative if it ended by a signal."""
+        """Wait until the command ends. Return its exit code, which is negative after a signal."""
         code = self.process.wait(45)
         self._reading.join(10)
         return code
@@ -85,7 +87,7 @@ class Command:
         return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
 
     def kill_everything(self) -> None:
-        """Kill all of them with SIGKILL."""
+        """Kill the command and its guardian with SIGKILL."""
         for pid in self.everything():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

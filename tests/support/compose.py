@@ -1,4 +1,4 @@
-"""Build and run docker-compose.yml under podman, with the command line against it."""
+"""Build and run docker-compose.yml under podman, and use the command line against it."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ APPORTION = ROOT / ".venv/bin/apportion"
 
 
 class Compose:
-    """One project of the compose file; only its ports differ.
+    """One project of the compose file, with ports of its own.
 
     `take_keys` copies the operator's keys into the local folder `keys`."""
 
@@ -48,17 +48,17 @@ class Compose:
         )
 
     def up(self, **scale: int) -> None:
-        """Start everything, or scale services up."""
+        """Start all services of the compose file, or scale the given services up."""
         # podman-compose accepts one --scale at a time, docker compose several.
         for words in [["--scale", f"{name}={n}"] for name, n in scale.items()] or [[]]:
             self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
 
     def down(self) -> None:
-        """Stop and remove everything: containers, network and volume."""
+        """Stop the project, and remove its containers, network and volume."""
         self._compose("down", "--volumes", "--remove-orphans", "--timeout=25", timeout_s=300)
 
     def run(self, service: str, *words: str) -> str:
-        """Return standard output of `docker compose run --rm SERVICE WORDS`."""
+        """Return the standard output of `docker compose run --rm SERVICE WORDS`."""
         # docker compose enables the profile of a named service; podman-compose must be told.
         return self._compose("--profile=cli", "run", "--rm", "-T", service, *words, timeout_s=120)
 
@@ -72,25 +72,26 @@ class Compose:
             )
 
     def python(self, code: str) -> str:
-        """Return what this code prints in a container of the image without network or volumes."""
+        """Return what this Python code prints in a container of the image, without network or
+        volumes."""
         words = ("--rm", "--network=none", "--read-only", "--entrypoint=python", IMAGE, "-c", code)
         return self.podman.run("run", *words)
 
     def containers(self, service: str = "") -> list[str]:
-        """Return the names of the project's containers, including ended ones, of one service or
-        all."""
+        """Return the container names of one service, or of all services, including ended
+        containers."""
         chosen = [f"label=com.docker.compose.project={self._project}"]
         chosen += [f"label=com.docker.compose.service={service}"] if service else []
         filters = [word for label in chosen for word in ("--filter", label)]
         return sorted(self.podman.run("ps", "--all", *filters, "--format={{.Names}}").split())
 
     def facts(self, container: str) -> dict[str, Any]:
-        """Return podman's description of a container."""
+        """Return the output of `podman inspect` for a container."""
         [found] = json.loads(self.podman.run("inspect", container))
         return dict(found)
 
     def healthy(self, container: str) -> bool:
-        """Return True if the health check of the compose file passes."""
+        """Return True if the container passes the health check of the compose file."""
         try:
             self.podman.run("healthcheck", "run", container)
         except AssertionError:
@@ -98,7 +99,7 @@ class Compose:
         return True
 
     def wait_healthy(self) -> None:
-        """Wait until every container that has a health check passes it."""
+        """Wait until every container with a health check is healthy."""
         for name in self.containers():
             check = self.facts(name)["Config"].get("Healthcheck", {}).get("Test", ["NONE"])
             if check == ["NONE"]:
@@ -118,26 +119,27 @@ class Compose:
         return done.stdout + done.stderr
 
     def execute(self, container: str, *words: str) -> str:
-        """Return standard output of a command in a running container."""
+        """Return the standard output of a command in a running container."""
         return self.podman.run("exec", container, *words)
 
     def start(self, container: str) -> None:
-        """Start an ended container again, and wait until it ends successfully."""
+        """Start an ended container again, and wait until the container exits successfully."""
         self.podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
-        """Kill it with SIGKILL from outside, as the kernel would; podman may restart it."""
+        """Kill the container with SIGKILL from outside, as the kernel would. podman may restart
+        it."""
         os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
 
     def stop(self, container: str) -> int:
-        """Stop it with SIGTERM, or SIGKILL after the compose file's grace, and return the exit
+        """Stop the container with SIGTERM, or with SIGKILL after the grace period. Return its exit
         code."""
         grace_s = self.facts(container)["Config"]["StopTimeout"]
         self.podman.run("stop", f"--time={grace_s}", container)
         return int(self.facts(container)["State"]["ExitCode"])
 
     def apportion(self, *words: str, stdin: str = "", ends_with: int = 0) -> Any:
-        """Run the local command line through the published ports, and return its JSON answer."""
+        """Run the local command line against the published ports, and return its JSON answer."""
         done = subprocess.run(
             [APPORTION, *words, "--json"],
             env=self._environment, input=stdin, capture_output=True, text=True, timeout=60,
@@ -156,8 +158,9 @@ class Compose:
 def build_image(podman: Podman) -> None:
     """Build the image with wheels from the cache, once for all tests.
 
-    Modules are compiled without optimization, which takes a fifth of the time, and cached for the
-    next build. `tests/integration/test_wheel.py` covers what ships."""
+    The modules are compiled without optimization, which takes a fifth of the time. The cache makes
+    the next build faster. `tests/integration/test_wheel.py` tests the optimized build that ships.
+    """
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
@@ -173,7 +176,7 @@ def build_image(podman: Podman) -> None:
 
 
 def sweep(podman: Podman, project: str) -> None:
-    """Remove what an interrupted run and `down` left behind."""
+    """Remove the containers and volumes that an interrupted run or `down` left behind."""
     label = f"label=com.docker.compose.project={project}"
     left = podman.run("ps", "--all", "--quiet", "--filter", label).split()
     if left:

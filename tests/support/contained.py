@@ -1,8 +1,7 @@
-"""Run a process with what a container would have: the mounts and environment of a grant.
+"""Run a process with the mounts and the environment that a container with a grant would have.
 
-It runs in its own mount namespace, where `/etc`, `/tmp` and `/usr/local` contain only what is
-mounted there.
-Invariant: nothing on the machine is changed or left behind."""
+The process has its own mount namespace, where `/etc`, `/tmp` and `/usr/local` contain only the
+grant's mounts. Invariant: nothing on the machine is changed or left behind."""
 
 from __future__ import annotations
 
@@ -30,7 +29,9 @@ exec "$@"
 
 
 def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
-    """Return the command that runs it. All mounts and other files are below `folder`."""
+    """Return the command line that runs `command` in its mount namespace.
+
+    All mounts and temporary files are below `folder`."""
     mounts = "\n".join(f"{mount.host_path} {mount.container_path}" for mount in edits.mounts)
     given = {"FOLDER": str(folder), "MOUNTS": mounts}
     before = ["/usr/bin/env", *(f"{name}={value}" for name, value in given.items())]
@@ -39,13 +40,12 @@ def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
 
 
 def environment(edits: Edits, driver: Mapping[str, str]) -> dict[str, str]:
-    """Return the process's environment: the driver's, as a vendor's runtime sets it, and the
-    grant's."""
+    """Return the process's environment: the variables of the driver and of the grant."""
     return {"PATH": os.defpath, **driver, **edits.env}
 
 
 def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) -> list[str]:
-    """Run it and return its output lines, and its errors if it failed."""
+    """Run the command. Return its output lines, or its error lines if it printed nothing else."""
     done = subprocess.run(
         command_of(edits, folder, *command),
         env=environment(edits, driver),
@@ -61,7 +61,7 @@ def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) ->
 def holding(
     edits: Edits, folder: Path, driver: Mapping[str, str], *command: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that reads commands from stdin, until the block ends."""
+    """Yield a process that reads commands from standard input until the block ends."""
     process = subprocess.Popen(
         command_of(edits, folder, *command),
         env=environment(edits, driver),

@@ -1,8 +1,8 @@
-"""Containers without Docker: podman and podman-compose, separate from the machine's own.
+"""Run containers with podman and podman-compose, separate from the machine's own containers.
 
-No registry is used: the Dockerfile's base is built with debootstrap, and the NATS image from the
-server in our wheel. The files that a user runs are built and started unchanged, with these images
-in place of the ones pinned by digest. Nothing outside the cache folder is changed.
+No registry is used: the base image is built with debootstrap, and the NATS image from the server in
+our wheel. Tests build and start the files that users run, unchanged. Only the images that these
+files pin by digest are replaced. Nothing outside the cache folder is changed.
 
     python -m tests.support.containers        prepare the base images, with progress"""
 
@@ -68,7 +68,7 @@ USER newcomer
 
 
 def missing() -> str | None:
-    """Return why containers cannot run here, in one sentence; None if they can."""
+    """Return the reason why containers cannot run here, as one sentence; None if they can."""
     if os.geteuid() != 0:
         return "containers are run as root"
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -77,10 +77,10 @@ def missing() -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Podman:
-    """podman with our own storage, networks and settings."""
+    """A podman with its own storage, networks and settings."""
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment in which podman and podman-compose find our settings."""
+        """Return the environment in which podman and podman-compose use our settings."""
         return {
             **os.environ,
             "CONTAINERS_CONF": str(CACHE / "containers.conf"),
@@ -93,7 +93,7 @@ class Podman:
         }
 
     def configure(self) -> None:
-        """Write the settings, and create folders as needed."""
+        """Write podman's settings, and create the folders that they name."""
         for folder in (CACHE, RUN):
             folder.mkdir(parents=True, exist_ok=True)
         (CACHE / "containers.conf").write_text(CONTAINERS_CONF)
@@ -101,11 +101,11 @@ class Podman:
         (CACHE / "registries.conf").write_text(REGISTRIES_CONF)
 
     def run(self, *words: str, timeout_s: float = 120) -> str:
-        """Return standard output of `podman words…`. Raises AssertionError if it fails."""
+        """Run `podman words…` and return its standard output. Raises AssertionError if it fails."""
         return checked(["podman", *words], env=self.environment(), timeout_s=timeout_s)
 
     def key_of(self, image: str) -> str | None:
-        """Return the key with which `image` was built; None if there is no such image."""
+        """Return the cache key with which `image` was built; None if there is no such image."""
         try:
             [facts] = json.loads(self.run("image", "inspect", image))
         except AssertionError:
@@ -115,7 +115,7 @@ class Podman:
 
 
 def skip_unless_here() -> None:
-    """Skip the calling module if containers cannot run here, unless they are required."""
+    """Skip the calling module if containers cannot run here. Fail instead if they are required."""
     reason = missing()
     if reason is not None and REQUIRED not in os.environ:
         pytest.skip(f"containers: {reason}", allow_module_level=True)
@@ -123,7 +123,7 @@ def skip_unless_here() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Lock the cache, so that two runs on one machine do not remove each other's containers."""
+    """Lock the cache, so that concurrent test runs do not remove each other's containers."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:
@@ -135,9 +135,10 @@ def alone() -> Iterator[None]:
 
 
 def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
-    """Return standard output of a command that must succeed; a failure shows its last lines.
+    """Run a command that must succeed, and return its standard output.
 
-    On timeout, all its child processes end too: podman-compose starts podman."""
+    A failure shows the last lines of its output. On timeout, its child processes are killed as
+    well, because podman-compose starts podman."""
     with subprocess.Popen(
         command,
         env=env, cwd=ROOT, text=True, start_new_session=True,
@@ -158,13 +159,14 @@ def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float)
 
 
 def tell(what: str) -> None:
-    """Print progress of the slow first run to the terminal, even under pytest."""
+    """Print progress to the terminal, even under pytest, because the first run is slow."""
     print(f"containers: {what}", file=sys.__stderr__, flush=True)
 
 
 def prepare() -> Podman:
-    """Return podman with base images and wheels for the current locks; takes minutes the first
-    time."""
+    """Build the base images and wheels for the current lock files, and return podman.
+
+    The first call takes minutes."""
     reason = missing()
     assert reason is None, f"containers must be run here ({REQUIRED}), but {reason}"
     podman = Podman()
@@ -176,7 +178,8 @@ def prepare() -> Podman:
 
 
 def fresh_machine() -> tuple[Podman, str]:
-    """Return an image with only the README's requirements and an unprivileged user."""
+    """Return podman and an image that has only the README's requirements and an unprivileged
+    user."""
     podman = prepare()
     name = "localhost/apportion-fresh-machine"
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -221,7 +224,7 @@ def _prepare_nats(podman: Podman) -> None:
 
 
 def prepare_wheels() -> Path:
-    """Return the folder of the image's wheels, fetched with this machine's pip configuration."""
+    """Fetch the image's wheels with this machine's pip configuration, and return their folder."""
     locks = [ROOT / "requirements/build.txt", ROOT / "requirements/runtime.txt"]
     key = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()[:12]
     folder = CACHE / f"wheels-{key}"
@@ -243,7 +246,9 @@ def prepare_wheels() -> Path:
 
 
 def pip() -> list[str]:
-    """Return the command of the pip that created this environment, which may have none itself."""
+    """Return the command of the pip that created this environment.
+
+    The environment itself may have no pip."""
     own = importlib.util.find_spec("pip") is not None
     python = sys.executable if own else str(Path(sys.base_prefix) / "bin/python3")
     return [python, "-m", "pip", "--disable-pip-version-check"]

@@ -1,8 +1,8 @@
-"""A real Kubernetes API server for a test run: etcd and kube-apiserver on their own ports.
+"""Run a real Kubernetes API server for a test: etcd and kube-apiserver on ports of their own.
 
 There is no kubelet and no controller: a test creates nodes and sets the status of pods. Every
-client except the administrator is a service account with the project's own RBAC.
-Invariant: nothing is left running, whatever a test does."""
+client except the administrator is a service account with the project's own RBAC. Invariant: no
+process is left running, whatever a test does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ADMIN_TOKEN = "test-admin"
 
 @cache
 def find_binaries() -> tuple[Path | None, str]:
-    """Return the folder with etcd and kube-apiserver, or the reason why there is none."""
+    """Return the folder with etcd and kube-apiserver, or the reason why it does not exist."""
     found = subprocess.run([BUILD, "--find"], capture_output=True, text=True, check=False)
     if found.returncode == 0:
         return Path(found.stdout.strip()), ""
@@ -50,7 +50,7 @@ def find_binaries() -> tuple[Path | None, str]:
 
 
 def binaries() -> Path:
-    """Return the folder with etcd and kube-apiserver. Fails the test if there is none."""
+    """Return the folder with etcd and kube-apiserver. Fail the test if it does not exist."""
     found, reason = find_binaries()
     if found is None:
         pytest.fail(reason, pytrace=False)
@@ -58,14 +58,15 @@ def binaries() -> Path:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver, with their data in one folder."""
+    """A running etcd and kube-apiserver, with their data in one folder."""
 
     def __init__(
         self, binaries: Path, folder: Path, *, whole: bool = False, options: tuple[str, ...] = ()
     ) -> None:
-        """With `whole`, a cluster like a user's: accounts in pods, and nothing of ours installed.
+        """Configure the control plane. `options` are additional options of kube-apiserver.
 
-        `options` are additional options of kube-apiserver."""
+        With `whole`, the cluster is like a user's: pods get service accounts, and nothing of
+        Apportion is installed."""
         self._binaries = binaries
         self._options = options
         self._whole = whole
@@ -80,11 +81,11 @@ class ControlPlane:
 
     @property
     def accounts_key(self) -> Path:
-        """The private key that signs ServiceAccount tokens."""
+        """Return the file of the private key that signs ServiceAccount tokens."""
         return self._folder / "accounts.key"
 
     def start(self) -> None:
-        """Start both, and install the CRDs and the project's RBAC."""
+        """Start etcd and the API server, and install the CRDs and the project's RBAC."""
         self._folder.mkdir(parents=True, exist_ok=True)
         openssl = ["openssl", "genpkey", "-algorithm", "RSA", "-out", str(self.accounts_key)]
         subprocess.run(openssl, check=True, capture_output=True)
@@ -99,7 +100,7 @@ class ControlPlane:
             self.kubectl("apply", "-k", str(RBAC))
 
     def start_etcd(self) -> None:
-        """Start etcd on its folder."""
+        """Start etcd on its data folder."""
         client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[:2])
         self._etcd = self._spawn(
             "etcd",
@@ -112,7 +113,7 @@ class ControlPlane:
         )
 
     def start_server(self) -> None:
-        """Start the API server and wait until it serves."""
+        """Start the API server, and wait until it serves requests."""
         key = self.accounts_key
         self._server = self._spawn(
             "kube-apiserver",
@@ -144,13 +145,14 @@ class ControlPlane:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of both."""
+        """Return the process ids of etcd and the API server, by name."""
         assert self._etcd is not None
         assert self._server is not None
         return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
 
     def _admission(self) -> list[str]:
-        """Disable admission plugins that need a controller, and enable PodGroups if known.
+        """Return options that disable admission plugins that need a controller, and enable
+        PodGroups.
 
         No controller here creates accounts, removes taints, or releases volumes and gangs."""
         if self._whole:
@@ -166,20 +168,20 @@ class ControlPlane:
         ]
 
     def _binary_version(self) -> tuple[int, int]:
-        """Major and minor version of the binary."""
+        """Return the major and minor version of the kube-apiserver binary."""
         binary = self._binaries / "kube-apiserver"
         said = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
         major, minor, *_ = said.stdout.split()[-1].lstrip("v").split(".")
         return int(major), int(minor)
 
     def kill_server(self) -> None:
-        """SIGKILL the API server."""
+        """Kill the API server with SIGKILL."""
         assert self._server is not None
         self._server.kill()
         self._server.wait()
 
     def back_up(self) -> Path:
-        """Copy etcd's current data."""
+        """Copy etcd's current data, and return the copy's path."""
         assert self._etcd is not None
         copy = self._folder / "etcd-copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -191,7 +193,7 @@ class ControlPlane:
         return copy
 
     def restore(self, copy: Path) -> None:
-        """Kill both with SIGKILL, and start them on the copy."""
+        """Kill etcd and the API server with SIGKILL, and restart them on the copy."""
         self.stop()
         shutil.rmtree(self._folder / "etcd")
         copy.rename(self._folder / "etcd")
@@ -199,7 +201,7 @@ class ControlPlane:
         self.start_server()
 
     def stop(self) -> None:
-        """Stop both."""
+        """Stop the API server and etcd."""
         if "api" in self.__dict__:
             self.api.close()
         for process in (self._server, self._etcd):
@@ -229,20 +231,20 @@ class ControlPlane:
 
     @cached_property
     def api(self) -> KubeApi:
-        """A client of the API server that does not use kubectl."""
+        """Return a client of the API server that does not use kubectl."""
         certificate = self._folder / "certificates" / "apiserver.crt"
         return KubeApi(self.url, certificate, ADMIN_TOKEN)
 
     @cached_property
     def version(self) -> tuple[int, int]:
-        """Major and minor version of the API server."""
+        """Return the major and minor version of the running API server."""
         about = self.api.request("GET", "/version")
         return int(about["major"]), int(about["minor"].rstrip("+"))
 
     # -------------------------------------------------------------- people and accounts
 
     def kubeconfig_of(self, account: str) -> Path:
-        """Return a kubeconfig for one of the project's service accounts, with its own token."""
+        """Return a kubeconfig with the token of one of the project's service accounts."""
         path = self._folder / f"{account}.kubeconfig"
         if not path.exists():
             request = {
@@ -287,9 +289,9 @@ class ControlPlane:
         self.kubectl("wait", "--for=condition=Established", *names)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
-        """Run kubectl as admin. Returns its output, or its error if `ok` is False.
+        """Run kubectl as administrator. Return its output, or its error if `ok` is False.
 
-        With `ok` None it may succeed or fail."""
+        With `ok=True` it must succeed, with False it must fail, and with None both are accepted."""
         binary = self._binaries / "kubectl"
         done = subprocess.run(
             [
@@ -310,7 +312,7 @@ class ControlPlane:
         return done.stderr if ok is False else done.stdout
 
     async def user(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
-        """Run `kubectl` in a thread, next to a running event loop."""
+        """Run `kubectl` in a thread, so that the event loop keeps running."""
         return await asyncio.to_thread(self.kubectl, *arguments, stdin=stdin, ok=ok)
 
     async def apply(self, *documents: dict[str, Any], namespace: str = "default") -> None:
@@ -325,18 +327,18 @@ class ControlPlane:
             await self.user("apply", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
 
     async def get(self, kind: str, name: str = "", *, namespace: str = "default") -> Any:
-        """Return one object, or all of a kind, from the API server."""
+        """Return one object, or all objects of a kind, from the API server."""
         return await asyncio.to_thread(self.api.get, kind, name, namespace)
 
     def _free_claims(self) -> None:
-        """Remove the finalizers of claims whose pods a test left behind."""
+        """Remove the finalizers of ResourceClaims whose pods a test left behind."""
         for claim in self.api.get("resourceclaims")["items"]:
             about = claim["metadata"]
             path = self.api.resource("resourceclaims").path(about["namespace"], about["name"])
             self.api.request("PATCH", path, {"metadata": {"finalizers": None}}, merge=True)
 
     async def remove_everything(self) -> None:
-        """Delete everything that tests leave behind, and wait until it is gone."""
+        """Delete all objects that tests leave behind, and wait until they are gone."""
         spaced = ["jobs.batch.volcano.sh", "pods", "resourcequotas", "poddisruptionbudgets"]
         spaced += ["podgroups.scheduling.volcano.sh", "podgroups.scheduling.x-k8s.io"]
         spaced += ["persistentvolumeclaims"]

@@ -1,6 +1,6 @@
-"""The other parts of a cluster: kube-controller-manager and an unmodified kube-scheduler.
+"""Run the other parts of a cluster: kube-controller-manager and an unmodified kube-scheduler.
 
-Invariant: both end with the test, and their logs are next to the API server's."""
+Invariant: both processes end with the test, and their logs are next to the API server's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.support.ports import free_port
 
 @contextmanager
 def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """Run both until the block ends. Skips if this version was built without them."""
+    """Run kube-controller-manager and kube-scheduler until the block ends.
+
+    Skips the test if this Kubernetes version was built without them."""
     with ExitStack() as stack:
         alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
         stack.enter_context(_running(plane, folder, "kube-scheduler", *alone))
@@ -32,9 +34,10 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """Run kube-scheduler and the controller that creates and releases ResourceClaims of templates.
+    """Run kube-scheduler and the controller of ResourceClaims until the block ends.
 
-    Other controllers would interfere with what a test does to nodes and pods."""
+    That controller creates and releases the claims of templates. Other controllers would interfere
+    with what a test does to nodes and pods."""
     alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
     only = "--controllers=resourceclaim-controller,garbage-collector-controller"
     with (

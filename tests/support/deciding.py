@@ -1,4 +1,4 @@
-"""Ask for decisions as the scheduler does.
+"""Call the engine for decisions as the scheduler does.
 
 Invariant: a decision without events is final, not a pause in a long search."""
 
@@ -8,7 +8,7 @@ from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, Decision, Eng
 def decided(
     engine: Engine, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX
 ) -> Decision:
-    """Return the next decision that has events, or the final empty one."""
+    """Return the next decision that has events, or an empty one if the engine has nothing left."""
     while True:
         decision = engine.decide(events_max=events_max, looks_max=looks_max)
         if decision.events or not decision.more:

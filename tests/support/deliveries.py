@@ -1,4 +1,4 @@
-"""Take records from a work queue, where a fetch may return only some of them."""
+"""Fetch records from a work queue, although one fetch may return only some of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.polling import WAIT_S
 
 
 async def taken(queue: WorkQueue, count: int) -> list[Delivery]:
-    """Return `count` records, however many fetches that takes. Raises TimeoutError."""
+    """Return `count` records, in as many fetches as that takes. Raises TimeoutError."""
     found: list[Delivery] = []
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:

@@ -1,7 +1,7 @@
-"""An expired ServiceAccount token.
+"""Make an expired ServiceAccount token.
 
-No API server issues a token for less than ten minutes, and no test waits that long.
-Invariant: it is signed with the API server's own key, so that only its time is wrong."""
+No API server issues a token for less than ten minutes, and no test waits that long. Invariant: the
+token is signed with the API server's own key, so that only its time is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY_S = 86_400
 
 
 def a_day_later(token: str, key: Path) -> str:
-    """Return the token as if it had been issued a day earlier, signed with `key`."""
+    """Return the token as if the API server had issued it a day earlier, signed with `key`."""
     head, text, _ = token.split(".")
     claims = json.loads(base64.urlsafe_b64decode(f"{text}=="))
     claims |= {name: claims[name] - DAY_S for name in ("exp", "iat", "nbf")}

@@ -1,7 +1,7 @@
-"""An event with three versions, for tests of how older versions are read.
+"""Define an event with three versions, for tests of how older versions are read.
 
-No event of today has more than one. This `PodGone` replaces the real one: `reason` was optional at
-first, then required and joined by `exit_code`, and is called `why` now."""
+No current event has more than one version. This `PodGone` replaces the real one. Version 1 has an
+optional `reason`. Version 2 requires it and adds `exit_code`. Version 3 renames it to `why`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ NO_CODE = -1
 
 def _first() -> type[Payload]:
     class PodGone(Payload, frozen=True):
-        """Version 1."""
+        """Version 1 of the event, with an optional reason."""
 
         uid: Name
         reason: Text = ""
@@ -25,7 +25,7 @@ def _first() -> type[Payload]:
 
 def _second() -> type[Payload]:
     class PodGone(Payload, frozen=True):
-        """Version 2: the reason is required, and there is an exit code."""
+        """Version 2 of the event, with a required reason and an exit code."""
 
         uid: Name
         reason: Text
@@ -35,7 +35,7 @@ def _second() -> type[Payload]:
 
 
 class PodGone(Payload, frozen=True):
-    """Version 3: the reason has another name."""
+    """Version 3 of the event, in which the reason is called `why`."""
 
     uid: Name
     why: Text

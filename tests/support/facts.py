@@ -1,4 +1,4 @@
-"""Read and write real events on a real ledger, in any role."""
+"""Read and write real events on a real ledger, as any role."""
 
 import hashlib
 import itertools
@@ -31,10 +31,10 @@ P = TypeVar("P", bound=Payload)
 
 
 class Facts:
-    """All events of a ledger as they arrive, and a way to append more.
+    """A reader of all events of a ledger as they arrive, which can also append events.
 
-    Records that are no events are listed in `refused`. Placements written here name the previous
-    one on their node, as a scheduler's do."""
+    Records that are no valid events are listed in `refused`. Placements that are written here name
+    the previous placement on their node, as a scheduler's do."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -45,7 +45,7 @@ class Facts:
         self.refused: list[int] = []
 
     async def open(self) -> None:
-        """Start to follow the ledger, as an auditor."""
+        """Start to read the ledger as an auditor."""
         auditor = await self._bus.connect("auditor")
         await auditor.follow(self._take)
 
@@ -60,16 +60,16 @@ class Facts:
             self._chain[event.data.node] = hashlib.sha256(record.payload).hexdigest()
 
     def of(self, kind: type[P]) -> list[P]:
-        """Return the payloads of one type, in order."""
+        """Return all payloads of one type, in order."""
         return [event.data for _, event in self.events if isinstance(event.data, kind)]
 
     @property
     def revision(self) -> int:
-        """The newest revision seen."""
+        """Return the newest revision read so far."""
         return self.events[-1][0] if self.events else 0
 
     async def until(self, check: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-        """Wait for a condition on the events seen so far."""
+        """Wait until `check` is true of the events read so far, and return its result."""
 
         async def seen() -> Any:
             return check()
@@ -77,7 +77,7 @@ class Facts:
         return await until(seen, what, timeout_s=timeout_s)
 
     async def count(self, kind: type[Payload], number: int) -> list[Any]:
-        """Wait for at least `number` events of a type, and return them."""
+        """Wait for at least `number` events of a type, and return their payloads."""
         name = kind.__name__
         await self.until(lambda: len(self.of(kind)) >= number, f"{number} x {name}")
         return self.of(kind)
@@ -85,9 +85,9 @@ class Facts:
     async def write(
         self, *payloads: Payload, role: str = "", event_id: str = "", basis: int = 0
     ) -> int:
-        """Append events in one batch, as their owner, and return the last revision.
+        """Append events in one batch, as their usual writer, and return the last revision.
 
-        `basis` is the revision up to which their writer has read."""
+        `basis` is the revision up to which the writer has read."""
         role = role or BY_PAYLOAD[type(payloads[0])].appender
         if role not in self._pens:
             self._pens[role] = await self._bus.connect(role)
@@ -114,14 +114,14 @@ class Facts:
         return self._chain.get(node, "")
 
     async def submit_unless_there(self, uid: str) -> None:
-        """Submit the pod if it is unknown: a placement of an unknown pod is not accepted."""
+        """Submit the pod unless it exists, because readers refuse a placement of an unknown pod."""
         if all(pod.uid != uid for pod in self.of(PodSubmitted)):
             await self.submit(uid)
 
     async def place(
         self, uid: str, node: str, *devices: str, attempt: int = 1, name: str = ""
     ) -> int:
-        """Append a placement with a small share of each device. The pod's name defaults to its
+        """Append a placement with a small share of each device. `name` defaults to the pod's
         uid."""
         return await self.write(
             PodPlaced(
@@ -143,7 +143,8 @@ class Facts:
         self, uid: str, node: str, *shares: Share, borrowed: tuple[Share, ...] = (),
         bound: bool = True,
     ) -> None:  # fmt: skip
-        """Append a placement with these shares, bound by default. The pod's name is its uid."""
+        """Append a placement with these shares, by default followed by its binding. The pod's name
+        is its uid."""
         placed = PodPlaced(
             pod=uid,
             namespace="default",
@@ -161,7 +162,7 @@ class Facts:
             await self.write(PodBound(pod=uid, node=node, attempt=1))
 
     async def resize(self, uid: str, node: str, *shares: Share) -> None:
-        """Append a resize request, and the answer that grants these shares."""
+        """Append a resize request, and the scheduler's answer that grants these shares."""
         (share, *_) = shares
         asked = await self.write(ResizeAsked(pod=uid, by="ann", memory_mib=share.memory_mib))
         resized = PodResized(

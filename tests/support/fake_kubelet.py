@@ -1,11 +1,10 @@
-"""A fast fake kubelet: its sockets, its records and the order of its calls; it runs nothing.
+"""Simulate a kubelet, fast: its sockets, its records and the order of its calls. No container runs.
 
-It follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`). `Allocate` is
-called when a pod is admitted. The checkpoint is written atomically then, and when devices are
-reported. PodResources leaves out init containers. `PreStartContainer` precedes every container
-start, which fails or is retried if it is refused. A container's edits come from the CDI files, as
-in a runtime.
-Invariant: slots of a pod are given to no other pod before it has ended."""
+It follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`). The kubelet calls
+`Allocate` when it admits a pod. It writes its checkpoint atomically then, and when a plugin reports
+devices. PodResources leaves out init containers. The kubelet calls `PreStartContainer` before every
+container start; if the plugin refuses, the start fails or is retried. A container's edits come from
+the CDI files, as in a runtime. Invariant: no two live pods have the same slot."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ the connection of the killed one."""
 
 
 class Refused(Exception):
-    """The device plugin refused; the message is the plugin's."""
+    """The error that the device plugin refused a call; the message is the plugin's."""
 
 
 @dataclass
 class Endpoint:
-    """A registered plugin and its devices."""
+    """A registered device plugin and the devices that it reports."""
 
     channel: grpc.aio.Channel
     devices: list[str] = field(default_factory=list)
@@ -52,7 +51,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Entry:
-    """One container's devices of one resource."""
+    """The devices of one resource that one container has, as in the kubelet's checkpoint."""
 
     pod: str
     namespace: str
@@ -65,10 +64,10 @@ class Entry:
 
 
 class FakeKubelet:
-    """The kubelet of one node, below its own folder; `async with` starts it.
+    """The simulated kubelet of one node, below its own folder; `async with` starts the kubelet.
 
-    `took_s` has the duration of each answer, by call. `heard` is True once the API server has sent
-    it its pods; until then it lists none. `knows_cdi` is True if its runtime supports CDI;
+    `took_s` has the duration of each answer, by call. The kubelet lists its pods only while `heard`
+    is True, as after hearing from the API server. `knows_cdi` is True if its runtime supports CDI;
     otherwise a container gets what `Allocate` answered."""
 
     def __init__(self, folder: Path) -> None:
@@ -99,14 +98,14 @@ class FakeKubelet:
         await self.stop()
 
     async def start(self) -> None:
-        """Start as a kubelet does: delete every socket in its folder."""
+        """Start as a kubelet does: delete every socket in its folder, and serve its own sockets."""
         for socket in (*self._plugins.glob("*.sock"), *self._resources.glob("*.sock")):
             socket.unlink()
         await self._serve(self._plugins / "kubelet.sock", {calls.REGISTER: self._register})
         await self._serve(self._resources / "kubelet.sock", {calls.POD_RESOURCES: self._list})
 
     async def stop(self) -> None:
-        """Stop, as on SIGTERM; containers keep their devices."""
+        """Stop as on SIGTERM; containers keep their devices."""
         for endpoint in self._endpoints.values():
             if endpoint.watching is not None:
                 endpoint.watching.cancel()
@@ -117,7 +116,7 @@ class FakeKubelet:
         self._servers.clear()
 
     async def offered(self, resource: str, count: int) -> None:
-        """Wait until the resource has `count` devices."""
+        """Wait until the plugins report `count` devices of the resource."""
 
         async def there() -> bool:
             found = self._endpoints.get(resource)
@@ -128,7 +127,7 @@ class FakeKubelet:
     async def admit(
         self, pod: str, name: str, resource: str, containers: dict[str, int], *, init: str = ""
     ) -> dict[str, Any]:
-        """Give a pod's containers devices, in order. Returns the `Allocate` answer for each.
+        """Allocate devices to a pod's containers, in order. Return the `Allocate` answer for each.
 
         `init` names the init container, whose devices the next container reuses."""
         answers = {}
@@ -168,11 +167,12 @@ class FakeKubelet:
         return [each["containerEdits"] for each in named]
 
     def ids(self, pod: str, container: str) -> tuple[str, ...]:
-        """Return the slots of a container."""
+        """Return the ids of the device slots that a container has."""
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Wait until the claim plugin listens, register it, and return its own info."""
+        """Wait until the plugin for claims listens, register the plugin, and return the info that
+        it reports."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
@@ -188,18 +188,19 @@ class FakeKubelet:
         return await until(registered, "a DRA plugin", interval_s=0.1)
 
     async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Prepare claims (uid and namespace). Returns the answer for each, by uid."""
+        """Prepare claims, given as uid and namespace. Return the answer for each claim, by uid."""
         answer = await self._claims(calls.PREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
-        """Unprepare claims. Returns the answer for each, by uid."""
+        """Unprepare claims, given as uid and namespace. Return the answer for each claim, by
+        uid."""
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
     async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
-        """Watch device health until it is as wanted (1 healthy, 2 unhealthy). Returns it by
-        name."""
+        """Watch device health until it equals `wanted` (1 healthy, 2 unhealthy). Return the health
+        by name."""
         endpoint = (await self.plugin()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
             async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):
@@ -215,12 +216,12 @@ class FakeKubelet:
             return await call.on(channel)(pb.Claims(claims=asked), timeout=PRE_START_S)
 
     def end(self, pod: str) -> None:
-        """End the pod and free its devices. The checkpoint changes only with the next
+        """End the pod and free its devices. The checkpoint is updated only by the next
         allocation."""
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
     def forget(self, pod: str) -> None:
-        """Forget the pod's devices, as a kubelet without a checkpoint; its containers keep
+        """Forget the pod's devices, like a kubelet that lost its checkpoint. Its containers keep
         running."""
         self._entries = [
             replace(entry, ids=()) if entry.pod == pod else entry for entry in self._entries
@@ -292,5 +293,5 @@ class FakeKubelet:
 
 
 def environment(edits: list[dict[str, Any]]) -> dict[str, str]:
-    """The variables of all edits; the last one of each name wins."""
+    """Return the variables of all edits; of duplicate names, the last wins."""
     return dict(line.split("=", 1) for each in edits for line in each.get("env", ()))

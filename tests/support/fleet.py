@@ -1,6 +1,6 @@
-"""Builders of devices and nodes, so that a test states only what matters to it.
+"""Build devices and nodes, so that a test states only what matters to it.
 
-The default is a real GPU: an 80 GB A100 shared by HAMi-core, with ten slots."""
+The default device is a real GPU: an 80 GB A100 with ten slots, shared through HAMi-core."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def npu(name: str = "npu0", *, family: str = "ascend310p", **fields: Any) -> Dev
 
 
 def node(name: str = "n1", *devices: Device, host: Host = ROOMY) -> NodeReported:
-    """Return the report of a node with these devices."""
+    """Return the report in which an agent describes a node with these devices."""
     return NodeReported(node=name, devices=devices, host=host)
 
 
@@ -45,6 +45,7 @@ def rack(name: str = "n1", count: int = 8, **fields: Any) -> NodeReported:
 
 
 def observed(name: str = "n1", **fields: Any) -> NodeObserved:
-    """Return what Kubernetes reports of a node: ready and with much room by default."""
+    """Return the event in which a watcher describes the node: by default ready, and with much
+    room."""
     defaults = {"ready": True, "cpu_milli": 256_000, "memory_mib": 2_000_000, "pods": 250}
     return NodeObserved(node=name, **(defaults | fields))

@@ -7,7 +7,7 @@ from apportion_schemas import EventError
 
 
 def taken(fold: StateFold, record: Record) -> Change:
-    """Return the change made by the next record, under the rules that the fold knows."""
+    """Fold the next record under the fold's current rules, and return the change that results."""
     try:
         event = fold.rules.read(record.revision, record.subject, record.payload)
     except EventError as error:

@@ -1,4 +1,5 @@
-"""Fail if generated files are out of date: name them, and the command that writes them."""
+"""Fail a test if generated files are out of date, with their names and the command that writes
+them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def outdated(made: Mapping[str, str]) -> list[str]:
-    """Return the paths, relative to the repository, whose committed text is another one."""
+    """Return the paths, relative to the repository, whose committed text differs from `made`."""
     paths = ((path, ROOT / path) for path in made)
     return [
         path for path, file in paths if not file.is_file() or file.read_text("utf-8") != made[path]
@@ -15,6 +16,6 @@ def outdated(made: Mapping[str, str]) -> list[str]:
 
 
 def assert_none(differing: Iterable[object]) -> None:
-    """Fail unless there are none; each is a path, or a line that begins with one."""
+    """Fail if any file differs. Each item is a path, or a line that begins with a path."""
     listed = "\n".join(str(each).removeprefix(f"{ROOT}/") for each in differing)
     assert not listed, f"run `make generate`; these files are out of date:\n{listed}"

@@ -1,9 +1,9 @@
-"""Golden files: a renderer's sentences, which a person reviews when they change.
+"""Compare a renderer's sentences with golden files, which a person reviews when they change.
 
 `test_x.golden` next to `test_x.py` has a section for each test, with the output for each input. A
 test asserts facts; only this comparison checks wording. After a change of wording, `pytest
---write-golden FILE` rewrites the sections of the tests that it runs, and the diff is reviewed with
-the change."""
+--write-golden FILE` rewrites the sections of the tests that it runs. The diff is reviewed with the
+change."""
 
 import ast
 import re
@@ -17,14 +17,15 @@ HEAD = "What {} makes its product say. `pytest --write-golden` writes it; read w
 
 
 class Golden(Protocol):
-    """The fixture: compare texts, keyed by their input, with this test's section."""
+    """The fixture that compares texts, keyed by their input, with this test's section."""
 
     def __call__(self, texts: Mapping[str, str]) -> None:
-        """Fail if the section differs, or write it with `--write-golden`."""
+        """Fail if the section differs from these texts, or write the section with `--write-
+        golden`."""
 
 
 def rendered(texts: Mapping[str, str]) -> str:
-    """Return the lines of a section: each input, and below it, indented, its output."""
+    """Return the lines of a section: each input, followed by its indented output."""
     lines = []
     for label, text in texts.items():
         lines += [label, *(f"    {line}".rstrip() for line in text.strip("\n").split("\n"))]
@@ -32,7 +33,7 @@ def rendered(texts: Mapping[str, str]) -> str:
 
 
 def sections(path: Path) -> dict[str, str]:
-    """Return the sections of a golden file by test name; empty if there is no file."""
+    """Return the sections of a golden file by test name; empty if the file does not exist."""
     parts = SECTION.split(path.read_text("utf-8")) if path.exists() else [""]
     return {name: text.strip("\n") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -48,7 +49,7 @@ def tests_in(module: Path) -> list[str]:
 
 
 def write(module: Path, test: str, text: str) -> None:
-    """Write the section of one test in its place, and drop sections of removed tests."""
+    """Write the section of one test at its position, and drop sections of removed tests."""
     path, order = module.with_suffix(SUFFIX), tests_in(module)
     found = {
         name: part

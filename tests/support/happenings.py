@@ -1,4 +1,4 @@
-"""Events of a small cluster in any order, including ones that contradict each other.
+"""Generate events of a small cluster in any order, including events that contradict each other.
 
 There are few names, so that events interact: pods are placed twice, devices move between nodes,
 gangs come and go. Hypothesis shrinks an example to the few events that matter."""
@@ -117,12 +117,13 @@ _KINDS = tuple(tuple(kind()) for kind in (_reports, _pods, _decisions, _rest))
 
 
 def happenings() -> st.SearchStrategy[list[Payload]]:
-    """Return a strategy for up to fifty events."""
+    """Return a Hypothesis strategy for lists of up to fifty events."""
     return st.lists(st.one_of(*map(st.sampled_from, _KINDS)), max_size=50)
 
 
 def happen(state: State, data: Payload) -> Change:
-    """Fold one event; a placement names the previous one on its node, as always."""
+    """Fold one event. A placement first gets the previous placement on its node, as a scheduler
+    sets it."""
     if isinstance(data, PodPlaced) and data.node in state.nodes:
         data = placed(
             data.pod, data.node, data.shares, attempt=data.attempt,

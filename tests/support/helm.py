@@ -1,7 +1,7 @@
-"""Run Helm over the project's chart, as a user does.
+"""Run Helm on the project's chart, as a user does.
 
-Invariant: it reads and writes nothing of the user that runs the tests: it has its own home folder,
-and uses only the cluster that a test names."""
+Invariant: Helm has its own home folder, so nothing of the user that runs the tests is read or
+written. It uses only the cluster that a test names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 300
 
 @cache
 def find_helm() -> tuple[Path | None, str]:
-    """Return the binary, or the reason why there is none."""
+    """Return the helm binary, or the reason why there is none."""
     command = [str(BUILD), "--helm", "--find"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode == 0:
@@ -33,7 +33,7 @@ def find_helm() -> tuple[Path | None, str]:
 
 
 def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
-    """Run helm. Returns its output, or its error if `ok` is False.
+    """Run helm and return its output, or its error if `ok` is False.
 
     Without helm the test is skipped, or fails if helm is required."""
     binary, reason = find_helm()
@@ -55,11 +55,11 @@ def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
 
 
 def rendered(*words: str) -> str:
-    """Render the chart with these options, for namespace apportion."""
+    """Return the chart's manifests, rendered with these options for namespace `apportion`."""
     return helm("template", "apportion", str(CHART), "--namespace", "apportion", *words)
 
 
 def documents(text: str) -> dict[tuple[str, str], Any]:
-    """Return the rendered documents, by kind and name."""
+    """Parse rendered manifests, and return them by kind and name."""
     found = (each for each in yaml.safe_load_all(text) if each)
     return {(each["kind"], each["metadata"]["name"]): each for each in found}

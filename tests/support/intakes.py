@@ -1,7 +1,7 @@
-"""Run an intake next to the agents of a test: agents reach the ledger only through one.
+"""Run an intake for the agents of a test, because agents reach the ledger only through an intake.
 
-The first agent that a test starts on a ledger also starts a real intake process, which lives as
-long as the ledger's server. A test that starts its own intakes before gets only these."""
+The first agent that a test starts on a ledger also starts a real intake process, which runs until
+the ledger's server ends. If a test starts its own intake first, no other is started."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _intakes: dict[int, ServiceProcess | None] = {}
 
 
 def may_have_agents(bus: Bus) -> None:
-    """Give agents that are started on this ledger an intake."""
+    """Allow agents on this ledger: the first agent will also start an intake."""
     _ledgers[bus.server.port] = bus
 
 
 def there(url: str) -> None:
-    """Record that the test starts its own intake on this ledger."""
+    """Record that the test starts its own intake on this ledger, so that no other is started."""
     _intakes.setdefault(_port(url), None)
 
 
 async def beside(url: str) -> None:
-    """Start an intake on the ledger at this URL, if a test runs that ledger."""
+    """Start an intake on the ledger at this URL, unless the ledger has one or is not a test's."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
     port = _port(url)
@@ -40,7 +40,7 @@ async def beside(url: str) -> None:
 
 
 async def end(port: int) -> None:
-    """Forget the ledger on this port and end its intake."""
+    """Kill the intake of the ledger on this port, and forget that ledger."""
     _ledgers.pop(port, None)
     intake = _intakes.pop(port, None)
     if intake is not None:
@@ -48,5 +48,5 @@ async def end(port: int) -> None:
 
 
 def _port(url: str) -> int:
-    """The port of the first server in the URL."""
+    """Return the port of the first server in the URL."""
     return urlsplit(url.split(",", maxsplit=1)[0]).port or 0

@@ -1,9 +1,9 @@
-"""A copy of the tree without its compiled modules.
+"""Run tests in a copy of the tree without its compiled modules.
 
-Python prefers a compiled module to its source, so running the sources takes a copy that has nothing
-else.
+Python prefers a compiled module to its source. To test the sources, the copy has no compiled
+modules.
 
-    python -m tests.support.interpreted tests/unit      pytest on such a copy"""
+    python -m tests.support.interpreted tests/unit      run pytest on such a copy"""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.tidy.tree import ROOT, files
 
 
 def copy_tree(target: Path) -> None:
-    """Copy all our files except compiled modules."""
+    """Copy all files of the repository except compiled modules."""
     for path in files():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, target / path)
@@ -32,7 +32,7 @@ def environment(copy: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Return the exit status of pytest."""
+    """Run pytest on a copy, and return its exit status."""
     with tempfile.TemporaryDirectory(prefix="apportion-interpreted-") as folder:
         copy = Path(folder)
         copy_tree(copy)

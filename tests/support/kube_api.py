@@ -1,7 +1,8 @@
-"""A client of a test's API server with one connection; a kubectl process per call costs more.
+"""A client of a test's API server that reuses one connection, which is cheaper than running
+kubectl.
 
-Resources are named as in kubectl: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`.
-Invariant: a refused request raises AssertionError, as in `ControlPlane.kubectl`."""
+Resources are named as in kubectl: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`. Invariant:
+a refused request raises AssertionError, as in `ControlPlane.kubectl`."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ NOW = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
 
 
 class Resource(NamedTuple):
-    """A kind of object and its path."""
+    """A kind of Kubernetes object and its API path."""
 
     root: str
     """`/api/v1`, or `/apis/GROUP/VERSION`."""
@@ -34,17 +35,18 @@ class Resource(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """The kind's apiVersion."""
+        """Return the `apiVersion` of this kind."""
         return self.root.removeprefix("/apis/").removeprefix("/api/")
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Return the path of one object, of all in a namespace, or of all."""
+        """Return the path of one object, of all objects in a namespace, or of all objects of the
+        kind."""
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{self.root}{place}/{self.plural}" + (f"/{name}" if name else "")
 
 
 class KubeApi:
-    """One API server, used as its administrator."""
+    """A client that uses one API server as its administrator."""
 
     def __init__(self, url: str, certificate: Path, token: str) -> None:
         self._address = urlsplit(url).netloc
@@ -55,7 +57,7 @@ class KubeApi:
         self._resources: dict[str, Resource] = {}
 
     def request(self, method: str, path: str, body: Any = None, *, merge: bool = False) -> Any:
-        """Return the answer to a request. With `merge` it is a merge patch."""
+        """Send a request and return the decoded answer. `merge` marks the body as a merge patch."""
         kind = {"Content-Type": "application/merge-patch+json"} if merge else {}
         data = None if body is None else json.dumps(body).encode()
         status, answer = self._answered(method, path, data, self._headers | kind)
@@ -63,9 +65,9 @@ class KubeApi:
         return json.loads(answer)
 
     def create(self, document: dict[str, Any], namespace: str) -> bool:
-        """Create an object as `kubectl apply` does; False if one with its name exists.
+        """Create an object as `kubectl apply` does. Return False if an object with its name exists.
 
-        It is created in `namespace` unless it names another one."""
+        The object is created in `namespace` unless its own metadata names a namespace."""
         about = document["metadata"]
         applied = json.dumps(
             document | {"metadata": {"annotations": {}, "namespace": namespace} | about},
@@ -84,7 +86,8 @@ class KubeApi:
         return True
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
-        """Return one object, or all of a kind as a list whose items have their kind."""
+        """Return one object, or a list of all objects of a kind, in which each item has its
+        kind."""
         resource = self.resource(kind)
         found = self.request("GET", resource.path(namespace, name))
         if not name:
@@ -114,7 +117,7 @@ class KubeApi:
             self._connection = None
 
     def resource(self, kind: str) -> Resource:
-        """Return the resource for a name as kubectl takes it."""
+        """Return the resource for a name as kubectl accepts it."""
         if kind not in self._resources:
             self._resources = dict(self._discovered())
         assert kind in self._resources, f"the API server has no resource {kind!r}"
@@ -131,7 +134,7 @@ class KubeApi:
         assert well, f"DELETE {path}: {status} {answer}"
 
     def _of(self, document: dict[str, Any]) -> Resource:
-        """The resource of an object."""
+        """Return the resource to which an object belongs."""
         kind, version = document["kind"], document["apiVersion"]
         group = version.partition("/")[0] if "/" in version else ""
         found = self.resource(f"{kind.lower()}.{group}")
@@ -139,7 +142,8 @@ class KubeApi:
         return found._replace(root=root)
 
     def _discovered(self) -> Iterator[tuple[str, Resource]]:
-        """Every name of every resource. If two share a name, the first group's wins."""
+        """Yield every name of every resource. If two resources share a name, the first group's
+        wins."""
         roots = ["/api/v1"]
         for group in self.request("GET", "/apis")["groups"]:
             preferred = group["preferredVersion"]["groupVersion"]
@@ -159,7 +163,7 @@ class KubeApi:
     def _answered(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Status and body; retries while the server asks to retry later."""
+        """Return status and body of a request. Retry while the server asks for a later retry."""
 
         def asked() -> tuple[int, str] | None:
             with self._lock:
@@ -173,7 +177,8 @@ class KubeApi:
     def _exchange(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Status and body; reconnects once if the server has closed the connection."""
+        """Return status and body of a request. Reconnect once if the server has closed the
+        connection."""
         for again in (True, False):
             kept = self._connection is not None
             try:

@@ -1,4 +1,4 @@
-"""Builders of ResourceClaims, and of pods that use them."""
+"""Build ResourceClaims, and pods that use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOKS = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "60
 
 
 def resource_claim(name: str, *requests: dict[str, Any]) -> dict[str, Any]:
-    """Return a claim with these requests (see `request`)."""
+    """Return a ResourceClaim with these device requests (see `request`)."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -20,8 +20,9 @@ def resource_claim(name: str, *requests: dict[str, Any]) -> dict[str, Any]:
 
 
 def request(name: str = "gpu", cel: str = "", **fields: Any) -> dict[str, Any]:
-    """Return a request of our class. `memory` and `cores` are capacity; other fields are its
-    own."""
+    """Return a device request for our DeviceClass, with this name and CEL selector.
+
+    `memory` and `cores` become its capacity; other fields are copied into the request."""
     amounts = {key: fields.pop(key) for key in ("memory", "cores") if key in fields}
     exactly: dict[str, Any] = {"deviceClassName": CLASS, **fields}
     if amounts:
@@ -32,7 +33,7 @@ def request(name: str = "gpu", cel: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def claiming_pod(name: str, claim: str, *, template: bool = False) -> dict[str, Any]:
-    """Return a pod whose one container uses this claim, or one made from this template."""
+    """Return a pod whose one container uses this claim, or a claim made from this template."""
     of = "resourceClaimTemplateName" if template else "resourceClaimName"
     return {
         "apiVersion": "v1",

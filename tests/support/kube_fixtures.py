@@ -1,4 +1,4 @@
-"""Fixtures for tests against a real API server: one control plane per run, one world per test.
+"""Fixtures for tests against a real API server: one control plane per run, one `world` per test.
 
 Invariant: without a control plane these tests are skipped with the reason, or fail with it if
 `APPORTION_REQUIRE_KUBERNETES=1`."""
@@ -18,7 +18,7 @@ PLANE = pytest.StashKey[ControlPlane]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip all of them with one reason, which is then reported only once."""
+    """Skip all Kubernetes tests with one reason, so that pytest reports the reason only once."""
     _, reason = find_binaries()
     if not reason or os.environ.get(REQUIRED) == "1":
         return
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def control_plane(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ControlPlane:
-    """A real etcd and kube-apiserver, fresh for this run and shared by all folders that use it."""
+    """Run a real etcd and kube-apiserver, which all tests of this run share."""
     plane = request.config.stash.get(PLANE, None)
     if plane is None:
         plane = ControlPlane(binaries(), tmp_path_factory.mktemp("control-plane"))
@@ -43,6 +43,6 @@ def control_plane(
 
 @pytest.fixture
 async def world(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[KubeWorld]:
-    """An empty cluster and an empty ledger."""
+    """Run a system with an empty cluster and an empty ledger for one test."""
     async with running_world(control_plane, tmp_path) as running:
         yield running

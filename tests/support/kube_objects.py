@@ -1,4 +1,4 @@
-"""Builders of Kubernetes objects, so that a test shows only what matters to it."""
+"""Build Kubernetes objects, so that a test shows only what matters to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 
 def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
-    """Return a ready, roomy Node; `allocatable`, `labels`, `taints`, `ready` can be given."""
+    """Return a ready Node with much room; `fields` can set allocatable, labels, taints and
+    ready."""
     allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110"} | fields.get("allocatable", {})
     ready = "True" if fields.get("ready", True) else "False"
     return {
@@ -32,9 +33,9 @@ def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
 
 
 def kube_pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a Pod with one container.
+    """Return a Pod with one container that has these limits.
 
-    `annotations` and `labels` are metadata; the rest is its spec."""
+    `annotations` and `labels` go into its metadata; all other fields go into its spec."""
     metadata = {key: fields.pop(key) for key in ("annotations", "labels") if key in fields}
     container = {"name": "main", "image": "app", "resources": {"limits": limits or {}}}
     return {
@@ -52,7 +53,8 @@ def share(memory_mib: int = 1000, cores: int = 0) -> dict[str, str]:
 
 
 def managed_fields(document: dict[str, Any], manager: str = "kubectl") -> list[dict[str, Any]]:
-    """Return an object's managedFields: every field, as far as our code reads them."""
+    """Return an object's managedFields, in which `manager` owns every field that our code
+    checks."""
     notes = document["metadata"].get("annotations") or {}
     fields = {
         "f:metadata": {"f:annotations": {".": {}, **{f"f:{key}": {} for key in notes}}},

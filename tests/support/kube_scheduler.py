@@ -1,7 +1,7 @@
-"""A real kube-scheduler that calls a test's gateway, configured with the project's files.
+"""Run a real kube-scheduler that calls a test's extender, configured with the project's files.
 
-Invariant: it acts as `system:kube-scheduler` with exactly the rights that Kubernetes grants, and
-ends with the test."""
+Invariant: kube-scheduler acts as `system:kube-scheduler`, with exactly the rights that Kubernetes
+grants, and ends with the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAST_POLICY = (1, 22)
 
 
 def binary() -> Path:
-    """Return the kube-scheduler binary. Skips the test if there is none, as in envtest."""
+    """Return the kube-scheduler binary. Skip the test if there is none, as in envtest."""
     found = binaries() / "kube-scheduler"
     if not found.exists():
         pytest.skip(f"{found.parent} has no kube-scheduler")
@@ -39,7 +39,8 @@ def binary() -> Path:
 def configuration(
     version: tuple[int, int], kubeconfig: Path, url: str, **extender: Any
 ) -> dict[str, Any]:
-    """Return the project's configuration for this version, with the test gateway's address."""
+    """Return the project's configuration for this Kubernetes version, with the test extender's
+    URL."""
     made: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
     if version < FIRST_V1:
         made["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
@@ -52,7 +53,7 @@ def configuration(
 
 @contextmanager
 def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any) -> Iterator[Path]:
-    """Run a kube-scheduler with our extender at `url` until the block ends; yields its log."""
+    """Run a kube-scheduler that calls our extender at `url` until the block ends. Yield its log."""
     kubeconfig = _as_itself(plane, folder)
     path = folder / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(configuration(plane.version, kubeconfig, url, **extender)))
@@ -63,9 +64,9 @@ def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any)
 
 @contextmanager
 def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Path]:
-    """Run a kube-scheduler with a policy file, as gpu-manager's design has it.
+    """Run a kube-scheduler with a policy file, as in gpu-manager's design.
 
-    Skips the test if kube-scheduler reads none."""
+    Skips the test if this kube-scheduler no longer supports policy files."""
     if plane.version > LAST_POLICY:
         pytest.skip("kube-scheduler reads policy files up to {}.{}".format(*LAST_POLICY))
     policy = json.loads(POLICY.read_text())
@@ -80,9 +81,9 @@ def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Pa
 
 @contextmanager
 def plain_scheduler(plane: ControlPlane, folder: Path, requests_per_s: int) -> Iterator[int]:
-    """Run a kube-scheduler without extender until the block ends; yields its process id.
+    """Run a kube-scheduler without extenders until the block ends. Yield its process id.
 
-    Its default limit is 50 API requests per second."""
+    `requests_per_s` replaces its default limit of 50 API requests per second."""
     made = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -125,7 +126,7 @@ def _log(folder: Path) -> Path:
 
 
 def _as_itself(plane: ControlPlane, folder: Path) -> Path:
-    """The test's kubeconfig, acting as Kubernetes' scheduler user."""
+    """Return a kubeconfig for the test's API server that acts as Kubernetes' scheduler user."""
     made = yaml.safe_load(plane.kubeconfig.read_text())
     made["users"][0]["user"]["as"] = USER
     path = folder / "kube-scheduler.kubeconfig"

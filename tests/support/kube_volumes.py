@@ -1,4 +1,4 @@
-"""Builders of claims, volumes and storage classes, as the API server stores them."""
+"""Build PersistentVolumeClaims, volumes and storage classes, as the API server stores them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kube_volume(name: str, node: str, **spec: Any) -> dict[str, Any]:
 
 
 def kube_class(provisioner: str, **fields: Any) -> dict[str, Any]:
-    """Return the class `disks`, whose volumes wait for their first consumer."""
+    """Return the storage class `disks`, whose volumes are bound once a pod uses them."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",

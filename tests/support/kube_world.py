@@ -1,7 +1,7 @@
-"""A whole system for a test: a real API server, a real ledger, and the services between them.
+"""Run a whole system for a test: a real API server, a real ledger, and the services between them.
 
-Each service uses the account that the project's manifests give it.
-Invariant: a test leaves neither processes nor objects behind."""
+Each service uses the account that the project's manifests give it. Invariant: a test leaves neither
+processes nor objects behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.processes import ServiceProcess
 
 
 class KubeWorld:
-    """A test's system: `plane` is the cluster, `facts` the ledger."""
+    """The running system of one test; `plane` is the cluster, and `facts` reads the ledger."""
 
     def __init__(self, plane: ControlPlane, bus: Bus, facts: Facts, stack: AsyncExitStack) -> None:
         self.plane = plane
@@ -30,16 +30,16 @@ class KubeWorld:
         self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Return a service that is not started yet, with access to the cluster if it needs it.
+        """Return a service that is not started yet, with access to the cluster if it needs that.
 
-        `first` is code that its process runs before the verb."""
+        `first` is Python code that the service's process runs before the verb."""
         kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))
         return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options, first=first)
 
     async def start(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
-        """Start a service until the test ends, and wait until it is ready; `first` as in
+        """Start a service, and wait until it is ready. It runs until the test ends; `first` as in
         `service`."""
         service = self.service(verb, *options, first=first)
         process = await self._stack.enter_async_context(service)
@@ -48,13 +48,13 @@ class KubeWorld:
         return process
 
     async def stop(self, *verbs: str) -> None:
-        """Stop all services of these verbs with SIGTERM; each must exit successfully."""
+        """Stop all services of these verbs with SIGTERM. Each must exit with 0."""
         for process in self._running:
             if process.verb in verbs:
                 assert await process.stop() == 0
 
     async def agents(self, *fleet: tuple[str, str]) -> None:
-        """Simulate devices on nodes, as in `("n1", "2xA100-80GB")`."""
+        """Start an agent that simulates devices on nodes, given as in `("n1", "2xA100-80GB")`."""
         for node, devices in fleet:
             await self.start("agent", "--simulate", devices, "--node", node)
 
@@ -72,7 +72,7 @@ class KubeWorld:
         await asyncio.to_thread(self.plane.api.request, "POST", path, binding)
 
     async def delete(self, name: str, *, namespace: str = "default") -> None:
-        """Delete a pod at once, as the kubelet does once it has ended."""
+        """Delete a pod at once, as its kubelet does after the pod has ended."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         await asyncio.to_thread(self.plane.api.request, "DELETE", path, NOW)
 
@@ -81,7 +81,7 @@ class KubeWorld:
         return await self.plane.get("pod", name, namespace=namespace)
 
     async def bound(self, name: str, *, namespace: str = "default") -> Any:
-        """Wait until the pod is bound, and return it."""
+        """Wait until the pod is bound, and return the pod."""
 
         async def found() -> Any:
             pod = await self.pod(name, namespace=namespace)
@@ -108,7 +108,7 @@ class KubeWorld:
 
 @asynccontextmanager
 async def running_world(plane: ControlPlane, folder: Path) -> AsyncIterator[KubeWorld]:
-    """Yield a world with an empty ledger and an empty cluster."""
+    """Yield a running system with an empty ledger and an empty cluster."""
     async with running_bus(folder / "nats") as bus, AsyncExitStack() as stack:
         facts = Facts(bus)
         await facts.open()

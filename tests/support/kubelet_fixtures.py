@@ -17,14 +17,14 @@ NODE = "gpu-1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short path: a socket's path has at most 107 bytes."""
+    """Create a folder with a short path, because the path of a socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
-    """The only node of the world."""
+    """Run a real kubelet, whose node is the only one of the cluster."""
     binary = binaries() / "kubelet"
     if reason := missing() or ("" if binary.exists() else "there is no kubelet of this version"):
         pytest.skip(reason)
@@ -33,7 +33,7 @@ async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
 
 
 def agent_options(kubelet: RealKubelet, devices: str) -> tuple[str, ...]:
-    """The options of that node's agent, with simulated devices."""
+    """Return the options of that node's agent, with simulated devices."""
     places = (
         "--kubelet",
         kubelet.folder,

@@ -1,4 +1,4 @@
-"""Fixtures for tests with their own nats-server and ledger."""
+"""Fixtures for tests that need their own nats-server and ledger."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.support.nats import Bus, running_bus
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
+    """Run a new nats-server with an empty ledger for one test."""
     async with running_bus(tmp_path / "nats") as running:
         yield running
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A reader and writer of that ledger."""
+    """Open a reader and writer of that ledger."""
     opened = Facts(bus)
     await opened.open()
     return opened

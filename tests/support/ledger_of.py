@@ -1,9 +1,9 @@
-"""An in-memory ledger: events folded with the real fold, decisions of the real engine.
+"""An in-memory ledger for tests: the real fold applies events, and the real engine decides.
 
     Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
 
-Invariant: played events must be accepted, unless the test uses `contradict`. After every event the
-state obeys `invariants.violations`."""
+Invariant: the fold must accept every event, except those of `contradict`. After every event
+`invariants.violations` must find nothing wrong with the state."""
 
 from typing import Self
 
@@ -33,12 +33,12 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def event_of(data: Payload) -> Event:
-    """Return an event around the payload."""
+    """Return an event with this payload."""
     return Event(id="e", source="test", time=TIME, data=data)
 
 
 class Ledger:
-    """The events of one test in order, the state that they fold to, and one engine over it."""
+    """The events of one test in order, the state that results, and one engine over that state."""
 
     def __init__(self, *payloads: Payload) -> None:
         self.state = State()
@@ -47,7 +47,7 @@ class Ledger:
         self.play(*payloads)
 
     def take(self, data: Payload) -> Change:
-        """Fold one event, whether accepted or not."""
+        """Fold one event, whether the fold accepts or refuses it."""
         self.events.append(data)
         change = fold.apply(self.state, self.state.revision + 1, event_of(data))
         self.engine.observe(change)
@@ -56,7 +56,7 @@ class Ledger:
         return change
 
     def play(self, *payloads: Payload) -> Self:
-        """Fold events that must be accepted."""
+        """Fold events that the fold must accept."""
         for data in payloads:
             change = self.take(data)
             assert not change.refused, f"{data} was refused: {change.refused}"
@@ -65,9 +65,10 @@ class Ledger:
     report = submit = play
 
     def contradict(self, data: Payload) -> str:
-        """Fold an event that must be refused, and return why; only its record may change the state.
+        """Fold an event that the fold must refuse, and return the reason.
 
-        A refused placement uses up its attempt, which is checked where it matters."""
+        The state may change only by the record of that refusal. A refused placement also uses up
+        its attempt, which other tests check."""
         before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"
@@ -78,52 +79,52 @@ class Ledger:
         return refused
 
     def gone(self, *uids: str) -> Self:
-        """End these pods."""
+        """Fold the end of these pods."""
         return self.play(*(PodGone(uid=uid) for uid in uids))
 
     def bound(self, uid: str) -> Self:
-        """Bind the pod where it was placed."""
+        """Fold the binding of the pod to the node where it was placed."""
         at = self.placement(uid)
         return self.play(PodBound(pod=uid, node=at.node, attempt=at.attempt))
 
     def allocated(self, uid: str) -> Self:
-        """Allocate the pod's shares to its containers."""
+        """Fold the allocation of the pod's shares to its containers."""
         at = self.placement(uid)
         ids = tuple(share.device for share in at.shares)
         return self.play(SharesAllocated(pod=uid, node=at.node, attempt=at.attempt, devices=ids))
 
     def voided(self, uid: str, reason: str = "test") -> Self:
-        """Void the pod's placement."""
+        """Fold an event that withdraws the pod's placement."""
         at = self.placement(uid)
         return self.play(PlacementVoided(pod=uid, node=at.node, attempt=at.attempt, reason=reason))
 
     def decide(self, *, events_max: int = 256) -> list[Payload]:
-        """Make one decision, fold it, and return its events."""
+        """Let the engine make one decision, fold its events, and return them."""
         events: list[Payload] = [*decided(self.engine, events_max=events_max).events]
         self.play(*events)
         return events
 
     def settle(self) -> Self:
-        """Decide and fold until no decision has events."""
+        """Let the engine decide, and fold its events, until a decision has no events."""
         for _ in range(1000):
             if not self.decide():
                 return self
         raise AssertionError("the engine never falls silent")
 
     def consider(self) -> Decision:
-        """Return the decision of a new engine over the state, without folding it."""
+        """Return the decision of a new engine over the state, without folding that decision."""
         return decided(Engine(self.state))
 
     def pod(self, uid: str) -> PodState:
-        """Return a live pod."""
+        """Return the live pod with this uid."""
         return self.state.pods[uid]
 
     def node(self, name: str = "n1") -> NodeState:
-        """Return a node."""
+        """Return the node with this name."""
         return self.state.nodes[name]
 
     def device(self, name: str) -> DeviceState:
-        """Return a device."""
+        """Return the device with this id."""
         return self.node(self.state.node_of_device[name]).by_id[name]
 
     def placement(self, uid: str) -> PodPlaced:
@@ -133,7 +134,7 @@ class Ledger:
         return placed_of(pod, pod.placement)
 
     def where(self, uid: str) -> str:
-        """Return the pod's node; empty if it is not placed."""
+        """Return the pod's node, or "" if the pod is not placed."""
         found = self.state.pods[uid].placement
         return found.node if found else ""
 
@@ -152,16 +153,16 @@ class Ledger:
         return found
 
     def reasons(self, uid: str) -> dict[RefusalCode, int]:
-        """Return the number of nodes per refusal reason."""
+        """Return how many nodes each reason of the pod's refusal rules out."""
         return self.refusal(uid).reasons
 
     def digest(self) -> str:
-        """Return the digest of the state."""
+        """Return the digest of the state, which is equal for equal states."""
         return digest(self.state)
 
 
 def replayed(*payloads: Payload) -> State:
-    """Return the state that these events fold to, including refused ones, without an engine."""
+    """Fold these events without an engine, including refused ones, and return the state."""
     state = State()
     for revision, data in enumerate(payloads, 1):
         fold.apply(state, revision, event_of(data))
@@ -169,7 +170,7 @@ def replayed(*payloads: Payload) -> State:
 
 
 def facts(state: State) -> str:
-    """Return the digest of the state without the revision and the record of refused events."""
+    """Return a digest of the state, without its revision and its record of refused events."""
     kept = (state.revision, state.refused_count, state.refused_events)
     state.revision, state.refused_count, state.refused_events = 0, 0, []
     try:

@@ -1,9 +1,10 @@
-"""End the processes of a test session that is killed, such as a nats-server in its own session.
+"""End the processes that a killed test session left, such as a nats-server in its own session.
 
-A watcher process gets the process id of everything that `subprocess` and `asyncio` start, on its
-standard input. If that input closes without a last word, the session was killed. The watcher then
-ends what still runs, with SIGTERM and after `PATIENCE_S` with SIGKILL.
-Invariant: it signals a process only if the start time is still that of the one reported.
+A watcher process reads from standard input the id of every process that `subprocess` and `asyncio`
+start. If the input closes without a last word, the session was killed. The watcher then ends the
+processes that still run, with SIGTERM and after `PATIENCE_S` with SIGKILL. Invariant: the watcher
+signals a process only if its start time is still the one that was reported, so never a new process
+with the same id.
 
     python tests/support/leftovers.py      the watcher; process ids come on standard input"""
 
@@ -33,13 +34,13 @@ _watchers: list[tuple[int, int]] = []
 
 
 def watch() -> None:
-    """Report every process that this one starts from now on."""
+    """Report every process that this process starts from now on to the watcher."""
     if sys.platform == "linux":
         subprocess.Popen.__init__ = _init_and_report  # type: ignore[method-assign,assignment]
 
 
 def end() -> None:
-    """End the watcher, and leave the processes alone: the session has ended by itself."""
+    """End the watcher without killing any process, because the session has ended normally."""
     subprocess.Popen.__init__ = _init  # type: ignore[method-assign]
     for pid, orders in _watchers:
         with contextlib.suppress(BrokenPipeError):
@@ -71,7 +72,7 @@ def _start() -> tuple[int, int]:
 
 
 def _started(pid: int) -> str:
-    """Return when the process started, in clock ticks; empty if it has ended."""
+    """Return when the process started, in clock ticks, or "" if the process has ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[STATE] in "ZX" else fields[START_TIME]

@@ -1,7 +1,8 @@
-"""Replace every sentence of the product, to show that no program reads one.
+"""Replace every sentence of the product, to show that no program parses one.
 
 `replaced` patches this process's renderers: functions of `core/explain/text` that return a text,
-and others by name. `reworded` changes a JSON answer between a gateway and its client."""
+and functions whose names mark them as renderers. `reworded` changes a JSON answer between a gateway
+and its client."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ SENTENCES: Final = FIELDS | {"parts", "reason_parts"}
 
 
 def lorem(function: Callable[..., str]) -> Callable[..., str]:
-    """Return the function with another text; an empty text stays empty."""
+    """Return a function that returns a dummy text wherever `function` returns a text that is not
+    empty."""
 
     @wraps(function)
     def said(*args: Any, **kwargs: Any) -> str:
@@ -35,7 +37,8 @@ def lorem(function: Callable[..., str]) -> Callable[..., str]:
 
 
 def replaced(replace: Callable[[Any, str, Any], None]) -> int:
-    """Replace the functions wherever a module has one, and return the number of replacements."""
+    """Replace all functions that render sentences, in every module that uses them. Return the
+    count."""
     product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
     bound: dict[Any, list[tuple[Any, str]]] = {}
     for user in product:

@@ -1,8 +1,8 @@
-"""Controllers of other projects with their webhooks, and kubelets for their pods.
+"""Run controllers of other projects with their webhooks, and simulate kubelets for their pods.
 
 JobSet, LeaderWorkerSet and Kueue share a layout: a program with one configuration file, and
-manifests written by kubebuilder.
-Invariant: after a test the API server calls none of their webhooks."""
+manifests written by kubebuilder. Invariant: after a test the API server calls none of their
+webhooks."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ exec "$@"
 
 
 def needs(variable: str, what: str) -> pytest.MarkDecorator:
-    """Return a mark that skips a test unless the environment variable names a path."""
+    """Return a mark that skips a test unless the environment variable `variable` is set."""
     reason = f"{variable} does not name {what}"
     return pytest.mark.skipif(not os.environ.get(variable), reason=reason)
 
 
 @contextmanager
 def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that must not end before the block does."""
+    """Run a program until the block ends. Fail if the program ends earlier."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
@@ -63,7 +63,7 @@ def running_manager(
 ) -> Iterator[None]:
     """Run `manager` from the folder that `variable` names, with its custom resources and webhooks.
 
-    `api` is the apiVersion of its configuration, and `settings` are fields of it."""
+    `api` is the apiVersion of its configuration file, and `settings` are fields of that file."""
     built, name = Path(os.environ[variable]), api.split(".")[1]
     port = free_port()
     authority = Authority(folder)
@@ -111,7 +111,8 @@ def _install(plane: ControlPlane, crds: Path) -> None:
 
 
 def _webhooks(built: Path, name: str, port: int, authority: Authority) -> list[dict[str, Any]]:
-    """Its webhook configurations with the address of a manager that runs here."""
+    """Return the webhook configurations, with the address of the manager that runs on this
+    machine."""
     (manifests,) = built.glob("config/**/webhook/manifests.yaml")
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(manifests.read_text()))
     trusted = base64.b64encode(authority.ca.read_bytes()).decode()
@@ -135,7 +136,8 @@ def _listens(port: int) -> bool:
 
 @asynccontextmanager
 async def running_kubelets(world: KubeWorld) -> AsyncIterator[None]:
-    """Start the pods of the default namespace, and end deleted ones, as kubelets do."""
+    """Act as the kubelets until the block ends: start pods of namespace `default`, and end deleted
+    ones."""
 
     async def look() -> bool:
         for pod in (await world.plane.get("pods"))["items"]:

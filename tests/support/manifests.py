@@ -1,4 +1,4 @@
-"""Builders of manifests, so that a test shows only what matters to it."""
+"""Build manifests, so that a test shows only what matters to it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def pod(
 
 
 def volcano_job(*tasks: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Return a Volcano Job called `job` with these tasks."""
+    """Return a Volcano Job named `job` with these tasks."""
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
@@ -44,18 +44,18 @@ def task(limits: Limits | None = None, **fields: Any) -> dict[str, Any]:
 
 
 def read(document: object, **dialects: Any) -> Manifest:
-    """Read a document under this configuration of the dialects."""
+    """Read a document with this configuration of the dialects."""
     return read_document(document, ManifestConfig(dialects=DialectConfig(**dialects)))
 
 
 def draft(document: object, **dialects: Any) -> PodDraft:
-    """Return the only pod that a document describes."""
+    """Return the pod that a document describes, which must be the only one."""
     (only,) = read(document, **dialects).pods
     return only
 
 
 def asks(document: object, **dialects: Any) -> tuple[Ask, ...]:
-    """Return the requests of the only pod that a document describes."""
+    """Return the requests of the pod that a document describes, which must be the only one."""
     return draft(document, **dialects).shape.asks
 
 

@@ -1,9 +1,9 @@
-"""Engines of several schedulers over one in-memory state, each with its shard.
+"""Run the engines of several schedulers over one in-memory state, each with its shard.
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
-All share one state, so a decision of one member is known to the others at once. Tests can check
-which member decides and where, but not what happens while a decision is in transit."""
+All engines share one state, so each scheduler sees a decision of another one at once. Tests can
+check which scheduler decides and where, but not what happens while a decision is in transit."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -17,7 +17,8 @@ from tests.support.ledger_of import Ledger
 
 
 class Members(Ledger):
-    """See the module; `engines` are those of all members so far."""
+    """An in-memory ledger with several schedulers; `engines` has the engine of each scheduler so
+    far."""
 
     def __init__(self, names: Sequence[str], *payloads: Payload) -> None:
         self.engines: dict[str, Engine] = {}
@@ -26,7 +27,7 @@ class Members(Ledger):
         self.play(*payloads)
 
     def be(self, *names: str) -> Self:
-        """Make these the members, and announce it to all of them."""
+        """Make these the live schedulers, and announce them to all engines."""
         for name in names:
             self.engines.setdefault(name, Engine(self.state))
         self.engines = {name: self.engines[name] for name in names}
@@ -35,20 +36,20 @@ class Members(Ledger):
         return self
 
     def take(self, data: Payload) -> Change:
-        """See Ledger; every member observes the change."""
+        """Fold one event as `Ledger.take` does; every engine observes the change."""
         change = super().take(data)
         for engine in self.engines.values():
             engine.observe(change)
         return change
 
     def decided_by(self, name: str, *, apart: bool = False) -> Decision:
-        """Return a member's next decision without folding it."""
+        """Return a scheduler's next decision without folding it."""
         engine = self.engines[name]
         engine.keep_apart(apart=apart)
         return decided(engine)
 
     def decide_by(self, name: str, *, apart: bool = False) -> list[Payload]:
-        """Make one decision of a member, fold it, and return its events."""
+        """Let one scheduler make a decision, fold its events, and return them."""
         events: list[Payload] = [*self.decided_by(name, apart=apart).events]
         self.play(*events)
         return events

@@ -1,4 +1,4 @@
-"""A reader of the in-memory ledger; see ledger.Subscription.
+"""A reader of the in-memory ledger, which implements `Subscription` of the ledger's port.
 
 Invariant: whatever the link does, a record is delivered once and in revision order. A missing
 record ends a reader of the whole ledger with LedgerHole."""
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class MemoryFollower:
-    """One reader. `deliver` is public, so that tests can distinguish readers."""
+    """One reader of the in-memory ledger. `deliver` is public, so that tests can distinguish
+    readers."""
 
     def __init__(
         self,
@@ -53,25 +54,25 @@ class MemoryFollower:
 
     @property
     def stored_ns(self) -> int:
-        """See ledger.Subscription; always 0 here."""
+        """Implement `Subscription.stored_ns`: always 0, because no storage times are simulated."""
         return 0
 
     @property
     def stalled(self) -> bool:
-        """See ledger.Subscription; always False here, because records arrive or the follower has
+        """Implement `Subscription.stalled`: always False, because records arrive or the reader has
         ended."""
         return False
 
     @property
     def lag(self) -> int:
-        """See ledger.Subscription."""
+        """Implement `Subscription.lag` for the in-memory ledger."""
         return sum(
             record is not None and self._wants(record)
             for record in self._server.records[self._read :]
         )
 
     async def caught_up(self) -> None:
-        """See ledger.Subscription."""
+        """Implement `Subscription.caught_up` for the in-memory ledger."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         try:
             await asyncio.wait({waiting, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,13 +85,13 @@ class MemoryFollower:
         raise LedgerUnavailable("stopped reading before the end of the ledger was reached")
 
     async def join(self) -> None:
-        """See ledger.Subscription."""
+        """Implement `Subscription.join` for the in-memory ledger."""
         await asyncio.wait({self._task})
         if self._failure is not None:
             raise self._failure
 
     async def stop(self) -> None:
-        """See ledger.Subscription."""
+        """Implement `Subscription.stop` for the in-memory ledger."""
         self._server.forget(self._number)
         self._task.cancel()
         await asyncio.wait({self._task})

@@ -1,9 +1,8 @@
-"""The Kubernetes API server in memory, as far as watcher, binder and agreement need it.
+"""Simulate the Kubernetes API server in memory, as far as watcher, binder and agreement need it.
 
-It is to the simulation what kube-apiserver is to the real client; one contract suite runs against
-both.
+Simulations use this server in place of kube-apiserver; one contract suite runs against both.
 Invariants: a pod is bound at most once, and its annotations are set in the same write. A failed
-precondition changes nothing. A refusal is one that Kubernetes gives."""
+precondition changes nothing. Every refusal is one that Kubernetes also returns."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Refused(Exception):
-    """An error status as an exception."""
+    """An error status of the API server, as an exception."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -35,7 +34,7 @@ class Refused(Exception):
 
 
 class Where(NamedTuple):
-    """The parts of a path: a kind, and optionally a namespace, an object and a subresource."""
+    """A parsed API path: a kind, and optionally a namespace, an object and a subresource."""
 
     resource: str
     namespace: str
@@ -44,16 +43,16 @@ class Where(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The object's key in the store."""
+        """Return the object's key in the store."""
         return f"{self.namespace}/{self.name}" if KINDS[self.resource].namespaced else self.name
 
     @property
     def prefix(self) -> str:
-        """The prefix of the keys of all objects that the path names."""
+        """Return the common prefix of the keys of all objects that the path names."""
         return f"{self.namespace}/" if self.namespace else ""
 
     def missing(self) -> Refused:
-        """Return the error that there is no such object."""
+        """Return the error that this object does not exist."""
         return Refused(404, "NotFound", f'{self.resource} "{self.name}" not found')
 
     def conflict(self, message: str) -> Refused:
@@ -63,10 +62,10 @@ class Where(NamedTuple):
 
 
 class MemoryKube:
-    """The API server of one cluster, as of Kubernetes 1.21: it checks the uid of a binding.
+    """The API server of one cluster. Like Kubernetes 1.21, it checks the uid of a binding.
 
-    `more_kinds` are kinds (API version, resource) that it lists in addition to those in the store.
-    `fewer_kinds` are kinds that it does not have."""
+    `more_kinds` are additional kinds (API version, resource) that the server lists. `fewer_kinds`
+    are kinds that it does not serve."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -83,7 +82,7 @@ class MemoryKube:
         body: bytes | None = None,
         content_type: str = "",
     ) -> Answer:
-        """Handle a request at the server, and return the answer."""
+        """Handle a request as the API server, and return the answer."""
         if path == "/version":
             return Answer(200, b'{"major":"1","minor":"21"}')
         if method == "GET" and path.startswith("/apis") and path.count("/") in {1, 3}:
@@ -97,7 +96,7 @@ class MemoryKube:
             return refused.answer
 
     def _discovered(self, path: str) -> Answer:
-        """The API groups and their versions, or the resources of one version."""
+        """Return the API groups with their versions, or the resources of one version."""
         served = {*((kind.api, name) for name, kind in KINDS.items()), *self.more_kinds}
         served -= self.fewer_kinds
         versions = sorted({api for api, _ in served if "/" in api} - {"resource.k8s.io/v1"})
@@ -113,7 +112,7 @@ class MemoryKube:
         return Answer(200, _encode({"kind": "APIResourceList", "resources": resources}))
 
     def watch(self, path: str, version: str) -> Feed:
-        """Open a watch from that version. Raises Refused."""
+        """Open a watch of this path that starts after that version. Raises Refused."""
         where = self._served(path)
         return self.store.feed(where.resource, where.prefix, int(version))
 
@@ -211,7 +210,7 @@ class MemoryKube:
         return self._update(where, before, after)
 
     def _update(self, where: Where, before: dict[str, Any], wanted: dict[str, Any]) -> Answer:
-        """Replace the object, or only its status if the path says so."""
+        """Replace the object, or only its status if the path names that subresource."""
         meta, said = before["metadata"], wanted.get("metadata", {})
         if said.get("uid", meta["uid"]) != meta["uid"]:
             raise Refused(422, "Invalid", f"metadata.uid: {said['uid']}: field is immutable")
@@ -257,7 +256,7 @@ class MemoryKube:
 
 
 def status_body(status: int, reason: str, message: str) -> bytes:
-    """Return a `v1` Status."""
+    """Return an encoded `v1` Status; an empty reason means success."""
     about = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": status}
     if reason:
         about |= {"status": "Failure", "reason": reason, "message": message}
@@ -282,7 +281,8 @@ def _where(path: str) -> Where:
 
 
 def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> int:
-    """The grace period of a deletion in seconds; 0 for pods without a node."""
+    """Return the grace period of a deletion in seconds: 0 for pods that have no node or have
+    ended."""
     if where.resource != "pods" or not about["spec"].get("nodeName"):
         return 0
     if about["status"]["phase"] in ENDED:
@@ -292,14 +292,15 @@ def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> in
 
 
 def _may_leave(about: dict[str, Any]) -> bool:
-    """True if a deleted object has no finalizers and no grace period left."""
+    """Return True if a deleted object has no finalizers and no grace period left."""
     meta = about["metadata"]
     deleted = bool(meta.get("deletionTimestamp")) and not meta.get("deletionGracePeriodSeconds")
     return deleted and not meta.get("finalizers")
 
 
 def _merged(before: Any, patch: Any, *, strategic: bool) -> Any:
-    """Apply a JSON merge patch; a strategic one also merges conditions by type."""
+    """Return `before` with a JSON merge patch applied. If `strategic`, conditions are merged by
+    type."""
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}

@@ -1,8 +1,7 @@
-"""A connection to the in-memory API server: bytes in, bytes out, as in `runtime.kube.client`.
+"""Connect to the in-memory API server: bytes in, bytes out, as in `runtime.kube.client`.
 
-Its `KubeLink` does everything that a network can do to a request.
-Invariant: a client cannot distinguish it from the real connection; the contract suite runs against
-both."""
+Its `KubeLink` can do to a request everything that a network can. Invariant: a client cannot
+distinguish this connection from the real one; the contract suite runs against both."""
 
 from __future__ import annotations
 
@@ -16,23 +15,25 @@ from tests.support.memory_kube_store import BOOKMARK_S, Feed, Forgotten
 
 
 class KubeLink(Protocol):
-    """The network between one client and the API server."""
+    """The simulated network between one client and the API server."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Have the server `act`, or not, and return its answer. Raises KubeUnavailable."""
+        """Let the server run `act`, unless the request is lost, and return the answer.
+
+        Raises KubeUnavailable if the request or its answer is lost."""
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Return lines of a watch as they arrive, and True if the connection still holds after
+        """Return the lines of a watch that arrive, and True if the connection is still open after
         them.
 
-        Raises KubeUnavailable if it broke before, or if nothing came for `idle_s`."""
+        Raises KubeUnavailable if it broke before, or if nothing arrived for `idle_s`."""
 
 
 class PerfectKubeLink:
     """A network that loses nothing and takes no time."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:  # noqa: ARG002
-        """See KubeLink."""
+        """Implement `KubeLink.ask`: the request and its answer always arrive at once."""
         await asyncio.sleep(0)
         return act()
 
@@ -41,13 +42,13 @@ class PerfectKubeLink:
         lines: list[bytes],
         idle_s: float,  # noqa: ARG002 - all alike
     ) -> tuple[list[bytes], bool]:
-        """See KubeLink."""
+        """Implement `KubeLink.carry`: all lines arrive at once."""
         await asyncio.sleep(0)
         return lines, True
 
 
 class MemoryKubeApi(KubeApi):
-    """See KubeApi: requests and watches go over a link to a server in memory."""
+    """A client of the API server in memory; requests and watches go over a simulated network."""
 
     def __init__(
         self, server: MemoryKube, link: KubeLink | None = None, *, bookmark_s: float = BOOKMARK_S
@@ -59,7 +60,7 @@ class MemoryKubeApi(KubeApi):
 
     @property
     def url(self) -> str:
-        """See KubeApi."""
+        """Implement `KubeApi.url` with a fixed text."""
         return "memory"
 
     async def request(
@@ -72,7 +73,7 @@ class MemoryKubeApi(KubeApi):
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """See KubeApi."""
+        """Implement `KubeApi.request` over the simulated network."""
 
         def act() -> Answer:
             return self._server.handle(
@@ -88,7 +89,7 @@ class MemoryKubeApi(KubeApi):
     async def lines(
         self, path: str, query: Mapping[str, str], *, idle_s: float
     ) -> AsyncIterator[bytes]:
-        """See KubeApi."""
+        """Implement `KubeApi.lines` over the simulated network."""
         opened: list[Feed] = []
 
         def act() -> Answer:
@@ -141,7 +142,7 @@ class MemoryKubeApi(KubeApi):
                     raise KubeUnavailable(f"silent for {idle_s:g} s")
 
     async def close(self) -> None:
-        """See KubeApi."""
+        """Implement `KubeApi.close`, which has nothing to close here."""
 
 
 async def _wait(news: asyncio.Event, longest_s: float) -> None:

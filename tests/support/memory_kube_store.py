@@ -1,9 +1,8 @@
-"""The storage of the in-memory Kubernetes API server: objects, versions and past writes.
+"""Store the objects of the in-memory Kubernetes API server, with versions and past writes.
 
-It stands for etcd and the watch cache.
-Invariants: every write has its own version, higher than all before. All pages of a list are of one
-version. A watch receives every write after its version in order, or an error that the past was
-compacted."""
+The store simulates etcd and the API server's watch cache. Invariants: every write has its own
+version, higher than all before. All pages of a list are of one version. A watch receives every
+write after its version in order, or an error that the past was compacted."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Kind(NamedTuple):
-    """One kind of object: its API version, and whether it is namespaced."""
+    """A kind of object: its API version, its name, and whether it is namespaced."""
 
     api: str
     name: str
@@ -50,11 +49,13 @@ KINDS = {
 
 
 class Forgotten(Exception):
-    """The past since that version, or the rest of that list, is no longer available."""
+    """The error that past writes since a version, or the rest of a list, are no longer
+    available."""
 
 
 class Write(NamedTuple):
-    """One write. `resource` is the kind as in paths, `object` its last state."""
+    """One write of an object. `resource` is the kind as in API paths, `object` the state after the
+    write."""
 
     resource: str
     type: str
@@ -64,7 +65,8 @@ class Write(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A part of a list at one version, and the token of the rest; empty if there is none."""
+    """A page of a list at one version. `rest` is the token of the next page, or "" after the last
+    one."""
 
     items: list[bytes]
     version: int
@@ -72,9 +74,9 @@ class Page(NamedTuple):
 
 
 class Feed:
-    """One watch from a version on. `news` is set when there is more.
+    """A watch on the store, from a version on. `news` is set when there are new writes.
 
-    A `broken` one returns nothing more."""
+    A `broken` watch returns nothing more."""
 
     def __init__(self, store: Store, resource: str, prefix: str, version: int) -> None:
         self._store = store
@@ -85,7 +87,7 @@ class Feed:
         self.broken = False
 
     def take(self) -> list[bytes]:
-        """Return the lines that have arrived. Raises Forgotten."""
+        """Return the watch's lines for all writes since the last call. Raises Forgotten."""
         self.news.clear()
         found = self._store.since(self._resource, self._version)
         if found:
@@ -93,9 +95,11 @@ class Feed:
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
     def bookmark(self) -> list[bytes]:
-        """Return a bookmark for the current version. Call it only after all was taken.
+        """Return a bookmark for the current version. Call this only after `take` has returned every
+        write.
 
-        Empty if the store is behind the watch: a real server waits for the watch's version."""
+        The result is empty if the store is behind the watch: a real server waits for the watch's
+        version."""
         if self._version > self._store.version:
             return []
         self._version = self._store.version
@@ -116,7 +120,7 @@ class _Past(NamedTuple):
 
 
 class Store:
-    """All objects of one cluster, by `namespace/name` or name."""
+    """All objects of one cluster, keyed by kind and then by `namespace/name` or name."""
 
     def __init__(self) -> None:
         self.version = FIRST_VERSION
@@ -128,7 +132,7 @@ class Store:
         self._listeners: list[Callable[[Write], None]] = []
 
     def listen(self, call: Callable[[Write], None]) -> None:
-        """Call with every write, at the time it is made."""
+        """Call `call` with every later write, as soon as it is made."""
         self._listeners.append(call)
 
     def backup(self) -> tuple[int, dict[str, dict[str, bytes]]]:
@@ -136,7 +140,7 @@ class Store:
         return self.version, {kind: dict(found) for kind, found in self._objects.items()}
 
     def restore(self, copy: tuple[int, dict[str, dict[str, bytes]]]) -> None:
-        """Continue from a copy; open watches are not notified."""
+        """Continue from a copy, as after restoring etcd. Open watches are not notified."""
         self.version, objects = copy
         self._objects = {kind: dict(found) for kind, found in objects.items()}
         self._rests.clear()
@@ -147,7 +151,7 @@ class Store:
     # ------------------------------------------------------------------ reading
 
     def get(self, resource: str, key: str) -> dict[str, Any] | None:
-        """Return a copy of the object; None if there is none."""
+        """Return a copy of the object, or None if it does not exist."""
         raw = self._objects[resource].get(key)
         return None if raw is None else _decode(raw)
 
@@ -230,7 +234,7 @@ class Store:
                 feed.news.set()
 
     def forget(self) -> None:
-        """Forget past writes, as compaction does; objects stay."""
+        """Forget past writes, as compaction does. Objects are kept."""
         self._forgotten = self.version
         self._rests.clear()
         for past in self._past.values():
@@ -241,6 +245,6 @@ class Store:
 
 
 def typed(resource: str, raw: bytes) -> bytes:
-    """Return the object with its kind, which only lists leave out."""
+    """Return the object with its kind and API version, as everywhere except in lists."""
     kind = KINDS[resource]
     return b'{"kind":"%b","apiVersion":"%b",%b' % (kind.name.encode(), kind.api.encode(), raw[1:])

@@ -1,10 +1,9 @@
-"""The in-memory ledger: every rule of `runtime.ledger.port.Ledger` on one loop, without sockets.
+"""Simulate the ledger in memory: every rule of `runtime.ledger.port.Ledger`, without sockets.
 
-`MemoryServer` is the server, a `MemoryLedger` one connection to it, and its `Link` the network
-between them, which does everything that a network can do to a message. The draft rules are the real
-ones.
-Invariant: one contract suite passes against this and nats-server, so that results of the simulation
-hold for the real ledger."""
+`MemoryServer` is the server, a `MemoryLedger` is one connection, and its `Link` is the network
+between them. A link can do to a message everything that a network can. The rules for drafts are the
+real ones. Invariant: one contract suite passes against this and nats-server, so that results of the
+simulation hold for the real ledger."""
 
 from __future__ import annotations
 
@@ -37,16 +36,17 @@ T = TypeVar("T")
 
 
 class Link(Protocol):
-    """The network between one connection and the server."""
+    """The simulated network between one connection and the server."""
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Have the server `act` once, more often or not at all, and return its answer.
+        """Let the server run `act` once, several times or never, and return its answer.
 
         Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer was
         lost."""
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Have the server `act`, possibly, without an answer. Raises LedgerUnavailable."""
+        """Let the server run `act`, without an answer, unless the message is lost. Raises
+        LedgerUnavailable."""
 
     async def carry(self) -> int:
         """Wait until records can arrive, and return how many may arrive at once."""
@@ -56,23 +56,23 @@ class PerfectLink:
     """A network that loses nothing and takes no time."""
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
-        """See Link."""
+        """Implement `Link.ask`: the request and its answer always arrive at once."""
         await asyncio.sleep(0)
         return act()
 
     async def send(self, what: str, act: Callable[[], object]) -> None:  # noqa: ARG002 - all alike
-        """See Link."""
+        """Implement `Link.send`: the message always arrives at once."""
         await asyncio.sleep(0)
         act()
 
     async def carry(self) -> int:
-        """See Link."""
+        """Implement `Link.carry`: many records can always arrive at once."""
         await asyncio.sleep(0)
         return 256
 
 
 class MemoryLedger:
-    """One connection in one role; see ledger.Ledger. `writer` identifies the connection in
+    """One connection to the in-memory ledger in one role. `writer` identifies the connection in
     tests."""
 
     def __init__(
@@ -88,7 +88,7 @@ class MemoryLedger:
         self._closed = False
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger."""
+        """Implement `Ledger.append` in memory."""
         if not drafts:
             return []
         fences = check_batch(drafts)
@@ -108,7 +108,7 @@ class MemoryLedger:
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """See ledger.Ledger."""
+        """Implement `Ledger.follow` in memory."""
         last = await self._question("follow", lambda: self.server.last_revision)
         if last < start - 1:
             raise LedgerHole("the newest revision moved back", start - 1, last)
@@ -119,30 +119,30 @@ class MemoryLedger:
         return follower
 
     async def last_revision(self) -> int:
-        """See ledger.Ledger."""
+        """Implement `Ledger.last_revision` in memory."""
         return await self._question("last revision", lambda: self.server.last_revision)
 
     async def first_revision(self) -> int:
-        """See ledger.Ledger."""
+        """Implement `Ledger.first_revision` in memory."""
         return await self._question("first revision", lambda: self.server.first_revision)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """See ledger.Ledger."""
+        """Implement `Ledger.holds` in memory."""
         kept = list(drafts)
         return await self._question("holds", lambda: self.server.holds(kept))
 
     async def last_on_subject(self, subject: str) -> int:
-        """See ledger.Ledger."""
+        """Implement `Ledger.last_on_subject` in memory."""
         return await self._question("last on subject", lambda: self.server.last_on_subject(subject))
 
     async def record_at(self, revision: int) -> Record | None:
-        """See ledger.Ledger."""
+        """Implement `Ledger.record_at` in memory."""
         return await self._question("record at", lambda: self.server.record_at(revision))
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
-        """See ledger.Ledger."""
+        """Implement `Ledger.work_queue` in memory."""
         if durable == "binder" != self.role:
             raise NotPermitted(f"the server forbids user {self.role!r} to open queue {durable}")
         queue = await self._question(
@@ -154,11 +154,11 @@ class MemoryLedger:
         return _Worker(self, queue)
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """See ledger.Ledger."""
+        """Implement `Ledger.publish` in memory."""
         await self.send("publish", lambda: self.server.send(subject, payload))
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
-        """See ledger.Ledger."""
+        """Implement `Ledger.request` in memory."""
         if subject.startswith("apportion.command.") and self.role != "operator":
             raise NotPermitted(f"the server forbids user {self.role!r} to send to {subject}")
         if subject.startswith("apportion.intake.") and self.role != "agent":
@@ -178,7 +178,7 @@ class MemoryLedger:
             ) from None
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """See ledger.Ledger."""
+        """Implement `Ledger.serve` in memory."""
 
         def take(found: str, payload: bytes, _inbox: str) -> asyncio.Future[bytes]:
             reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -190,7 +190,7 @@ class MemoryLedger:
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """See ledger.Ledger."""
+        """Implement `Ledger.take_requests` in memory."""
 
         def hand_over(found: str, payload: bytes, inbox: str) -> asyncio.Future[bytes]:
             reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -214,13 +214,13 @@ class MemoryLedger:
         await self._question("serve", listen)
 
     async def close(self) -> None:
-        """See ledger.Ledger."""
+        """Implement `Ledger.close` in memory."""
         self.vanish()
         for follower in self.followers:
             await follower.stop()
 
     def vanish(self) -> None:
-        """Do what the server does when the process at this end disappears."""
+        """Close the connection as the server does when its client's process disappears."""
         self._closed = True
         for number in self._served:
             self.server.handlers.pop(number, None)
@@ -228,23 +228,24 @@ class MemoryLedger:
             task.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that ends with this connection."""
+        """Run a coroutine that is cancelled when this connection closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Do as `Link.ask` does. Raises LedgerUnavailable once closed."""
+        """Call `Link.ask`. Raises LedgerUnavailable once this connection is closed."""
         self._check_open()
         return await self._link.ask(what, act)
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Do as `Link.send` does. Raises LedgerUnavailable once closed."""
+        """Call `Link.send`. Raises LedgerUnavailable once this connection is closed."""
         self._check_open()
         await self._link.send(what, act)
 
     async def _question(self, what: str, act: Callable[[], T]) -> T:
-        """A request that may be repeated, so that a lost answer is an ordinary failure."""
+        """Send a request that the caller may repeat: a lost answer raises only
+        LedgerUnavailable."""
         try:
             return await self.ask(what, act)
         except LostReply as lost:
@@ -278,7 +279,7 @@ async def _hand_over(take: Callable[[Request], None], request: Request, link: Li
 
 
 class _Asked:
-    """See ledger.Request."""
+    """A request that a client sent over the in-memory ledger; implements `Request` of the port."""
 
     def __init__(
         self,
@@ -295,7 +296,7 @@ class _Asked:
         self._ledger = ledger
 
     async def answer(self, payload: bytes) -> None:
-        """See ledger.Request."""
+        """Implement `Request.answer`: send the answer over the link."""
 
         def arrive() -> None:
             if not self._waiting.done():
@@ -305,14 +306,14 @@ class _Asked:
 
 
 class _Worker:
-    """One connection's worker of a shared queue; see ledger.WorkQueue."""
+    """One connection's worker of a shared queue; implements `WorkQueue` of the port."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue) -> None:
         self._ledger = ledger
         self._queue = queue
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """See ledger.WorkQueue."""
+        """Implement `WorkQueue.fetch` in memory."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while True:
@@ -327,10 +328,11 @@ class _Worker:
             await asyncio.wait({news}, timeout=left_s)
 
     async def leave(self) -> None:
-        """See ledger.WorkQueue: every record taken here was also handed out."""
+        """Implement `WorkQueue.leave`. There is nothing to return: `fetch` hands out all records it
+        takes."""
 
     async def waiting(self) -> int:
-        """See ledger.WorkQueue."""
+        """Implement `WorkQueue.waiting` in memory."""
         try:
             return await self._ledger.ask("queue info", lambda: self._queue.waiting)
         except LostReply as lost:
@@ -338,7 +340,8 @@ class _Worker:
 
 
 class _MemoryDelivery:
-    """See ledger.Delivery. Hashed by its content, so that sets of them have a fixed order."""
+    """A delivered record; implements `Delivery`. The hash is of its content, so that set order is
+    fixed."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue, handed: Handed) -> None:
         self.record, self.attempt = handed
@@ -352,7 +355,7 @@ class _MemoryDelivery:
         return self is other
 
     async def ack(self) -> None:
-        """See ledger.Delivery."""
+        """Implement `Delivery.ack` in memory."""
         revision = self.record.revision
         try:
             await self._ledger.ask("ack", lambda: self._queue.ack(revision))
@@ -362,11 +365,11 @@ class _MemoryDelivery:
             ) from lost
 
     async def retry(self, delay_s: float) -> None:
-        """See ledger.Delivery."""
+        """Implement `Delivery.retry` in memory."""
         revision = self.record.revision
         await self._ledger.send("retry", lambda: self._queue.restart(revision, delay_s))
 
     async def progress(self) -> None:
-        """See ledger.Delivery."""
+        """Implement `Delivery.progress` in memory."""
         revision, wait_s = self.record.revision, self._queue.ack_wait_s
         await self._ledger.send("progress", lambda: self._queue.restart(revision, wait_s))

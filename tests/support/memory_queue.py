@@ -1,7 +1,7 @@
-"""A shared queue of the in-memory ledger, like a durable consumer with explicit acks.
+"""Simulate a durable consumer with explicit acks: a shared queue of the in-memory ledger.
 
-Invariant: a record leaves only by an acknowledgement. One that is handed back, or not acknowledged
-in time, is delivered again with a higher attempt."""
+Invariant: a record leaves the queue only by an acknowledgement. A record that a worker returns, or
+does not acknowledge in time, is delivered again with a higher attempt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Handed(NamedTuple):
-    """One delivered record, and the number of its delivery."""
+    """A delivered record, and how often it was delivered."""
 
     record: Record
     attempt: int
 
 
 class MemoryQueue:
-    """The server's side of one durable queue."""
+    """The server's side of one durable queue that several workers share."""
 
     def __init__(
         self, server: MemoryServer, subjects: list[str], *, ack_wait_s: float, max_in_flight: int
@@ -42,7 +42,7 @@ class MemoryQueue:
         self._waiting: list[asyncio.Future[None]] = []
 
     def take(self, batch: int) -> list[Handed]:
-        """Return the records due now: redeliveries first, then new ones."""
+        """Deliver the records that are due: redeliveries first, then new ones."""
         taken: list[Handed] = []
         while len(taken) < batch and (record := self._next()) is not None:
             attempt = self._attempts.get(record.revision, 0) + 1
@@ -84,7 +84,7 @@ class MemoryQueue:
             self._held.pop(revision).cancel()
 
     def ack(self, revision: int) -> None:
-        """Acknowledge a record, from any worker."""
+        """Acknowledge a record; any worker may do this."""
         held = self._held.pop(revision, None)
         if held is not None:
             held.cancel()
@@ -97,13 +97,16 @@ class MemoryQueue:
         self.wake()
 
     def restart(self, revision: int, delay_s: float) -> None:
-        """Restart a record's timer, from any worker: `progress`, or `retry` with its own delay."""
+        """Restart a record's redelivery timer; any worker may do this.
+
+        `progress` restarts it with the queue's delay, and `retry` with a delay of its own."""
         if revision in self._held:
             self._held[revision].cancel()
             self._held[revision] = self._timer(revision, delay_s)
 
     def forget_acks(self, count: int) -> int:
-        """Redeliver the newest acknowledged records, as a killed server does. Returns how many."""
+        """Redeliver the newest `count` acknowledged records, as after a server crash. Return how
+        many."""
         forgotten = self._done[-count:]
         del self._done[-count:]
         for revision in forgotten:
@@ -112,7 +115,8 @@ class MemoryQueue:
         return len(forgotten)
 
     def hasten(self, choose: Callable[[int], int]) -> bool:
-        """Take one record back from its worker before its time; False if there is none."""
+        """Redeliver one record before its timer expires. Return False if no record is
+        unacknowledged."""
         if not self._held:
             return False
         revision = sorted(self._held)[choose(len(self._held))]
@@ -122,13 +126,13 @@ class MemoryQueue:
 
     @property
     def waiting(self) -> int:
-        """Return how many records are not acknowledged yet."""
+        """Return how many records are not acknowledged yet, including undelivered ones."""
         beyond = self._server.records[self._cursor :]
         new = sum(record is not None and self._wants(record) for record in beyond)
         return new + len(self._held) + len(self._again)
 
     def news(self) -> asyncio.Future[None]:
-        """Return a future that is done when there may be something to take."""
+        """Return a future that is done when there may be a record to deliver."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future

@@ -1,7 +1,7 @@
-"""The in-memory ledger's server: the stream with its fences, shared queues, plain messages.
+"""Simulate the ledger's server in memory: the stream with its fences, shared queues, plain
+messages.
 
-It is to the simulation what nats-server is to the real ledger; one contract suite runs against
-both.
+Simulations use this server in place of nats-server; one contract suite runs against both.
 Invariants: an append is stored whole or not at all. Revisions count from 1 without a gap. An id is
 accepted once within the duplicate window. A fence is checked against what is stored, never against
 what a client believes."""
@@ -47,7 +47,7 @@ Take = Callable[[str, bytes, str], asyncio.Future[bytes]]
 
 
 class Stored(NamedTuple):
-    """One stored append: its records and their writer."""
+    """One stored append: its records and ids, and the role and name of their writer."""
 
     records: list[Record]
     ids: list[str]
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """One stream and everything that connections share. `full` simulates a full disk."""
+    """One stream, and all server state that connections share. `full` simulates a full disk."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -80,16 +80,16 @@ class MemoryServer:
 
     @property
     def last_revision(self) -> int:
-        """The newest revision."""
+        """Return the newest revision of the stream."""
         return len(self.records)
 
     def last_on_subject(self, subject: str) -> int:
-        """Return the newest revision on one subject; 0 if there is none, or it was dropped."""
+        """Return the newest revision on one subject, or 0 if there is none or it was dropped."""
         last = self._on_subject.get(subject, [0])[-1]
         return last if last >= self.first_revision else 0
 
     def record_at(self, revision: int) -> Record | None:
-        """Return the record at that revision, if it exists."""
+        """Return the record at that revision, or None if it does not exist."""
         return self.records[revision - 1] if 0 < revision <= len(self.records) else None
 
     def drop(self, last: int) -> None:
@@ -101,21 +101,21 @@ class MemoryServer:
             queue.drop(last)
 
     def lose_subject(self, subject: str) -> None:
-        """Answer from now on as if nothing had been written on this subject before."""
+        """Forget the last revision of this subject, as if nothing had been written on it."""
         self._on_subject.pop(subject, None)
 
     def watch(self, call: Callable[[Stored], None]) -> None:
-        """Call with every append, at the time it is stored."""
+        """Call `call` with every later append, as soon as it is stored."""
         self._watchers.append(call)
 
     def on_news(self, call: Callable[[], None]) -> int:
-        """Call after every append. Returns the number to pass to `forget`."""
+        """Call `call` after every later append. Return the number with which `forget` ends this."""
         number = next(self._numbers)
         self._news[number] = call
         return number
 
     def forget(self, number: int) -> None:
-        """Undo `on_news`."""
+        """End the calls that `on_news` requested under this number."""
         self._news.pop(number, None)
 
     # ------------------------------------------------------------------ appending
@@ -123,7 +123,8 @@ class MemoryServer:
     def append(
         self, drafts: Sequence[Draft], fences: dict[str, int], *, role: str, writer: str
     ) -> list[int]:
-        """Store all drafts or none. Raises what `Ledger.append` raises for the server."""
+        """Store all drafts or none. Raises the errors with which a server refuses
+        `Ledger.append`."""
         for draft in drafts:
             check_writer(role, draft.subject)
         self._check_window(drafts, fences)
@@ -136,8 +137,10 @@ class MemoryServer:
         return self._store(drafts, role, writer)
 
     def _check_window(self, drafts: Sequence[Draft], fences: dict[str, int]) -> None:
-        """Check both fences in the server's order: for one draft the node's first, else the ids
-        first."""
+        """Check fences and duplicate ids in the server's order.
+
+        For a single draft, the server checks the fence first; for a batch, it checks the ids first.
+        """
         self._forget_old_ids()
         if len(drafts) == 1:
             self._check_fences(fences, drafts[0])
@@ -155,7 +158,7 @@ class MemoryServer:
         return DuplicateRefused((draft.id,), revision, same=same)
 
     def holds(self, drafts: Sequence[Draft]) -> bool:
-        """See ledger.Ledger."""
+        """Implement `Ledger.holds`: return True if these drafts are stored as one append."""
         wanted = [draft.id for draft in drafts]
         for first in self._on_subject.get(drafts[0].subject, []):
             if self.ids[first - 1 : first - 1 + len(wanted)] == wanted:
@@ -196,7 +199,8 @@ class MemoryServer:
         return [record.revision for record in records]
 
     def lose(self, revision: int) -> None:
-        """Lose a record, as only an administrator with too many permissions could."""
+        """Delete a record from the stream, as only an administrator with too many permissions
+        could."""
         self.records[revision - 1] = None
 
     # ------------------------------------------------------------------ queues and messages
@@ -222,9 +226,10 @@ class MemoryServer:
         return queue
 
     def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
-        """Hand plain messages on `pattern` to `take`. Returns the number to stop it by.
+        """Deliver plain messages on `pattern` to `take`. Return the key with which `handlers`
+        stores it.
 
-        Each message goes to one member of a `group`."""
+        Of all subscribers in a `group`, only one receives each message."""
         number = next(self._numbers)
         self.handlers[number] = (pattern, group, take)
         return number
@@ -246,7 +251,7 @@ class MemoryServer:
 
 
 def check_writer(role: str, subject: str) -> None:
-    """Raise NotPermitted unless nats.conf lets this role append to the subject."""
+    """Raise NotPermitted unless nats.conf permits this role to append to the subject."""
     channel = subject.split(".")[EVENT_DEPTH - 1]
     if role not in WRITERS.get(channel, ()):
         raise NotPermitted(f"the server forbids user {role!r} to send to {subject}")

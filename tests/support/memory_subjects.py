@@ -1,9 +1,10 @@
-"""NATS subjects and patterns: the one rule that stream, queues and plain messages share."""
+"""Match NATS subjects to patterns: the one rule that stream, queues and plain messages share."""
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Return True if a subject matches a pattern with `*` (one token) and `>` (one or more, at
-    its end).
+    """Return True if a subject matches a pattern.
+
+    In a pattern, `*` matches one token. `>` matches one or more tokens, and comes last.
 
         >>> matches("apportion.v1.placement.>", "apportion.v1.placement.n1")
         True"""

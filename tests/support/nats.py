@@ -1,7 +1,7 @@
-"""A real nats-server for a test: fresh store, free port, and a connection for any role.
+"""Run a real nats-server for a test, with a fresh store, a free port, and connections for any role.
 
-It can also simulate failures: a proxy that holds back answers, a server that is killed and
-restarted on the same store, and a plain server without the rules of ours."""
+The module also simulates failures: a proxy that delays answers, a server that is killed and
+restarted on the same store, and a plain server without our access rules."""
 
 import asyncio
 import contextlib
@@ -40,11 +40,11 @@ def draft(
 
 
 def ignore(_record: Record) -> None:
-    """Read and discard a record."""
+    """Discard a record, for readers whose records do not matter."""
 
 
 class Bus:
-    """One embedded server with the ledger's stream, and the connections that a test opens."""
+    """One embedded server with the ledger's stream, and the connections that a test opened."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -57,7 +57,7 @@ class Bus:
         self._port = 0
 
     async def start(self, *, max_bytes: int = -1) -> None:
-        """Start the server and make the stream."""
+        """Start the server and create the stream."""
         await self.server.start()
         self._port = self.server.port
         intakes.may_have_agents(self)
@@ -67,9 +67,10 @@ class Bus:
     async def connect(
         self, role: str = "watcher", *, port: int = 0, **options: Any
     ) -> JetStreamLedger:
-        """Open a connection as `role`, closed with the bus; `port` leads it through a proxy.
+        """Open a connection as `role`, which closes with the bus. `port` selects a proxy to connect
+        through.
 
-        Its default timeouts are longer than a service's, because the machine may stall for a
+        Its default timeouts are longer than a service's, because a test machine may stall for a
         while."""
         options = {"timeout_s": WAIT_S, "ack_timeout_s": WAIT_S, **options}
         url = self.server.url_for(role)
@@ -80,17 +81,17 @@ class Bus:
         return ledger
 
     async def crash(self) -> None:
-        """SIGKILL the server."""
+        """Kill the server with SIGKILL."""
         await self.server.kill()
 
     async def restart(self) -> None:
-        """Restart it on the same store and port."""
+        """Restart the server on the same store and port."""
         port = self.server.port
         self.server = EmbeddedServer(self.data_dir, port=port)
         await self.server.start()
 
     async def stop(self) -> None:
-        """Close every connection and the server."""
+        """Close every connection, and stop the server."""
         await intakes.end(self._port)
         for ledger in self._ledgers:
             await ledger.close()
@@ -99,7 +100,7 @@ class Bus:
 
 @contextlib.asynccontextmanager
 async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[Bus]:
-    """Yield a running bus."""
+    """Yield a running bus, and stop it when the block ends."""
     bus = Bus(data_dir)
     try:
         await bus.start(max_bytes=max_bytes)
@@ -109,7 +110,7 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
 
 
 async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
-    """Create the stream, even right after another was deleted.
+    """Create the stream, even right after an earlier stream of that name was deleted.
 
     The server answers a deletion before the files are gone, and refuses the name until then."""
 
@@ -126,7 +127,8 @@ async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
 
 
 class PlainServer:
-    """A nats-server without users or rules, for setups that ours would never allow."""
+    """A nats-server without users or rules, for setups that our own configuration would never
+    allow."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -134,7 +136,7 @@ class PlainServer:
         self.url = ""
 
     async def start(self, *, port: int = 0) -> None:
-        """Start on `port`, or on a free one, and wait until it serves."""
+        """Start the server on `port`, or on a free port, and wait until it listens."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         for stale in self._data_dir.glob("*.ports"):
             stale.unlink()
@@ -157,7 +159,7 @@ class PlainServer:
                     await asyncio.wait_for(self._process.wait(), 0.02)
 
     async def stop(self) -> None:
-        """Stop it."""
+        """Stop the server, and wait until its process has ended."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             await self._process.wait()
@@ -165,7 +167,7 @@ class PlainServer:
 
 
 class Proxy:
-    """A TCP proxy in front of the server that can hold back and lose the server's messages."""
+    """A TCP proxy in front of the server that can delay or lose the server's messages."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port
@@ -176,23 +178,24 @@ class Proxy:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen on a free port."""
+        """Listen for clients on a free port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def mute(self) -> None:
-        """Hold back the server's messages from now on."""
+        """Hold back all messages of the server from now on."""
         self._open.clear()
 
     async def cut(self) -> None:
-        """Break every connection; held-back messages are lost. New connections are not muted."""
+        """Break every connection. Messages that were held back are lost; new connections work
+        normally."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._open.set()
 
     async def stop(self) -> None:
-        """Stop listening and break every connection."""
+        """Stop listening, and break every connection."""
         if self._server is not None:
             self._server.close()
         await self.cut()

@@ -1,4 +1,4 @@
-"""A real nats-server with any configuration, such as TLS or an auth callout."""
+"""Run a real nats-server with any configuration, such as TLS or an auth callout."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOST = "127.0.0.1"
 
 
 def tls_block(pair: Pair, clients: Path | None = None) -> str:
-    """Return the configuration by which a server shows this certificate and requires one of
-    clients."""
+    """Return a server's `tls` block with this certificate; clients need one too if `clients` is
+    given."""
     lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
     if clients is not None:
         lines += [f'ca_file: "{clients}"', "verify: true"]
@@ -29,9 +29,9 @@ def tls_block(pair: Pair, clients: Path | None = None) -> str:
 
 
 class NatsServer:
-    """One server. Use it in `async with`, which always ends it.
+    """One nats-server. Use it in `async with`, which always ends the server.
 
-    `passwords` are by user; `$NATS_...` variables of the configuration are filled in."""
+    `passwords` are by user. The server replaces `$NATS_...` variables in its configuration."""
 
     def __init__(
         self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None
@@ -57,13 +57,13 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """Return the process id of the server."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def log(self) -> str:
-        """Everything that it logged."""
+        """Return everything that the server has logged."""
         return (self.folder / "server.log").read_text(errors="replace")
 
     def url(self, user: str, *, scheme: str = "nats", host: str = HOST) -> str:
@@ -71,7 +71,7 @@ class NatsServer:
         return f"{scheme}://{user}:{self._passwords[user]}@{host}:{self.port}"
 
     async def start(self) -> None:
-        """Start it on its port and store, and wait until it listens."""
+        """Start the server on its port and store, and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "nats.conf"
         path.write_text(self.configuration)
@@ -102,17 +102,17 @@ class NatsServer:
         await until(listens, "nats-server to listen")
 
     async def stop(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the server with SIGKILL."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
 
 class EncryptedServer(EmbeddedServer):
-    """An embedded server with TLS, for tests and benchmarks that need it.
+    """An embedded server with TLS, for tests and benchmarks that need encryption.
 
-    Clients in this process and in its child processes trust its CA, which stays the same for the
-    same folder."""
+    Clients in this process and in its child processes trust the server's CA. The same folder always
+    has the same CA."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)
@@ -125,26 +125,26 @@ class EncryptedServer(EmbeddedServer):
 
     @property
     def pid(self) -> int:
-        """See EmbeddedServer."""
+        """Return the process id, as `EmbeddedServer.pid` does."""
         return self._server.pid
 
     @property
     def port(self) -> int:
-        """See EmbeddedServer."""
+        """Return the port, as `EmbeddedServer.port` does."""
         return self._server.port
 
     def url_for(self, role: str) -> str:
-        """See EmbeddedServer."""
+        """Return the URL for a role, as `EmbeddedServer.url_for` does."""
         return self._server.url(role, scheme="tls")
 
     async def start(self) -> None:
-        """See EmbeddedServer."""
+        """Start the server, as `EmbeddedServer.start` does."""
         await self._server.start()
 
     async def stop(self) -> None:
-        """See EmbeddedServer."""
+        """Stop the server, as `EmbeddedServer.stop` does."""
         await self._server.stop()
 
     async def kill(self) -> None:
-        """See EmbeddedServer."""
+        """Kill the server, as `EmbeddedServer.kill` does."""
         await self._server.stop()

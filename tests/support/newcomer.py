@@ -1,7 +1,8 @@
-"""The README's two commands on a fresh machine: Debian 12, Python, pip, make, and no root.
+"""Run the README's two commands on a fresh machine: Debian 12 with Python, pip and make, without
+root.
 
-There is no network, no Docker, no Kubernetes, no GPU and an empty home. pip installs from a local
-folder that acts as a mirror, so that the network is not measured."""
+There is no network, no Docker, no Kubernetes and no GPU, and the home folder is empty. pip installs
+from a local folder that acts as a mirror, so that the network is not measured."""
 
 import shutil
 from pathlib import Path
@@ -11,8 +12,10 @@ from tests.tidy.tree import ROOT, files
 
 
 def placements(folder: Path) -> dict[str, str]:
-    """Return seconds to the first placement for a cold and a warm `make up`, and left-over
-    processes."""
+    """Run a cold and a warm `make up`, and stop each with Ctrl-C.
+
+    Return by key: `cold` and `warm` are seconds to the first placement, `cold-left` and `warm-left`
+    the numbers of left-over processes."""
     with alone():
         podman, image = fresh_machine()
         wheels = prepare_wheels()

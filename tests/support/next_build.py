@@ -1,9 +1,9 @@
 """Create the next build, in which `PodPlaced` has a new version with one more field.
 
-It follows CONTRIBUTING's recipe to add a field, in a copy of the schemas: the old module moves to
-`older` with a lift at its end, the struct gets a field, the event gets its version, and writers of
-placements fill the field. Everything else is this checkout. A process that finds the copy first is
-of that build. Its fold ignores the field, so both builds encode a state in the same way."""
+The copy of the schemas follows CONTRIBUTING's recipe to add a field. The old module moves to
+`older` with a lift at its end, the struct gets a field, and the event gets its version. Writers of
+placements fill the field. Everything else is this checkout. A process that finds the copy first
+runs that build. Its fold ignores the field, so both builds encode a state in the same way."""
 
 import inspect
 import re
@@ -48,7 +48,7 @@ def encode(event):
 
 
 def next_build(folder: Path) -> Path:
-    """Create it in this folder, and return the path to import it from."""
+    """Create the next build in this folder, and return the path to import it from."""
     package = Path(inspect.getfile(apportion_schemas)).parent
     copy = folder / package.name
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,12 +1,12 @@
-"""Parse what the device plugins read from a pod's annotations, according to their encodings.
+"""Parse a pod's annotations as the device plugins of HAMi and Volcano do.
 
-Independent of our renderer: this knows the text format and nothing of placements."""
+The parsers share no code with our renderer: they know the text format and nothing of placements."""
 
 from typing import NamedTuple
 
 
 class Record(NamedTuple):
-    """One device of a container as HAMi and Volcano write it."""
+    """One device of a container, as HAMi and Volcano encode it."""
 
     device: str
     kind: str
@@ -26,14 +26,18 @@ def records(segment: str) -> list[Record]:
 
 
 def hami_containers(text: str) -> list[list[Record]]:
-    """Return one entry per container, also empty ones; every container ends with a semicolon."""
+    """Parse HAMi's annotation. Return the devices of each container, also if it has none.
+
+    Every container ends with a semicolon."""
     segments = text.split(";")
     assert segments.pop() == ""
     return [records(segment) if segment else [] for segment in segments]
 
 
 def volcano_containers(text: str) -> list[list[Record]]:
-    """Return one entry per container that has a device; entries are joined by semicolons."""
+    """Parse Volcano's annotation. Return the devices of each container that has any.
+
+    The containers are separated by semicolons."""
     return [records(segment) for segment in text.split(";")]
 
 

@@ -1,4 +1,4 @@
-"""Builders of requests, shapes and pods, so that a test states only what matters to it."""
+"""Build requests, shapes and pods, so that a test states only what matters to it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,8 +18,7 @@ from apportion_schemas import (
 
 
 def ask(memory_mib: int | None = None, **fields: Any) -> Ask:
-    """Return one container's request for NVIDIA GPUs; by default the whole memory of a shared
-    GPU."""
+    """Return a container's request for NVIDIA GPUs; by default all memory of one shared GPU."""
     fields.setdefault("container", "main")
     fields.setdefault("family", "nvidia")
     return Ask(memory_mib=memory_mib, **fields)
@@ -33,7 +32,7 @@ def cards(count: int = 1, **fields: Any) -> Ask:
 def shape(
     *asks: Ask, devices: DeviceConstraints | None = None, node: Any = None, **fields: Any
 ) -> Shape:
-    """Return the requests and constraints of a pod."""
+    """Return a pod's shape: its requests and constraints."""
     return Shape(
         asks=asks, devices=devices or DeviceConstraints(), node=node or NodeConstraints(), **fields
     )
@@ -49,30 +48,30 @@ def pod(uid: str = "p1", *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def gang(name: str = "team/job", min_available: int = 2, **fields: Any) -> PodGroupObserved:
-    """Return the declaration of a gang."""
+    """Return the event that declares a gang with this minimum of pods."""
     return PodGroupObserved(group=name, min_available=min_available, **fields)
 
 
 def member(uid: str, *asks: Ask, group: str = "team/job", **fields: Any) -> PodSubmitted:
-    """Return a pod of a gang."""
+    """Return a pod of the gang `group` with these requests."""
     return pod(uid, *asks, group=group, **fields)
 
 
 def share(device: str = "g0", memory_mib: int = 1000, cores: int = 10, **fields: Any) -> Share:
-    """Return a container's share of one device."""
+    """Return a container's share of one device, with this memory and percentage of cores."""
     fields.setdefault("container", "main")
     return Share(device=device, memory_mib=memory_mib, cores=cores, **fields)
 
 
 def instance(profile: str, start: int, size: int) -> MigInstance:
-    """Return a MIG instance."""
+    """Return a MIG instance of this profile at these memory slices."""
     return MigInstance(profile=profile, start=start, size=size)
 
 
 def placed(
     uid: str = "p1", node: str = "n1", shares: Iterable[Share] = (), **fields: Any
 ) -> PodPlaced:
-    """Return a placement as a scheduler, or a client posing as one, writes it."""
+    """Return a placement as a scheduler writes it, or a client that impersonates one."""
     fields.setdefault("namespace", "default")
     fields.setdefault("name", uid)
     fields.setdefault("attempt", 1)
@@ -81,5 +80,5 @@ def placed(
 
 
 def wants(*asks: Ask, **fields: Any) -> Shape:
-    """Return a shape with these constraints on its node (fields of `NodeConstraints`)."""
+    """Return a shape with these requests, whose node must meet `fields` (of `NodeConstraints`)."""
     return shape(*asks, node=NodeConstraints(**fields))

@@ -1,4 +1,4 @@
-"""Our ValidatingAdmissionPolicies in a test's cluster, whole or without one validation.
+"""Install our ValidatingAdmissionPolicies in a test's cluster, optionally without some validations.
 
 Invariant: after a test the API server no longer enforces them."""
 
@@ -21,7 +21,7 @@ LEFT_OUT = "true"
 
 
 def without(*markers: str) -> Callable[[dict[str, Any]], None]:
-    """Return a change that disables the validations with one of these texts in their message."""
+    """Return a function that disables the validations whose message contains one of these texts."""
 
     def weaken(policy: dict[str, Any]) -> None:
         for validation in policy["spec"]["validations"]:
@@ -36,7 +36,8 @@ def without(*markers: str) -> Callable[[dict[str, Any]], None]:
 async def holding(
     plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
 ) -> AsyncIterator[None]:
-    """Enforce the policies of the manifests within this context."""
+    """Enforce the policies of the manifests until the block ends, after `weaken` has edited
+    each."""
     documents: list[dict[str, Any]] = []
     for path in sorted(MANIFESTS.glob("[!k]*.yaml")):
         documents += yaml.safe_load_all(path.read_text("utf-8"))
@@ -57,7 +58,8 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """A policy like ours, applied after them; once it is enforced, so are they."""
+    """Return a policy that is applied after ours. Once the server enforces it, it enforces ours
+    too."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -81,8 +83,9 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
-    """Wait until the API server enforces, or no longer enforces, the policy, which takes a
-    while."""
+    """Wait until the API server enforces the policy, or with `not_any_more` no longer enforces it.
+
+    This takes the server a while."""
 
     async def so() -> bool:
         said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)

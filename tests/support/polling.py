@@ -1,8 +1,8 @@
-"""Wait for a condition: the only place in the tests that may sleep.
+"""Wait for a condition: the only module of the tests that may sleep.
 
-A test names what it waits for and for how long at most. It continues as soon as the condition
-holds, and otherwise fails with the last value seen.
-Invariant: the last check starts after the timeout, so that a stalled machine fails nothing."""
+A test names the condition and the maximum time to wait. The test continues as soon as the condition
+holds, and otherwise fails with the last value seen. Invariant: the last check starts after the
+timeout, so that a stalled machine fails no test."""
 
 import asyncio
 import time
@@ -18,7 +18,9 @@ WAIT_S = 120
 def wait_until(
     check: Callable[[], T], what: str, *, timeout_s: float = WAIT_S, interval_s: float = INTERVAL_S
 ) -> T:
-    """Return the first truthy result of `check`. Raises AssertionError after `timeout_s`."""
+    """Call `check` until its result is truthy, and return the result.
+
+    Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     late = False
     while not (seen := check()):
@@ -36,8 +38,9 @@ async def until(
     timeout_s: float = WAIT_S,
     interval_s: float = INTERVAL_S,
 ) -> T:
-    """Return the first truthy result of awaiting `check`. Raises AssertionError after
-    `timeout_s`."""
+    """Await `check` until its result is truthy, and return the result.
+
+    Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     late = False
     while not (seen := await check()):

@@ -1,9 +1,9 @@
-"""Ports that only one test process gets: the only place in the tests that chooses ports.
+"""Reserve ports for one test process: the only module of the tests that chooses ports.
 
-A port chosen by the kernel may be in use by the time a server listens on it: as the source of
-another lane's connection, or of a client that waits for that very server and connects to itself.
-Invariants: none of these is in the kernel's ephemeral range. No two processes that take ports here
-get the same one, and no process gets one twice."""
+A port chosen by the kernel may be in use by the time a server listens on it. Another test's
+connection may use it as its source port. A client that waits for that server may even connect to
+itself. Invariants: no port is in the kernel's ephemeral range. No two processes that take ports
+here get the same port, and no process gets a port twice."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BLOCK = 200
 
 
 def _blocks() -> list[int]:
-    """The first port of each block outside the kernel's ephemeral range."""
+    """Return the first port of each block outside the kernel's ephemeral range."""
     low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
     return [at for at in range(FIRST, END - BLOCK, BLOCK) if at > high or at + BLOCK <= low]
 
 
 def _hold(block: int) -> bool:
-    """Reserve a block for the life of this process; False if another process has it.
+    """Reserve a block until this process ends. Return False if another process has reserved it.
 
     An abstract socket name is valid across users, like ports, and leaves no file behind."""
     with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
@@ -37,7 +37,7 @@ def _hold(block: int) -> bool:
 
 
 def _is_free(port: int) -> bool:
-    """True if no process listens on it, at any address of this machine."""
+    """Return True if no process listens on the port at any address of this machine."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.bind(("", port))
         return True
@@ -45,7 +45,7 @@ def _is_free(port: int) -> bool:
 
 
 class Ports:
-    """Ports for one process, from blocks that it has reserved."""
+    """The ports of one process, from blocks that the process has reserved."""
 
     def __init__(self) -> None:
         self._ports = self._held()

@@ -1,7 +1,7 @@
-"""Prices by hand, and slow reference formulas of the scores.
+"""Build prices by hand, and compute the scores by slow reference formulas.
 
-They share no code with the tables that they check: they recurse over pods, and know a device only
-by its percent."""
+The formulas share no code with the price tables that they check. They recurse over pods, and model
+a device only by its free percentage."""
 
 from dataclasses import dataclass
 from math import floor, isqrt
@@ -15,12 +15,12 @@ CPU_STEPS = (0, 2, 8, 32, 128, 512)
 
 
 def piece(percent: int, **fields: Any) -> Ask:
-    """Return a request for this percent of one device's memory and compute."""
+    """Return a request for this percentage of one device's memory and compute."""
     return ask(None, memory_percent=percent, cores=percent, container="any", **fields)
 
 
 def priced(wanted: Ask | None, value: int, cpu_milli: int = 1000, **fields: Any) -> PricedShape:
-    """Return a shape worth `value` millionths of a device; it takes what it requests."""
+    """Return a shape with this request, which is worth `value` millionths of a device."""
     taken = 40_000 if wanted is None else wanted.count * wanted.cores * MILLION // 100
     fields.setdefault("memory_mib", 1024)
     fields.setdefault("pods", 10)
@@ -40,14 +40,15 @@ def learnt(*shapes: PricedShape) -> PricesLearnt:
 
 @dataclass(frozen=True)
 class Left:
-    """Free resources of a node: `devices` in percent, with `IDLE` for those not in use."""
+    """The free resources of a node: `devices` in percent, with `IDLE` for devices not in use."""
 
     cpu_milli: int
     memory_mib: int
     devices: tuple[int, ...]
 
     def without(self, cpu_milli: int, memory_mib: int, *devices: int) -> "Left":
-        """Return what is free after a pod that leaves the devices like this."""
+        """Return the free resources after a pod uses this CPU and memory, with `devices` left
+        free."""
         return Left(self.cpu_milli - cpu_milli, self.memory_mib - memory_mib, devices)
 
 
@@ -55,12 +56,14 @@ IDLE = 1000
 
 
 def size_of(shape: PricedShape) -> int:
-    """Return the percent of each device that the shape takes."""
+    """Return the percentage of each device that the shape requests, or 0 without devices."""
     return shape.ask.cores if shape.ask else 0
 
 
 def share_value(shapes: tuple[PricedShape, ...], left: int, cpu_price: int) -> int:
-    """Return the highest value of shares on one device, trying every sequence."""
+    """Return the highest total value of shares that fit in `left` percent of a device.
+
+    Every sequence of shapes is tried."""
     best = 0
     for shape in shapes:
         if 0 < size_of(shape) <= min(left, 99):
@@ -71,7 +74,9 @@ def share_value(shapes: tuple[PricedShape, ...], left: int, cpu_price: int) -> i
 
 
 def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> int:
-    """Return the highest value of `count` idle devices, trying every way to take them."""
+    """Return the highest total value of pods on `count` idle devices.
+
+    Every way to use the devices is tried."""
     if count == 0:
         return 0
     best = idle_value(shapes, count - 1, cpu_price) + share_value(shapes, 100, cpu_price)
@@ -83,7 +88,8 @@ def idle_value(shapes: tuple[PricedShape, ...], count: int, cpu_price: int) -> i
 
 
 def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return V: the least over the CPU prices of what CPU and devices are worth."""
+    """Return V, the worth of the node's free CPU and devices, at the CPU price that minimizes
+    it."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None]
     values = []
     for step in CPU_STEPS:
@@ -95,8 +101,9 @@ def node_value(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return K: the room for every shape, weighted by half its frequency times the root of its
-    size."""
+    """Return K: how many pods of each shape fit, summed with weights.
+
+    A shape's weight is half its frequency times the square root of its size."""
     total, weighed = sum(shape.pods for shape in shapes), 0
     for shape in shapes:
         room = min(
@@ -113,7 +120,7 @@ def node_variety(shapes: tuple[PricedShape, ...], node: Left) -> int:
 
 
 def node_fragments(shapes: tuple[PricedShape, ...], node: Left) -> int:
-    """Return F: expected fragments in percent of a device, times the number of pods."""
+    """Return F: the device percentage that a random pod could not use, times the number of pods."""
     expected = 0
     for shape in shapes:
         lefts = [min(left, 100) for left in node.devices]

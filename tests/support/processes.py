@@ -1,4 +1,4 @@
-"""Run a service as its users do: a separate process with its health, its logs and its end."""
+"""Run a service as its users do: as a separate process with health endpoints and logs."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from tests.support import intakes
 from tests.support.polling import WAIT_S, until
 
 NO_AGENTS = ("--agent-grace", "0")
-"""For a scheduler of nodes that a test reports without agents to send heartbeats."""
+"""Options of a scheduler in tests that report nodes without running agents."""
 READY_INTERVAL_S = 0.1
 """Poll no more often: each request takes time from the start that it waits for."""
 READ_S = 30
@@ -24,10 +24,11 @@ READ_S = 30
 
 
 class ServiceProcess:
-    """`apportion <verb> ...` against one ledger. Use it in `async with`, which always ends it.
+    """A process of `apportion <verb> ...` on one ledger. Use it in `async with`, which always ends
+    it.
 
-    `build` is prepended to Python's module path from the next start on, to run another build.
-    `first` is Python code that its process runs before the verb."""
+    From the next start on, `build` is prepended to Python's module path, to run another build.
+    `first` is Python code that the process runs before the verb."""
 
     def __init__(
         self, verb: str, url: str, *options: str, build: Path | None = None, first: str = ""
@@ -61,7 +62,7 @@ class ServiceProcess:
         await self.kill()
 
     async def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start the service, and wait until its health port listens."""
         if self.verb == "intake":
             intakes.there(self._url)
         if self.verb == "agent":
@@ -84,17 +85,17 @@ class ServiceProcess:
 
     @property
     def running(self) -> bool:
-        """True if the process runs."""
+        """Return True if the process is running."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """Return the id of the process."""
         assert self._process is not None
         return self._process.pid
 
     async def ready(self, timeout_s: float = WAIT_S) -> None:
-        """Wait for /readyz."""
+        """Wait until /readyz of the service returns 200."""
 
         async def answers() -> bool:
             try:
@@ -109,11 +110,11 @@ class ServiceProcess:
         await until(answers, what, timeout_s=timeout_s, interval_s=READY_INTERVAL_S)
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Return status and body of one GET."""
+        """Send one GET request to the service's health port. Return status and body."""
         return await asyncio.to_thread(_get, self._health + path)
 
     async def logged(self, part: str) -> dict[str, Any]:
-        """Wait for a log line whose event contains this text."""
+        """Wait until the service logs an event that contains `part`, and return that log line."""
 
         async def found() -> dict[str, Any]:
             return next((line for line in self.log if part in str(line.get("event"))), {})
@@ -121,24 +122,24 @@ class ServiceProcess:
         return await until(found, f"{self.verb} to log {part!r}")
 
     async def ended(self) -> int:
-        """Wait until it ends by itself, and return the exit code."""
+        """Wait until the service ends by itself, and return its exit code."""
         assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), WAIT_S)
 
     def stop_short(self) -> None:
-        """Suspend it with SIGSTOP."""
+        """Suspend the service with SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Resume it with SIGCONT."""
+        """Resume the service with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     async def stop(self) -> int:
-        """Stop it with SIGTERM, and return the exit code."""
+        """Stop the service with SIGTERM, and return its exit code."""
         return await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the service with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -168,7 +169,7 @@ class ServiceProcess:
 
 
 def environment(build: Path | None) -> dict[str, str]:
-    """Return the environment of a process of this build, or of `build`; see ServiceProcess."""
+    """Return the environment for a process of this checkout, or of the build in that folder."""
     return {**os.environ, **({} if build is None else {"PYTHONPATH": str(build)})}
 
 

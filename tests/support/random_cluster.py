@@ -1,7 +1,7 @@
-"""A cluster drawn from a seed: nodes, placed pods, and pending pods.
+"""Draw a random cluster from a seed: nodes, placed pods, and pending pods.
 
-It has the fields by which kube-scheduler filters, without devices. Amounts are few and small, so
-that most pods fit some nodes and not others."""
+Nodes and pods have the fields by which kube-scheduler filters, without devices. Amounts are few and
+small, so that most pods fit some nodes and not others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNREADY = {"key": "node.kubernetes.io/not-ready", "value": "", "effect": "NoSche
 
 
 class RandomCluster:
-    """Everything that is drawn, in the order in which it was."""
+    """The objects of a random cluster. The same seed always gives the same cluster."""
 
     def __init__(self, seed: int, *, nodes: int = 30, there: int = 100, waiting: int = 300) -> None:
         self._chance = random.Random(seed)
@@ -158,7 +158,8 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """The last one is not valid next to `matchLabelKeys` of the same label."""
+        """Return a random label selector; the last kind is invalid with `matchLabelKeys` of its
+        label."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [
@@ -210,5 +211,5 @@ class RandomCluster:
 
 
 def _may_have_keys(term: dict[str, Any]) -> bool:
-    """True if the API server accepts `matchLabelKeys` of label `version` next to the selector."""
+    """Return True if the API server accepts `matchLabelKeys` of label `version` in this term."""
     return "labelSelector" in term and "version" not in str(term["labelSelector"])

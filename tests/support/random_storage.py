@@ -1,7 +1,8 @@
-"""Storage drawn from a seed for a random cluster: claims in every state, volumes, nodes' limits.
+"""Draw random storage for a random cluster: claims in every state, volumes, and volume limits of
+nodes.
 
-Each namespace has claims of the same names, several of each kind, so that pods share some and have
-others for themselves."""
+Each namespace has claims of the same names, several of each kind, so that pods share some claims
+and are the only users of others."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ GONE = "gone"
 
 
 class RandomStorage:
-    """`claims` are the names of the claims that a pod may mount."""
+    """The objects of random storage; `claims` are the names of the claims that a pod may mount."""
 
     def __init__(
         self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]
@@ -38,8 +39,9 @@ class RandomStorage:
                     self.objects += self._claim(namespace, name, kind)
 
     def mounts(self) -> list[dict[str, Any]]:
-        """Return the volumes of one pod: at most one of the free ones, because their assignment
-        to two claims is undefined."""
+        """Return the volumes of one pod, with at most one of the free local volumes.
+
+        The assignment of two free volumes to two claims would be undefined."""
         chance = self._chance
         names = chance.sample(self.claims, chance.choice((1, 1, 2)))
         if sum(name.startswith("local") for name in names) > 1:
@@ -50,7 +52,7 @@ class RandomStorage:
         return found
 
     def disk(self) -> dict[str, Any]:
-        """Return a disk that a pod names directly."""
+        """Return a volume that names its disk directly, without a claim."""
         chance = self._chance
         read = chance.choice((True, False))
         kinds: tuple[dict[str, Any], ...] = (
@@ -110,7 +112,7 @@ class RandomStorage:
         return found
 
     def _rooms(self) -> list[dict[str, Any]]:
-        """Storage capacity for one class, on some nodes."""
+        """Return storage capacity objects for one class, on some nodes."""
         driver = _of("CSIDriver", "room.example.com", spec={"storageCapacity": True})
         rooms = [
             _of(
@@ -137,14 +139,14 @@ IQN = "iqn.2026-01.org.example:disk"
 
 
 def _of(kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str, Any]:
-    """An object of the storage API."""
+    """Return an object of the storage API with these fields."""
     meta = {"name": name} | ({"namespace": namespace} if namespace else {})
     return {"apiVersion": "storage.k8s.io/v1", "kind": kind, "metadata": meta, **fields}
 
 
 def _classes() -> list[dict[str, Any]]:
-    """Classes without provisioner, with one, with zones, with capacity, and with immediate
-    binding."""
+    """Return storage classes: without a provisioner, with one, with zones, with capacity, and
+    immediate."""
     waits = {"volumeBindingMode": "WaitForFirstConsumer"}
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
     return [

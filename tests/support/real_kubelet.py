@@ -1,7 +1,8 @@
-"""A real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API server.
+"""Run a real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API
+server.
 
-It needs root, a control plane's binaries, with which it is built, and a mount namespace of its own,
-which its runtime shares, because the path of the device plugins' folder is hard-coded.
+It needs root and a control plane's binaries, with which the kubelet is built. Kubelet and runtime
+share a mount namespace of their own, because the path of the device plugins' folder is hard-coded.
 Invariant: it leaves no process, no mount, and no file outside its folder."""
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ END_S: Final = 150
 
 
 def missing() -> str:
-    """Return why no kubelet can run here, or ""."""
+    """Return the reason why no kubelet can run here, or ""."""
     if os.geteuid() != 0:
         return "the kubelet runs as root only"
     tried = subprocess.run(
@@ -39,7 +40,8 @@ def missing() -> str:
 
 
 class RealKubelet:
-    """One kubelet below a short folder; `async with` starts and ends it and its runtime."""
+    """One kubelet below a short folder. `async with` starts and ends the kubelet and its
+    runtime."""
 
     def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
         self.folder = folder
@@ -77,13 +79,14 @@ class RealKubelet:
 
     @property
     def log(self) -> str:
-        """The end of the kubelet's log."""
+        """Return the end of the kubelet's log."""
         return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
 
     async def start(self) -> None:
         """Start the kubelet in its runtime's mount namespace, and wait until its node is ready.
 
-        Marks the node as not ready first: no controller does that after a kubelet was killed."""
+        The node is first marked as not ready, because no controller does that after a kubelet was
+        killed."""
         kubelet = [
             *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
             f"--wd={ROOT}",
@@ -101,11 +104,12 @@ class RealKubelet:
         await until(self._ready, f"node {self.node} to be ready", interval_s=0.25)
 
     async def kill(self) -> None:
-        """Kill the kubelet with SIGKILL; its containers run on."""
+        """Kill the kubelet with SIGKILL. Its containers continue to run."""
         await self._end("kubelet", signal.SIGKILL)
 
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
-        """Return every creation of the container: its environment, mounts and CDI devices."""
+        """Return a record of every creation of the container: its environment, mounts and CDI
+        devices."""
         path = self.containers / "created.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         # the last line may be incomplete
@@ -115,7 +119,8 @@ class RealKubelet:
     async def made(
         self, pod: str, container: str, times: int = 1, *, timeout_s: float = WAIT_S
     ) -> dict[str, Any]:
-        """Wait until it was created `times` times, and return the last creation."""
+        """Wait until the container was created `times` times, and return the record of the last
+        creation."""
 
         async def there() -> bool:
             return len(self.created(pod, container)) >= times
@@ -124,7 +129,7 @@ class RealKubelet:
         return self.created(pod, container)[-1]
 
     async def offered(self, resource: str, count: int) -> None:
-        """Wait until the node has `count` of the resource."""
+        """Wait until the node reports `count` of the resource."""
         key = resource.replace(".", "\\.")
 
         async def there() -> bool:
@@ -134,7 +139,7 @@ class RealKubelet:
         await until(there, f"{count} of {resource}", interval_s=0.25)
 
     async def end_process(self, pod: str, container: str) -> None:
-        """Kill the container's process once it runs, as if it had crashed."""
+        """Kill the container's process once it runs, as in a crash."""
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
@@ -184,7 +189,7 @@ class RealKubelet:
             await asyncio.to_thread(process.wait, END_S)
 
     def _config(self) -> dict[str, Any]:
-        """The configuration of a kubelet without cgroups, garbage collection or eviction."""
+        """Return the configuration of a kubelet without cgroups, garbage collection or eviction."""
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",

@@ -1,4 +1,5 @@
-"""A copy of the product in which a recipe of CONTRIBUTING.md is followed and measured."""
+"""Follow a recipe of CONTRIBUTING.md in a copy of the product, and count the files that it
+touches."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 class Scratch:
-    """The copy, in a folder; `path` is where Python finds it."""
+    """A copy of the product in a folder. `path` is the module path from which Python imports the
+    copy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,9 +33,10 @@ class Scratch:
 
     @contextmanager
     def recipe(self, title: str, *, most: int) -> Iterator[None]:
-        """Treat the changes in this block as the recipe of that title.
+        """Check the changes in this block against the recipe of that title.
 
-        It may touch at most `most` product files, and the recipe must name each or its folder."""
+        They may touch at most `most` product files, and the recipe must name each file or its
+        folder."""
         self._touched.clear()
         yield
         product = {path for path in self._touched if path.startswith(PRODUCT)}
@@ -45,7 +48,7 @@ class Scratch:
             assert found, f"the recipe of {title} forgets {path}"
 
     def add(self, path: str, text: str) -> None:
-        """Add a new file."""
+        """Add a new file to the copy."""
         assert not (self.folder / path).exists(), path
         (self.folder / path).write_text(text)
         self._touched.add(path)
@@ -58,7 +61,7 @@ class Scratch:
         self._touched.add(path)
 
     def append(self, path: str, text: str) -> None:
-        """Append text to a file."""
+        """Append text to a file of the copy."""
         with (self.folder / path).open("a") as file:
             file.write(text)
         self._touched.add(path)
@@ -83,7 +86,7 @@ def recipe_text(title: str) -> str:
 
 
 def place_of(thing: object) -> str:
-    """Return the file of a class, function or module, relative to the root of the repository."""
+    """Return the source file of a class, function or module, relative to the repository's root."""
     module = sys.modules[getattr(thing, "__module__", "") or getattr(thing, "__name__", "")]
     assert module.__file__
     return Path(module.__file__).relative_to(ROOT).as_posix()

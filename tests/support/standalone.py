@@ -1,7 +1,7 @@
-"""`apportion up` as a user runs it: its process, output, folder, and verbs against it.
+"""Run `apportion up` as a user does: its process, output and folder, and verbs that use it.
 
-All its processes inherit a mark, and the ledger's server has the data folder on its command line,
-so that a test can check the whole machine for left-over processes."""
+All its processes inherit an environment variable that marks them. The ledger's server has the data
+folder on its command line. So a test can search the whole machine for left-over processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ MARK = "APPORTION_TEST_MARK"
 
 
 class Standalone:
-    """One `apportion up`. Use it in `with`, which always ends it and waits for its processes."""
+    """One run of `apportion up`. Use it in `with`, which always ends it and waits for its
+    processes."""
 
     def __init__(self, data: Path | None, *options: str) -> None:
         self.data = data
@@ -59,7 +60,7 @@ class Standalone:
                 os.kill(pid, signal.SIGKILL)
 
     def start(self) -> None:
-        """Start it, and return at once."""
+        """Start `apportion up` without waiting for it."""
         self._process = subprocess.Popen(
             [*APPORTION, "up", *self._options],
             env={**os.environ, MARK: self.mark, "COLUMNS": "250"},
@@ -76,16 +77,16 @@ class Standalone:
 
     @property
     def output(self) -> str:
-        """Everything that it printed so far."""
+        """Return everything that `up` has printed so far."""
         return "\n".join(self.lines)
 
     @property
     def running(self) -> bool:
-        """True if the process of `up` itself runs."""
+        """Return True if the process of `up` itself is running."""
         return self._process is not None and self._process.poll() is None
 
     def said(self, part: str, *, timeout_s: float = WAIT_S) -> str:
-        """Wait for a line that contains this text."""
+        """Wait until `up` prints a line that contains `part`, and return that line."""
 
         def found() -> str:
             if not (running := self.running) and self._reading is not None:
@@ -97,17 +98,17 @@ class Standalone:
         return wait_until(found, f"`up` to say {part!r}", timeout_s=timeout_s)
 
     def up(self) -> Self:
-        """Wait until it is up and has printed its closing hint."""
+        """Wait until `up` has started everything and has printed its closing hint."""
         self.said("Stop everything with Ctrl-C")
         return self
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to `up` alone."""
+        """Send a signal to the process of `up` alone."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def ended(self, *, timeout_s: float = WAIT_S) -> int:
-        """Wait for its end, and return the exit code."""
+        """Wait until `up` ends, and return its exit code."""
         assert self._process is not None
         assert self._reading is not None
         code = self._process.wait(timeout_s)
@@ -115,7 +116,7 @@ class Standalone:
         return code
 
     def processes(self) -> dict[str, int]:
-        """Return the process ids that it recorded, by name."""
+        """Return the process ids that `up` has recorded, by name."""
         assert self.data is not None
         text = (self.data / "connection.json").read_text()
         return dict(json.loads(text)["processes"])
@@ -127,14 +128,14 @@ class Standalone:
         return pid
 
     def started_again(self, name: str, before: int) -> None:
-        """Wait until that service runs as another process."""
+        """Wait until that service runs with another process id."""
         wait_until(
             lambda: self.processes().get(name, before) != before,
             f"{name} to be started again",
         )  # fmt: skip
 
     def ready_again(self, name: str, before: int) -> None:
-        """Wait until that service runs as another process and reports ready."""
+        """Wait until that service runs with another process id and reports ready."""
         self.started_again(name, before)
         assert self.data is not None
         log = self.data / "logs" / f"{name}.log"
@@ -150,13 +151,13 @@ class Standalone:
         wait_until(ready, f"{name} to be ready")
 
     def left(self, *, itself: bool = False) -> list[int]:
-        """Return every process on this machine that belongs to this run; `up` only with
+        """Return the ids of all processes of this run on this machine; `up` itself only with
         `itself`."""
         own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 
     def left_of(self, program: str) -> list[int]:
-        """Return those of them whose command line names this program."""
+        """Return the ids of this run's processes whose command line names this program."""
         return [pid for pid in self.left() if program.encode() in _proc(pid, "cmdline")]
 
     def _ours(self, pid: int) -> bool:
@@ -185,13 +186,14 @@ class Standalone:
         )
 
     def json(self, *words: str, code: int = 0, stdin: bytes = b"") -> Any:
-        """Return what a verb answers with `--json`; its exit code must be `code`."""
+        """Run a verb with `--json`, and return its decoded output. Fail unless its exit code is
+        `code`."""
         done = self.run(*words, "--json", stdin=stdin)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return json.loads(done.stdout)
 
     def folded(self) -> StateFold:
-        """Return our own fold over the ledger's exact bytes."""
+        """Fold the ledger's exact events in this process, and return the fold."""
         done = self.run("tail", "--from", "1", "--no-follow", "--json")
         assert done.returncode == 0, done.stderr
         cluster = StateFold()
@@ -222,7 +224,8 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 def settle(up: Standalone, count: int, *, timeout_s: float = WAIT_S) -> float:
-    """Wait until `count` pods are allocated and none is in another phase. Returns the seconds."""
+    """Wait until `count` pods are allocated and no pod is in another phase. Return the seconds it
+    took."""
     began = time.monotonic()
 
     def allocated() -> bool:

@@ -1,13 +1,13 @@
-"""Start services and CLI verbs as forks of a process that has already imported them.
+"""Start services and CLI verbs as forks of a process that has already imported their modules.
 
 Imports are most of the cost of a short-lived verb or service, and a lane starts thousands.
 `use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
-apportion.cli.main ...` or a service. All other programs are executed as usual, and so is a start
-that changes how Python itself behaves (`PYTHONPATH`, a locale, a terminal). The process from which
-`apportion up` forks its services is a fork of that `up`.
-Invariants: a fork is a child of the test's process, with its own process id, exit status, signals,
-environment, working directory and descriptors, and `/proc` shows its own command line and
-environment. It shares nothing with another fork but the imported modules.
+apportion.cli.main ...` or a service. All other programs are executed as usual. So is a start that
+changes how Python itself behaves (`PYTHONPATH`, a locale, a terminal). The process from which
+`apportion up` forks its services is itself a fork of that `up`. Invariants: a fork is a child of
+the test's process, with its own process id, exit status, signals, environment, working directory
+and descriptors. `/proc` shows its own command line and environment. Forks share nothing with each
+other except the imported modules.
 
     python -m tests.support.starts      the process to fork from; orders come on standard input"""
 
@@ -46,7 +46,7 @@ ARGUMENT_BYTES: Final = 24_000
 ENVIRONMENT_BYTES: Final = 48_000
 PADDING: Final = "APPORTION_TEST_PADDING"
 NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
-"""NumPy starts a thread for each processor when it is imported, and no fork would have them."""
+"""Without this, importing NumPy starts threads, which a fork would not have."""
 CLONE_PARENT: Final = 0x8000
 CLONE: Final = {"x86_64": 56, "aarch64": 220}
 """The number of clone(2)."""
@@ -67,14 +67,14 @@ _begun: dict[str, str] = {}
 
 
 def use(wanted: bool) -> None:
-    """Choose whether the next processes are forks, where possible."""
+    """Choose whether later processes are forked where possible, or always executed."""
     possible = sys.platform == "linux" and platform.machine() in CLONE
     chosen = _fork_or_execute if wanted and possible else _execute
     subprocess.Popen._execute_child = chosen  # type: ignore[attr-defined]
 
 
 def end() -> None:
-    """End the process that tests fork from. Forks live on."""
+    """End the process that tests fork from. Existing forks continue to run."""
     use(False)
     for orders in _orders:
         orders.close()
@@ -85,7 +85,7 @@ def end() -> None:
 
 
 def _fork_or_execute(popen: subprocess.Popen[Any], *given: Any) -> None:
-    """`Popen._execute_child`: fork where that makes no difference, and execute otherwise."""
+    """Replace `Popen._execute_child`: fork where a fork behaves the same, and execute otherwise."""
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     environment = dict(os.environ if asked.env is None else asked.env)
@@ -113,7 +113,7 @@ def _fork_or_execute(popen: subprocess.Popen[Any], *given: Any) -> None:
 
 
 def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """True if a fork behaves like a process executed with these."""
+    """Return True if a fork behaves like a process executed with these words and environment."""
     if not all(isinstance(each, str) for each in (*words, *environment, *environment.values())):
         return False
     if len(words) < 3 or words[0] != sys.executable:
@@ -130,9 +130,9 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _order(order: bytes, files: Sequence[int]) -> int:
-    """Have a process forked, and return its id.
+    """Request a fork, and return its process id.
 
-    A test that times out never reads its answer. The next order skips that answer and kills the
+    A test that times out never reads its answer. The next request skips that answer and kills the
     process that was forked for it."""
     with _lock:
         if not _orders:
@@ -177,7 +177,7 @@ def _import_everything() -> None:
 
 
 def _clone() -> int:
-    """fork(2), except that the child's parent is our parent."""
+    """Call fork(2), but make the child a sibling: its parent is our parent."""
     api, libc = ctypes.pythonapi, ctypes.PyDLL(None)
     api.PyOS_BeforeFork()
     pid = int(libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
@@ -189,7 +189,7 @@ def _clone() -> int:
 
 
 def _serve() -> None:
-    """Fork on request until the tests have ended."""
+    """Fork processes on request until the tests have ended."""
     # Its own descriptor, because a fork's standard input replaces descriptor 0.
     orders = socket.socket(fileno=os.dup(0))
     os.close(0)
@@ -214,7 +214,7 @@ def _serve() -> None:
 
 
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
-    """`Popen._execute_child` of a fork: it has imported what the fork server of `up` would."""
+    """Replace `Popen._execute_child` in a fork, which has already imported what `up` forks from."""
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:
@@ -235,7 +235,7 @@ def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
 
 
 def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
-    """Become the requested process, and run its code."""
+    """Turn this fork into the requested process, and run its code."""
     for own, number in enumerate(files):
         os.dup2(number, own)
         os.close(number)
@@ -276,7 +276,7 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
 
 
 def _exit(code: object) -> None:
-    """End as the interpreter does, but without tearing down each module, which costs most."""
+    """End the process as the interpreter does, but skip the costly cleanup of each module."""
     if not isinstance(code, int | None):
         sys.stderr.write(f"{code}\n")
         code = 1
@@ -296,7 +296,7 @@ def _block(environment: Mapping[str, str]) -> bytes:
 
 
 def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Write both where `/proc` reads them from, in place of the padding."""
+    """Write command line and environment to the memory from which `/proc` reads them."""
     listed = "".join(f"{each}\0" for each in words).encode(errors="surrogateescape")
     behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arg_start, arg_end, env_start, env_end = map(int, behind_name[45:49])  # 48 to 51 of proc(5)

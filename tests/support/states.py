@@ -7,7 +7,8 @@ from apportion.core.ledger.state import State
 
 
 def assert_same(one: State, other: State) -> None:
-    """Check that both have the same content in the same order, and each pod and shape once."""
+    """Check that both states have equal content in equal order, and share no duplicate pods or
+    shapes."""
     assert canonical(one) == canonical(other)
     assert orders(one) == orders(other)
     for node in one.nodes.values():
@@ -17,7 +18,7 @@ def assert_same(one: State, other: State) -> None:
 
 
 def orders(state: State) -> list[Any]:
-    """Return every map's keys in order, and what a fold keeps besides its digest."""
+    """Return the order of every map of the state, and the contents that a digest leaves out."""
     return [
         list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
         [(name, list(quotas)) for name, quotas in state.quotas.items()],

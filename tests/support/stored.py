@@ -1,13 +1,13 @@
-"""A usage region in memory, for tests that write to it like a container's process."""
+"""Provide a usage region in memory, for tests that write to it like a container's process."""
 
 
 class StoredBytes(bytearray):
-    """A bytearray behind `region.Stored`."""
+    """A bytearray with the interface of `region.Stored`."""
 
     def read(self, at: int, count: int) -> bytes:
-        """Return `count` bytes from `at` on."""
+        """Return `count` bytes, starting at offset `at`."""
         return bytes(self[at : at + count])
 
     def write(self, at: int, data: bytes) -> None:
-        """Write these bytes at `at`."""
+        """Write these bytes, starting at offset `at`."""
         self[at : at + len(data)] = data

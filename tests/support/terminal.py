@@ -1,4 +1,5 @@
-"""Run a verb on its own terminal, for what shows only there: colours, refreshing screens."""
+"""Run a verb on a terminal of its own, for output that only terminals get: colours, live
+screens."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.support.standalone import APPORTION
 
 
 class Terminal:
-    """One verb. Use it in `with`, which always ends it."""
+    """One verb on its own terminal. Use it in `with`, which always ends the verb."""
 
     def __init__(self, *words: str, data: Path | None) -> None:
         self._words = words
@@ -52,7 +53,7 @@ class Terminal:
             return  # the other side of the terminal is closed
 
     def shows(self, part: str) -> None:
-        """Wait until this text was on the screen."""
+        """Wait until this text has appeared on the screen."""
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
     def press(self, keys: str) -> None:
@@ -64,10 +65,10 @@ class Terminal:
         return not termios.tcgetattr(self._screen)[3] & termios.ICANON
 
     def ended(self) -> int:
-        """Wait for its end, and return the exit code."""
+        """Wait until the verb ends, and return its exit code."""
         return self._process.wait(60)
 
     def interrupted(self) -> int:
-        """Press Ctrl-C, and return the exit code."""
+        """Press Ctrl-C, and return the verb's exit code."""
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(60)

@@ -1,4 +1,4 @@
-"""Token files for a gateway without a cluster: each user's token is their name."""
+"""Write token files for a gateway without a cluster, in which each user's token is their name."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -9,12 +9,13 @@ SCRAPER = 'may = ["metrics"]'
 
 
 def digest_of(token: str) -> str:
-    """Return a token's hash, as it is in the file."""
+    """Return a token's hash as token files store it."""
     return sha256(token.encode()).hexdigest()
 
 
 def rows(**people: str) -> str:
-    """Return the text of a file, with each user and the rest of their row."""
+    """Return the text of a token file; each argument is a user with the other fields of their
+    row."""
     return "\n".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{digest_of(name)}"\n{rest}\n'
         for name, rest in people.items()
@@ -22,7 +23,7 @@ def rows(**people: str) -> str:
 
 
 def people(folder: Path) -> Path:
-    """Write a file with operator olga, mei of namespace `ml`, and prometheus."""
+    """Write a token file with three users: operator olga, mei of namespace `ml`, and prometheus."""
     path = folder / "tokens.toml"
     path.write_text(rows(olga=OPERATOR, mei=TENANT, prometheus=SCRAPER))
     return path

@@ -1,8 +1,7 @@
-"""A ledger written in virtual time by the real engine, as input for replays.
+"""Write a ledger in virtual time with the real engine, as input for replays.
 
-Pods arrive and end at times that a test gives, and are decided at once.
-Invariant: every record is one that a scheduler, a user or a node could have written, with its time,
-chained and in order."""
+Pods arrive and end at times that a test sets, and are decided at once. Invariant: every record is
+one that a scheduler, a user or a node could have written, with its time, chained and in order."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ BEGIN_S = 1_800_000_000.0
 
 
 class VirtualLedger:
-    """Records so far, the state that they fold to, and the place and time of every placement.
+    """The records so far, the resulting state, and the node and time of every placement.
 
-    With `watched`, an evicted pod is created again under its name, as the watcher reports it."""
+    With `watched`, an evicted pod is submitted again under its name, as by its controller."""
 
     def __init__(self, *, watched: bool = False) -> None:
         self._watched = watched
@@ -51,7 +50,7 @@ class VirtualLedger:
 
     @property
     def state(self) -> State:
-        """The state after everything written so far."""
+        """Return the state after everything written so far."""
         return self._fold.state
 
     def write(self, *payloads: Payload) -> None:
@@ -69,13 +68,13 @@ class VirtualLedger:
             self.records.append(record)
 
     def submit(self, pod: PodSubmitted, *, runs_s: float | None) -> None:
-        """Submit a pod that ends after `runs_s`; None if it outlives the test."""
+        """Submit a pod that ends `runs_s` seconds after its placement, or never if None."""
         if runs_s is not None:
             self._runs_s[pod.uid] = runs_s
         self.write(pod)
 
     def settle(self) -> None:
-        """Decide until no decision has events; evicted pods end."""
+        """Let the engine decide until a decision has no events. Evicted pods end."""
         while events := decided(self._engine).events:
             for data in events:
                 self.write(data)
@@ -87,7 +86,7 @@ class VirtualLedger:
                 self.write(PodGone(uid=gone.pod))
 
     def _make_anew(self, uid: str) -> None:
-        """Submit the pod again, with all its work to do."""
+        """Submit an evicted pod again, with its full run time."""
         again = structs.replace(self.state.pods[uid].submitted, uid=f"{uid}-again")
         self.submit(again, runs_s=self._runs_s.get(uid))
 
@@ -98,7 +97,7 @@ class VirtualLedger:
             heapq.heappush(self._ends, (self.now_s + self._runs_s[data.pod], data.pod))
 
     def until(self, at_s: float) -> None:
-        """Advance to this many seconds after the start; pods that have run long enough end."""
+        """Advance to this many seconds after the start. Pods whose run time has passed end."""
         at_s += BEGIN_S
         while self._ends and self._ends[0][0] <= at_s:
             self.now_s, uid = heapq.heappop(self._ends)
@@ -114,7 +113,7 @@ class VirtualLedger:
         return seconds_of(decode(record.payload, subject=record.subject).time)
 
     def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
-        """Return the records after a revision; the ends are in seconds after the start."""
+        """Record a span of the ledger. `begin_s` and `end_s` are seconds after the start."""
         limits = Limits(
             after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
         )

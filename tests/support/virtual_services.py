@@ -1,7 +1,7 @@
-"""Real services on an in-memory ledger in virtual time: minutes pass at once.
+"""Run real services on an in-memory ledger in virtual time, in which minutes pass at once.
 
-Invariant: the services and their messages are real; only ledger and time are simulated. For tests
-of a few services without faults; `tests.simulation` has all of them, with faults."""
+Invariant: the services and their messages are real; only ledger and time are simulated. Use this
+for tests of a few services without faults; `tests.simulation` runs all of them, with faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Payload)
 
 
 class Services:
-    """One ledger, and the services that run on it until the loop ends."""
+    """One in-memory ledger, and the services that run on it until the event loop ends."""
 
     def __init__(self) -> None:
         self.server = MemoryServer()
@@ -48,14 +48,14 @@ class Services:
         return self._start("agent", lambda service: agent.body(service, backends))
 
     async def say(self, data: Payload, name: str) -> Answer:
-        """Send an event as its node's agent, and return the intake's answer."""
+        """Send an event as the agent of its node, and return the intake's answer."""
         node: str = data.node  # type: ignore[attr-defined] # as all that agents say
         event = Event(id=name, source=f"agent/{node}", time=rfc3339(self._clock.now()), data=data)
         asker = MemoryLedger(self.server, role="agent")
         return decode_answer(await asker.request(subject_of_node(node), encode(event), 10))
 
     async def write(self, data: Payload) -> None:
-        """Append an event of the cluster to the ledger."""
+        """Append an event to the ledger as the watcher."""
         name = f"written-{self.server.last_revision}"
         time = rfc3339(self._clock.now())
         event = Event(id=name, source="watcher", time=time, data=data)

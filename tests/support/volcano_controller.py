@@ -1,7 +1,7 @@
-"""What Volcano's controllers create for a Job: a PodGroup, and the pods that name it.
+"""Simulate Volcano's controllers: create a Job's PodGroup, and the pods that name it.
 
-It stands in for those controllers, because Apportion replaces only Volcano's scheduler. Each pod
-follows its template, with the job's scheduler."""
+Tests need this because Apportion replaces only Volcano's scheduler. Each pod follows its template,
+with the job's scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.polling import until
 
 
 def pod_group(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the PodGroup of a Job from the API server."""
+    """Return the PodGroup that Volcano would create for this Job from the API server."""
     spec = job["spec"]
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -35,7 +35,7 @@ def pod_group(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pods of a Job from the API server."""
+    """Return the pods that Volcano would create for this Job from the API server."""
     return [
         _pod(job, task, number)
         for task in job["spec"]["tasks"]
@@ -60,7 +60,7 @@ async def make_pods(world: KubeWorld, namespace: str) -> None:
 
 
 async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
-    """Delete the pods and the PodGroup of a Job, as a Command `AbortJob` does."""
+    """Delete the pods and the PodGroup of a Job, as for a Command `AbortJob`."""
     job = await world.plane.get("jobs.batch.volcano.sh", name, namespace=namespace)
     for pod in job_pods(job):
         await world.delete(pod["metadata"]["name"], namespace=namespace)

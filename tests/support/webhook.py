@@ -1,4 +1,4 @@
-"""A test's webhook: the project's own manifests, with the address of a local service.
+"""Run a test's webhook: the project's own manifests, with the address of a local service.
 
 Invariant: after a test the API server calls no webhook."""
 
@@ -34,7 +34,7 @@ def _as_they_are(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Webhook:
-    """One webhook of a cluster; the API server reaches it at `port`.
+    """A webhook in a test's cluster, which the API server reaches at `port`.
 
     `authority` signs its certificate, in place of cert-manager."""
 
@@ -60,13 +60,14 @@ class Webhook:
         await plane.apply(*documents, namespace="apportion")
 
     async def start(self, *options: str, first: str = "") -> ServiceProcess:
-        """Start a service and wait until it is ready; `first` is code that its process runs
-        before."""
+        """Start the webhook's service, and wait until it is ready. `first` is code that runs before
+        the verb."""
         told = ("--listen", f"{HOST}:{self.port}", *self._files, *options)
         return await self.world.start("admission", *told, first=first)
 
     async def in_force(self) -> None:
-        """Wait until the API server uses the webhook, its address and its certificate."""
+        """Wait until the API server calls the webhook at its current address, with its current
+        certificate."""
         pod = kube_pod("probe", share())
         del pod["spec"]["schedulerName"]
         told = ("--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-")
@@ -78,7 +79,7 @@ class Webhook:
         await until(taken, "the API server to ask the webhook", interval_s=0.2)
 
     def certificate(self) -> str:
-        """Return the served certificate, in PEM."""
+        """Return the certificate that the service presents, in PEM."""
         return ssl.get_server_certificate((HOST, self.port))
 
 
@@ -86,9 +87,10 @@ class Webhook:
 async def running_webhook(
     world: KubeWorld, *options: str, change: Change = _as_they_are, first: str = ""
 ) -> AsyncIterator[Webhook]:
-    """Yield the world's webhook, in force.
+    """Yield a webhook that the API server calls, in this test's cluster.
 
-    `change` edits its configuration, and `first` is code that the service's process runs before."""
+    `change` edits its configuration, and `first` is code that the service's process runs before the
+    verb."""
     with TemporaryDirectory() as folder:
         webhook = Webhook(world, Path(folder))
         try:
@@ -101,5 +103,5 @@ async def running_webhook(
 
 
 async def remove(plane: ControlPlane) -> None:
-    """Remove the webhook and its certificates from the cluster."""
+    """Remove the webhook configuration and the webhook's certificates from the cluster."""
     await plane.user("delete", "-k", str(MANIFESTS), "--ignore-not-found")

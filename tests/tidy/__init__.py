@@ -1,1 +1,1 @@
-"""Tidy tests: the repository obeys its own rules."""
+"""Tests that check the repository against its own rules."""

@@ -1,4 +1,4 @@
-"""Dependencies: every imported project is declared, and every declared one is used.
+"""Check dependencies: every imported project is declared, and every declared project is used.
 
 An undeclared import works only where some other package happens to install it."""
 
@@ -14,7 +14,7 @@ OURS = {"apportion", "apportion_schemas"}
 
 
 def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
-    """Return the top-level names of third-party modules, each with one place of import."""
+    """Return the top-level third-party modules, each with one file and line that imports it."""
     found: dict[str, tuple[str, int]] = {}
     for path, source in sources.items():
         for node in ast.walk(parsed(source)):
@@ -31,7 +31,7 @@ def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
 
 
 def project_name(requirement: str) -> str:
-    """Return the normal form of a requirement's project: `PyYAML>=6` is `pyyaml`."""
+    """Return the normalized project name in a requirement: `PyYAML>=6` gives `pyyaml`."""
     return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", requirement)[0]).lower()
 
 

@@ -1,7 +1,7 @@
-"""Find code that reads rendered sentences: what code needs must be a field of an answer.
+"""Find code that parses rendered sentences: what code needs must be a field of an answer.
 
-A text counts as a sentence if it comes from a field that holds one, from a function that renders
-text, from an error, or from a variable assigned from one of these. JavaScript is scanned as plain
+A text counts as a sentence if it comes from a field that has one, from a function that renders
+text, from an error, or from a variable assigned from any of these. JavaScript is scanned as plain
 text: there, fields and variables count."""
 
 import ast
@@ -43,7 +43,7 @@ PATTERNS: Final = frozenset((
 
 
 def reads(path: str, source: str) -> Iterator[Offence]:
-    """Yield places in a product module that parse a sentence or search in one."""
+    """Yield each location in a product module where a sentence is parsed or searched."""
     if not path.startswith("services/") or path in OUTSIDE:
         return
     tree = parsed(source)
@@ -62,7 +62,7 @@ def reads(path: str, source: str) -> Iterator[Offence]:
 
 
 def _named(scope: ast.AST) -> frozenset[str]:
-    """Variables of one function that are assigned a sentence, in any order of its lines."""
+    """Return the variables of a function that are assigned a sentence anywhere in the function."""
     if isinstance(scope, ast.Module):
         return frozenset()
     assigned = [node for node in ast.walk(scope) if isinstance(node, ast.Assign)]
@@ -79,7 +79,7 @@ def _named(scope: ast.AST) -> frozenset[str]:
 
 
 def _read(node: ast.AST) -> ast.expr | None:
-    """The expression whose text is read here; None if nothing is read."""
+    """Return the expression whose text this node parses or searches, else None."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in PATTERNS and node.args and _is_pattern(node.func.value):
             return node.args[-1]
@@ -91,7 +91,7 @@ def _read(node: ast.AST) -> ast.expr | None:
 
 
 def _into_lines(call: ast.Call) -> bool:
-    """True if a text is only split into lines."""
+    """Return True if the call only splits a text into lines."""
     return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == "\n"
 
 
@@ -159,7 +159,7 @@ _ASSIGNED = re.compile(
 
 
 def script_reads(path: str, source: str) -> Iterator[Offence]:
-    """Yield places in JavaScript that read a sentence."""
+    """Yield each location in JavaScript where a sentence is parsed or searched."""
     if path in TYPOGRAPHY:
         return
     text = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)

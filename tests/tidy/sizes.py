@@ -1,7 +1,7 @@
-"""Limits on the length of functions, classes and files.
+"""Limit the length of functions, classes and files.
 
-They stop files from growing without end; they are no reason to split code that reads well in one
-piece. Docstrings are not counted. Ruff's `max-complexity` limits branches."""
+The limits stop files from growing without end; they are no reason to split code that reads well in
+one piece. Docstrings are not counted. Ruff's `max-complexity` limits branches."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -17,8 +17,7 @@ FILE_HARD = 800
 
 @cache
 def functions(source: str) -> list[tuple[str, int, int]]:
-    """Return the qualified name, first line and size of every function, in lines without
-    docstring."""
+    """Return the qualified name, first line and length of every function, without docstrings."""
 
     def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
         for child in ast.iter_child_nodes(node):
@@ -44,7 +43,7 @@ def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> i
 
 
 def long_classes(path: str, source: str) -> Iterator[Offence]:
-    """Yield classes over the limit, not counting docstrings of methods either."""
+    """Yield classes over the limit; docstrings of the class and its methods are not counted."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef):
             inside = (each for each in ast.walk(node) if each is not node)

@@ -7,7 +7,7 @@ SCORE = "services/apportion/core/placement/scores/nodes.py"
 
 
 def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
-    """Tests that import a module directly or indirectly are chosen; unrelated ones are not."""
+    """A changed module selects exactly the tests that import it, directly or indirectly."""
     found = set(chosen([SCORE], python_files()))
     assert found >= {
         "tests/unit/core/placement/test_scores.py",
@@ -18,7 +18,8 @@ def test_a_module_of_the_product_reaches_the_tests_that_import_it() -> None:
 
 
 def test_a_test_that_starts_processes_may_run_any_module() -> None:
-    """With `processes`, a test that starts processes is chosen, even through a helper module."""
+    """With `processes`, a changed module also selects tests that start processes, even through a
+    helper."""
     sources = {
         "services/apportion/core/a.py": "",
         "tests/support/starter.py": "START = 'apportion.cli.main'\n",
@@ -42,7 +43,8 @@ def test_what_is_not_python_reaches_those_that_name_it() -> None:
 
 
 def test_most_of_the_tests_come_with_a_shorter_way() -> None:
-    """The summary has the count, and names a shorter command only if it is a large share."""
+    """The summary states the count, and suggests a shorter command only if most tests are
+    selected."""
     few, most = summary(3, 550), summary(500, 550)
     assert [text.split()[0] for text in (few, most)] == ["3", "500"]
     assert ["pytest" in text for text in (few, most)] == [False, True]

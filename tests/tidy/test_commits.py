@@ -1,4 +1,4 @@
-"""Commit messages have the form that CONTRIBUTING requires."""
+"""Commit messages have the form that CONTRIBUTING requires, and the hook refuses others."""
 
 import subprocess
 from pathlib import Path
@@ -23,7 +23,8 @@ def git(*arguments: str) -> str:
 
 
 def test_commits_since_the_hook_have_the_form() -> None:
-    """Every commit since the hook was added has the form; a commit can bypass the hook."""
+    """Every commit since the hook was added has the required form, although a commit can skip the
+    hook."""
     if not (ROOT / ".git").exists():
         pytest.skip("no repository of git: an archive of the sources has no commits")
     first = git("log", "--diff-filter=A", "--format=%H", "--", HOOK).split()
@@ -37,7 +38,7 @@ def test_commits_since_the_hook_have_the_form() -> None:
     ["Fix race in sentinel kill test", "Embed the fonts", "Merge branch 'x'", "Pass the clock on"],
 )
 def test_a_good_subject(subject: str) -> None:
-    """Imperative subjects and the subjects that git writes itself are accepted."""
+    """The check accepts imperative subjects, and subjects that git writes itself."""
     assert list(faults(f"{subject}\n\nThe reason.\n")) == []
 
 
@@ -56,7 +57,7 @@ def test_a_good_subject(subject: str) -> None:
     ],
 )
 def test_a_bad_message(message: str) -> None:
-    """Each message breaks exactly one rule."""
+    """The check reports exactly one fault for each of these messages."""
     assert len(list(faults(message))) == 1
 
 

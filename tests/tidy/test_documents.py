@@ -1,4 +1,4 @@
-"""Every path that a document names exists."""
+"""Every path of the repository that a document names exists."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PATHS = re.compile(rf"(?<![\w/.-])(?:{TOPS})/[\w./-]*\w/?(?![\w*])")
 
 
 def dead_paths(text: str) -> Iterator[str]:
-    """Yield paths of this repository that a text names and that do not exist."""
+    """Yield each path in a text that looks like one of this repository and does not exist."""
     for path in PATHS.findall(text):
         if not (ROOT / path).exists():
             yield path
@@ -26,11 +26,11 @@ def dead_paths(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_paths_in_documents_exist(document: str) -> None:
-    """Every path in a document exists; for a pattern, its folder."""
+    """Every path in a document exists; for a pattern, its folder exists."""
     assert not list(dead_paths((ROOT / document).read_text()))
 
 
 def test_a_dead_path_is_found() -> None:
-    """A dead path is found in code marks, links and tables; external addresses are ignored."""
+    """A dead path is reported in code marks, links and tables; external addresses are ignored."""
     text = "`tests/gone.py` [x](docs/gone.md) | services/gone/ | `tests/tidy` https://x.io/docs/y"
     assert list(dead_paths(text)) == ["tests/gone.py", "docs/gone.md", "services/gone/"]

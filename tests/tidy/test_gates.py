@@ -1,4 +1,4 @@
-"""Each gate of `make check` stops a planted offence."""
+"""Each check of `make check` reports a planted offence."""
 
 import json
 import os
@@ -31,7 +31,8 @@ CONTRACTS = re.compile(r"\n(?=[^\n]+\n-{3,}\n)")
     ],
 )
 def test_ruff_bans_the_outside(folder: str, statement: str) -> None:
-    """The folder's own ruff.toml applies, not only the repository's."""
+    """Ruff applies a folder's own ruff.toml: it bans statements there that other folders may
+    contain."""
     source = f'"""Planted."""\n\n{statement}\n'
     command = [str(BIN / "ruff"), "check", "--select", "TID251", "--stdin-filename"]
     for place, stopped in ((folder, True), ("services/apportion/agent", False)):
@@ -53,7 +54,7 @@ def test_ruff_bans_the_outside(folder: str, statement: str) -> None:
     ],
 )
 def test_ruff_bans_what_runs_data(code: str, statement: str) -> None:
-    """Calls that execute data as code are banned in shipped code, without exceptions."""
+    """Ruff bans calls that execute data as code in all shipped code."""
     command = [str(BIN / "ruff"), "check", "--output-format", "json", "--stdin-filename"]
     source = f'"""Planted."""\n\n{statement}\n'
     done = subprocess.run(
@@ -84,8 +85,8 @@ CIRCLE = ("one", "another")
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The contracts that lint-imports finds broken in a copy of the tree with all planted
-    imports."""
+    """Run lint-imports on a copy of the tree with all planted imports, and return the contracts it
+    breaks."""
     copy = tmp_path_factory.mktemp("planted")
     for folder in ("services", "schemas"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("*.so"))
@@ -107,7 +108,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("at", range(len(PLANTED)))
 def test_layers_hold(broken: str, at: int) -> None:
-    """Each planted import breaks its contract and is named in the report."""
+    """Each planted import breaks its contract, and the report names the import."""
     module, _, contract = PLANTED[at]
     named = f"{module.replace('/', '.')}.planted{at} "
     under = [part for part in CONTRACTS.split(broken) if contract in part.partition("\n")[0]]
@@ -115,7 +116,7 @@ def test_layers_hold(broken: str, at: int) -> None:
 
 
 def test_a_circle_of_imports_is_found(broken: str) -> None:
-    """Two modules of one folder that import each other are found, although no layer separates
+    """An import cycle between two modules of one folder is reported, although no layer separates
     them."""
     under = [
         part for part in CONTRACTS.split(broken) if "imports itself" in part.partition("\n")[0]

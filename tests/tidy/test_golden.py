@@ -1,4 +1,4 @@
-"""Golden files have a section for each test that writes one, and no others."""
+"""Golden files have exactly one section for each test that writes one."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ MODULE = "def test_b(): ...\n\n\nasync def test_a(): ...\n"
 
 
 def test_every_section_has_its_test() -> None:
-    """Every section belongs to an existing test; otherwise nothing checks it."""
+    """Every section of a golden file belongs to an existing test, because nothing else checks
+    it."""
     files = sorted((ROOT / "tests").rglob(f"*{golden.SUFFIX}"))
     assert files
     for path in files:
@@ -18,9 +19,9 @@ def test_every_section_has_its_test() -> None:
 
 
 def test_sections_are_in_the_order_of_their_tests(tmp_path: Path) -> None:
-    """A section is written in the order of tests.
+    """The sections of a golden file are written in the order of their tests.
 
-    Sections without a test are dropped, and empty lines are kept."""
+    Sections without a test are dropped, and empty lines within a section are kept."""
     module = tmp_path / "test_x.py"
     module.write_text(MODULE)
     for name, text in (("test_a[one]", "A\n\na  "), ("test_gone", "gone"), ("test_b", "b")):

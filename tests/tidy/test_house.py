@@ -1,4 +1,5 @@
-"""The structure of the code base (folders, cycles, verbs, budgets) and how it is counted."""
+"""The structure of the code base (folders, cycles, verbs) is within its budgets, and is counted
+right."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:co
 
 @pytest.mark.parametrize("name", [figure.name for figure in STRUCTURAL])
 def test_the_structure_holds(name: str) -> None:
-    """No figure is over its limit by more than it owes."""
+    """No figure exceeds its limit by more than the allowance that it has for now."""
     (figure,) = (each for each in STRUCTURAL if each.name == name)
     found = figure.places(HOUSE)
     listed = "\n".join((figure.excess(len(found)), *found))
@@ -22,13 +23,14 @@ def test_the_structure_holds(name: str) -> None:
 
 
 def test_only_structural_figures_owe() -> None:
-    """Nothing is owed for a figure that no test enforces."""
+    """Only figures that a test enforces have an allowance above their limit."""
     assert all(figure.structural for figure in FIGURES if figure.owed)
 
 
 def house(root: Path, **sources: str) -> House:
-    """Build a small checkout. A name is a path below `services/apportion`, with `__` for a
-    slash."""
+    """Create a small checkout of these sources.
+
+    An argument's name is a path below `services/apportion`, with `__` for each slash."""
     for name, source in ({"cli__main": VERBS} | sources).items():
         path = root / "services" / "apportion" / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,18 +39,20 @@ def house(root: Path, **sources: str) -> House:
 
 
 def count(name: str) -> Callable[[House], list[str]]:
-    """Return the function that counts a figure."""
+    """Return the function that lists the locations that a figure counts."""
     return next(figure.places for figure in FIGURES if figure.name == name)
 
 
 def test_a_private_function_that_is_used_once(tmp_path: Path) -> None:
-    """A private function used once counts; one used twice, or a public one, does not."""
+    """The figure counts private functions with one use, but neither public ones nor those with two
+    uses."""
     source = "def _one(): ...\ndef _two(): ...\ndef three(): ...\n_one()\n_two()\n_two()\nthree()\n"
     assert count("used-once")(house(tmp_path, a=source)) == ["services/apportion/a.py:1: _one"]
 
 
 def test_prose_in_an_assertion(tmp_path: Path) -> None:
-    """Four words in an assertion of a test count; three words, or text elsewhere, do not."""
+    """The figure counts string literals of four words in a test's assertions, but not shorter
+    ones."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_a.py").write_text(
         'def test_a():\n    assert f("no node fits it") == "a b c"\n    g("this is no assertion")\n'
@@ -58,14 +62,15 @@ def test_prose_in_an_assertion(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_too_many_modules(tmp_path: Path) -> None:
-    """A folder with too many modules counts; `__init__` is not a module."""
+    """The figure counts folders with too many modules, in which `__init__` is not a module."""
     full = {f"full__m{n}": "" for n in range(MODULES_MAX)} | {"full____init__": ""}
     assert count("folders")(house(tmp_path, **full)) == []
     assert count("folders")(house(tmp_path, full__more="")) == ["services/apportion/full: 21"]
 
 
 def test_a_circle_of_imports(tmp_path: Path) -> None:
-    """Indirect imports and imports in functions make a cycle; type-checking imports do not."""
+    """The figure counts cycles of indirect imports and imports in functions, but not type-checking
+    imports."""
     small = house(
         tmp_path,
         a="from apportion import b\n",
@@ -78,7 +83,8 @@ def test_a_circle_of_imports(tmp_path: Path) -> None:
 
 
 def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
-    """A verb that imports another verb counts; other modules of the command line do not."""
+    """The figure counts verbs that import another verb, but not other modules of the command
+    line."""
     small = house(
         tmp_path,
         cli__verbs__get="from apportion.cli.verbs.why import command\n",
@@ -97,7 +103,8 @@ def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
     ],
 )
 def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts: bool) -> None:
-    """A small module with one importer counts, unless it is a port or used by another layer."""
+    """The figure counts small modules with one importer, but neither ports nor modules used by
+    other layers."""
     small = house(tmp_path, core__a=source, core__b="from apportion.core import a\n")
     assert bool(count("one-importer")(small)) == counts
     second = house(tmp_path, core__c="from apportion.core.a import x\n")
@@ -116,13 +123,13 @@ def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts
     ],
 )
 def test_one_line_over_a_budget_is_reported(tmp_path: Path, name: str, source: str) -> None:
-    """One line over a budget is reported."""
+    """A figure that is one line over its budget is reported."""
     assert len(count(name)(house(tmp_path, a=source))) == 1
     assert count(name)(house(tmp_path, a="x = 1\n")) == []
 
 
 def test_the_table_has_every_figure_with_its_limit(tmp_path: Path) -> None:
-    """The table has every figure with its limit, and marks those over it."""
+    """The table lists every figure with its limit, and marks figures over their limit."""
     rows = [line.split() for line in table(house(tmp_path, a="x = 1\n" * 801))][1:]
     assert [(row[0], row[2]) for row in rows] == [(f.name, f"{f.limit:,}") for f in FIGURES]
     assert [row[0] for row in rows if "<--" in row] == ["long-files"]

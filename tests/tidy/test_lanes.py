@@ -1,4 +1,4 @@
-"""Every test is run by one lane, and a failed lane fails the whole run."""
+"""Every test belongs to one lane, and a failed lane fails the whole run."""
 
 import sys
 from collections import Counter
@@ -35,14 +35,14 @@ def _below(path: str, folders: tuple[str, ...] | list[str]) -> bool:
 
 
 def test_every_test_is_in_one_lane() -> None:
-    """Every test file is in exactly one lane; otherwise CI would never run it."""
+    """Every test file is in exactly one lane, because CI would never run it otherwise."""
     times = Counter(path for lane in LANES for path in taken(lane))
     assert times == dict.fromkeys(TESTS, 1)
 
 
 @pytest.mark.parametrize("lane", [*LANES, *NIGHTLY], ids=lambda lane: lane.name)
 def test_the_paths_of_a_lane_are_there(lane: Lane) -> None:
-    """The paths of every lane exist; a renamed folder would silently drop its tests."""
+    """The paths of every lane exist, because a renamed folder would silently drop its tests."""
     assert [path for path in lane.paths if not Path(ROOT, path).exists()] == []
 
 
@@ -71,7 +71,7 @@ WELL = Ended("a", ok=True, took_s=1.0, output="....\n==== 3 passed, 1 skipped in
 def test_a_lane_that_fails_fails_the_whole(
     output: str, failed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A lane that fails in a test, before any test, or after all of them fails the run."""
+    """The run fails if a lane fails in a test, before any test, or after all of its tests."""
     ill = Ended("b", ok=False, took_s=2.0, output=output)
     assert report([WELL, ill], 2.0) == 1
     *_, last = capsys.readouterr().out.splitlines()
@@ -80,15 +80,15 @@ def test_a_lane_that_fails_fails_the_whole(
 
 
 def test_a_run_without_lanes_fails() -> None:
-    """A run without lanes fails."""
+    """The run fails if no lane is selected."""
     assert report([], 0.0) == 1
 
 
 def test_what_a_lane_starts_keeps_what_it_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Bytecode is cached even on a machine that forbids it; output, status and cost are
-    returned."""
+    """A lane caches bytecode even on a machine that forbids this, and reports output, status and
+    CPU time."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     environ = environment(str(tmp_path))
     asked = "import sys; print(sys.dont_write_bytecode)"
@@ -100,7 +100,8 @@ def test_what_a_lane_starts_keeps_what_it_compiled(
 
 
 def test_the_temporary_folders_of_a_lane_are_its_own(tmp_path: Path) -> None:
-    """Each lane has its own temporary folders, because two pytest runs may delete each other's."""
+    """Each lane has its own temporary folders, because concurrent pytest runs delete shared
+    ones."""
     test = tmp_path / "test_where.py"
     test.write_text("def test_where(tmp_path):\n    print(tmp_path)\n")
     pytest_of_it = [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", str(test)]

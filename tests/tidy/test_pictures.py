@@ -1,4 +1,4 @@
-"""The console's pictures and the README's recording are committed, and their tools have help."""
+"""The console's pictures and the README's recording are committed, and their tools print help."""
 
 import pytest
 from PIL import Image, ImageSequence
@@ -9,13 +9,13 @@ from tools.screenshots import FOLDER, NAMES, THEMES, WIDTHS, arguments
 
 
 def test_every_page_has_its_pictures() -> None:
-    """Every page has a picture in each theme and at each width, and no others exist."""
+    """Every page has a picture in each theme and at each width, and no other picture exists."""
     wanted = {f"{name}-{at}-{theme}.png" for name in NAMES for at in WIDTHS for theme in THEMES}
     assert {each.name for each in FOLDER.iterdir()} == wanted | {recording.FILE.name}
 
 
 def test_the_readme_shows_a_small_recording() -> None:
-    """The README shows the recording, which repeats, takes 20 to 30 s and is below 2 MB."""
+    """The README shows the recording, which repeats, takes 20 to 30 s and is smaller than 2 MB."""
     assert f"({recording.FILE.relative_to(ROOT)})" in (ROOT / "README.md").read_text()
     assert recording.FILE.stat().st_size < 2_000_000
     with Image.open(recording.FILE) as shown:
@@ -28,7 +28,7 @@ def test_the_readme_shows_a_small_recording() -> None:
 
 
 def test_help_takes_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--help` prints help and takes no pictures."""
+    """The tools print help for `--help`, and take no pictures."""
     with pytest.raises(SystemExit, match="0"):
         arguments().parse_args(["--help"])
     assert "--page" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Images are pinned by digest and actions by commit, and a digest can be refreshed."""
+"""Images are pinned by digest and actions by commit, and `tools.pins` can refresh a digest."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ],
 )  # fmt: skip
 def test_unpinned_references_are_found(line: str) -> None:
-    """A tag, a missing tag, a short digest and a branch are reported."""
+    """The check reports a tag, a missing tag, a short digest and a branch."""
     assert len(list(pins.unpinned(f"x\n{line}\ny\n"))) == 1
 
 
@@ -36,12 +36,13 @@ def test_unpinned_references_are_found(line: str) -> None:
     ],
 )  # fmt: skip
 def test_pinned_references_are_accepted(line: str) -> None:
-    """A digest, a stage, our own images, a template's value and a commit are accepted."""
+    """The check accepts a digest, a build stage, our own images, a template's value and a
+    commit."""
     assert list(pins.unpinned(f"x\n{line}\ny\n")) == []
 
 
 def test_every_file_that_is_refreshed_pins_something() -> None:
-    """Every refreshed file contains a pin; a pattern that matches nothing would find no fault."""
+    """Every refreshed file contains a pin; otherwise the check of that file would never fail."""
     for name in pins.FILES:
         assert pins.PINNED.search((pins.ROOT / name).read_text("utf-8")), name
     assert len(pins.pinned()) == 2
@@ -50,7 +51,9 @@ def test_every_file_that_is_refreshed_pins_something() -> None:
 def test_a_digest_is_looked_up_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refresh keeps the tag and updates the digest; a missing tool or answer is an error."""
+    """A refresh keeps the tag and updates the digest, with any tool that is installed.
+
+    A missing tool or a missing answer is an error."""
     text = f"FROM debian:bookworm@{DIGEST} AS system\n"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(click.ClickException, match="no skopeo or docker"):

@@ -18,7 +18,7 @@ input()
 
 
 def test_no_two_processes_get_the_same_port() -> None:
-    """Two processes get different ports while both live, and one process gets no port twice."""
+    """Two live processes never get the same port, and no process gets a port twice."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -34,14 +34,15 @@ def test_no_two_processes_get_the_same_port() -> None:
 
 
 def test_ports_are_outside_the_ephemeral_range() -> None:
-    """Ports are outside the kernel's ephemeral range, whose ports may be in use for minutes."""
+    """Tests get ports outside the kernel's ephemeral range, whose ports may be in use for
+    minutes."""
     low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
     ports = Ports()
     assert not [port for port in (ports.take() for _ in range(TAKEN)) if low <= port <= high]
 
 
 def test_a_port_in_use_is_skipped() -> None:
-    """A port in use by an unrelated server, on any address of this machine, is skipped."""
+    """A test never gets a port that an unrelated server uses on any address of this machine."""
     ports = Ports()
     first = ports.take()
     with socket.socket() as taken:

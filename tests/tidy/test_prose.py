@@ -1,4 +1,4 @@
-"""Code that reads rendered text is found; only listed modules may do it."""
+"""The check finds code that parses rendered sentences, except in the listed modules."""
 
 import pytest
 
@@ -26,7 +26,7 @@ SCRIPTS = {path: text for path, text in tree.text_files().items() if path.endswi
     ],
 )
 def test_python_that_reads_a_sentence(line: str) -> None:
-    """Each way of reading a sentence is found, from the field or through a variable."""
+    """The check reports each way to parse a sentence, from its field or through a variable."""
     source = f'"""Planted."""\n\ndef f():\n    {line}\n'
     assert list(prose.reads(PYTHON, source))
     assert not list(prose.reads("tests/unit/test_planted.py", source))
@@ -43,7 +43,8 @@ def test_python_that_reads_a_sentence(line: str) -> None:
     ],
 )
 def test_python_that_shows_a_sentence(line: str) -> None:
-    """Showing, joining and comparing a sentence is allowed, and so is reading a name."""
+    """The check accepts code that shows, joins or compares sentences, and code that parses a
+    name."""
     assert not list(prose.reads(PYTHON, f'"""Planted."""\n\ndef f():\n    {line}\n'))
 
 
@@ -63,7 +64,7 @@ def test_python_that_shows_a_sentence(line: str) -> None:
     ],
 )
 def test_script_that_reads_a_sentence(line: str) -> None:
-    """Each way of reading a sentence in JavaScript is found, even across lines."""
+    """The check reports each way to parse a sentence in JavaScript, even across lines."""
     assert list(prose.script_reads(SCRIPT, f"// Planted.\n{line}\n"))
 
 
@@ -79,12 +80,12 @@ def test_script_that_reads_a_sentence(line: str) -> None:
     ],
 )
 def test_script_that_shows_a_sentence(line: str) -> None:
-    """Showing, joining and comparing a sentence is allowed in JavaScript."""
+    """The check accepts JavaScript that shows, joins or compares sentences."""
     assert not list(prose.script_reads(SCRIPT, f"// Planted.\n{line}\n"))
 
 
 def test_no_script_reads_a_sentence() -> None:
-    """No script of the console reads a sentence; `test_repository` checks Python."""
+    """No script of the console parses a sentence; `test_repository` checks Python code."""
     found = [o for path, text in SCRIPTS.items() for o in prose.script_reads(path, text)]
     assert not found, "\n".join(map(str, found))
 

@@ -1,8 +1,8 @@
 """CONTRIBUTING's recipes for a dialect and for a device vendor work when followed in a copy.
 
-Each recipe is followed with the number of files that it names. The addition must then appear in
-check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation, the policies'
-pattern and the output of `make generate`."""
+Each test follows a recipe with exactly the number of files that the recipe names. The addition must
+then appear in check, submit, the webhook, lint, the doctor, the chart's file, limits, simulation,
+the policies' pattern and the output of `make generate`."""
 
 import shutil
 from collections.abc import Mapping
@@ -167,7 +167,8 @@ print(json.dumps({
 
 
 def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
-    """Follow the recipe in a copy with these files. Return how many files it changed."""
+    """Follow the recipe in a copy, with these edits and new files. Return how many files
+    changed."""
     shutil.copytree(ROOT / "deploy" / "helm", copy / "deploy" / "helm")
     changed = follow(copy, edits)
     for path, text in files.items():
@@ -176,14 +177,15 @@ def added(copy: Path, edits: Edits, files: Mapping[str, str]) -> int:
 
 
 def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
-    """A dialect for known devices takes a module and a row."""
+    """A new dialect for existing devices takes one module and one row."""
     module = MODULE.replace("FAMILY", "cambricon")
     assert added(tmp_path, ROW, {f"{DIALECTS}/acme.py": module}) == 2
     _assert_found(answers(tmp_path, ASKED), family="cambricon")
 
 
 def test_a_vendor_is_its_data_its_dialect_and_its_domain(tmp_path: Path) -> None:
-    """A vendor takes two data files and the dialect's two; the policies name its domain."""
+    """A new vendor takes two data files and two files for its dialect. The policies then name its
+    domain."""
     files = {
         f"{DIALECTS}/acme.py": MODULE.replace("FAMILY", "acme"),
         f"{DEVICES}/catalogue/acme.toml": CATALOGUE,

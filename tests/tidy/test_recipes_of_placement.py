@@ -1,8 +1,8 @@
 """CONTRIBUTING's recipes for a filter, a score and a refusal code work when followed in a copy.
 
-Each recipe is followed with the number of files that it names. The addition must then appear in the
-scheduler, the API answers, the command line's help, the console's list, the manual's page and
-what-if."""
+Each test follows a recipe with exactly the number of files that the recipe names. The addition must
+then appear in the scheduler, the API answers, the command line's help, the console's list, the
+manual's page and what-if."""
 
 import json
 import os
@@ -126,7 +126,7 @@ print(json.dumps({
 
 
 def follow(copy: Path, edits: Edits) -> int:
-    """Follow the recipe in a copy of the product. Return how many files it changed."""
+    """Follow the recipe in a copy of the product. Return how many files changed."""
     for folder in ("services", "schemas", "tools"):
         ignored = shutil.ignore_patterns("*.so", "__pycache__", "static", "json")
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
@@ -138,7 +138,7 @@ def follow(copy: Path, edits: Edits) -> int:
 
 
 def answers(copy: Path, program: str) -> dict[str, Any]:
-    """Run a program in a process that imports the copy, and return its answer."""
+    """Run a program in a process that imports the copy, and return the JSON that it prints."""
     paths = (copy / "services", copy / "schemas", copy, ROOT)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -155,8 +155,9 @@ def answers(copy: Path, program: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("edits", "node"), [(FILTER, "moon-1"), (REFUSAL, "n1")])
 def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits, node: str) -> None:
-    """A filter or a refusal code takes two files: the enum, and the filter or the list of
-    causes."""
+    """A new filter and a new refusal code take two files each.
+
+    Both change the enum; the other file has the filter or the list of causes."""
     assert follow(tmp_path, edits) == 2
     found = answers(tmp_path, f"NODE = {node!r}\n{REFUSED}")
     if edits is FILTER:
@@ -174,7 +175,7 @@ def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits,
 
 
 def test_a_score_is_two_files(tmp_path: Path) -> None:
-    """A score takes two files: its name in the schemas, and its function."""
+    """A new score takes two files: its name in the schemas, and its function."""
     assert follow(tmp_path, SCORE) == 2
     found = answers(tmp_path, SCORED)
     assert list(found["score"]) == ["moonlit"]

@@ -1,6 +1,6 @@
-"""The reference pages are complete: nothing that a user can write or read is missing.
+"""The reference pages are complete: every option, metric and code that a user can meet is on them.
 
-That they are current is tested in tests/golden/test_generated.py."""
+tests/golden/test_generated.py checks that the pages are current."""
 
 import ast
 import json
@@ -33,13 +33,13 @@ def sections(page: str) -> dict[str, str]:
 
 
 def options(command: click.Command) -> set[str]:
-    """Return the flags that a command shows and that are no connection options."""
+    """Return the flags that a command's help shows, except connection options."""
     shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     return {flag for each in shown if each not in CONNECTION for flag in each.opts}
 
 
 def test_every_verb_is_listed() -> None:
-    """Every verb, also below another one, has a section with its options, codes and example."""
+    """Every verb, also in a group, has a section with its options, exit codes and example."""
     listed = sections("cli.md")
     assert {name.split()[1] for name in COMMANDS} == set(VERBS)
     assert set(listed) == {name for name in COMMANDS if name.split()[1] not in RUN}
@@ -51,7 +51,8 @@ def test_every_verb_is_listed() -> None:
 
 @pytest.mark.parametrize("service", RUN)
 def test_every_option_of_a_service_is_listed(service: str) -> None:
-    """Every option is in the service's section, or in that of all services."""
+    """Every option of a service is in that service's section, or in the section for all
+    services."""
     listed = sections("settings.md")
     text = listed[service] + listed["Every service"]
     assert not [
@@ -60,14 +61,14 @@ def test_every_option_of_a_service_is_listed(service: str) -> None:
 
 
 def test_every_connection_option_is_listed() -> None:
-    """Every option that `--help` of a verb leaves out is in the section of connections."""
+    """The section about connections has every option that `--help` of a verb leaves out."""
     text = sections("settings.md")["Connection"]
     assert len(CONNECTION) > 10
     assert not [flag for each in CONNECTION for flag in each.opts if f"`{flag}" not in text]
 
 
 def test_every_environment_variable_is_listed() -> None:
-    """Every environment variable that a service or a verb reads is on the page of settings."""
+    """The page of settings has every environment variable that a service or a verb reads."""
     named = {
         node.value
         for path, source in python_files().items()
@@ -83,14 +84,14 @@ def test_every_environment_variable_is_listed() -> None:
 
 
 def exported(registry: CollectorRegistry) -> Iterator[str]:
-    """Yield the names of our metrics in a registry, as a scrape has them."""
+    """Yield the names of our metrics in a registry, as a scrape shows them."""
     for family in registry.collect():
         if family.name.startswith("apportion_"):
             yield family.name + ("_total" if family.type == "counter" else "")
 
 
 def test_every_metric_is_listed() -> None:
-    """Every metric of the registry, of the alerts and of the dashboards is listed once."""
+    """The page of metrics lists every metric of the registry, alerts and dashboards once."""
     names = Counter(re.findall(r"^\| `([\w]+)`<br>", FILES["metrics.md"], re.MULTILINE))
     assert max(names.values()) == 1
     assert set(exported(Metrics().registry)) <= set(names)
@@ -104,7 +105,7 @@ def test_every_metric_is_listed() -> None:
 
 
 def test_every_refusal_code_is_listed() -> None:
-    """Every refusal code has one row with its cause and fix, and one row among the filters."""
+    """Every refusal code has one row with its cause and fix, and one row in the list of filters."""
     codes = {each.value for each in RefusalCode}
     assert {each.value for each in CAUSES} == codes
     for page in ("refusals.md", "scores-and-filters.md"):
@@ -115,7 +116,7 @@ def test_every_refusal_code_is_listed() -> None:
 
 
 def leaves(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of the values that a schema of the chart allows."""
+    """Yield the paths of all values that the chart's schema allows."""
     for name, own in schema["properties"].items():
         if "properties" in own:
             yield from leaves(own, f"{prefix}{name}.")
@@ -124,7 +125,7 @@ def leaves(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def test_every_value_of_the_chart_is_listed() -> None:
-    """Every value of the chart has one row; `global`, which is Helm's, has no default."""
+    """Every value of the chart has one row. Helm's own value `global` has no default."""
     schema = json.loads((ROOT / reference.CHART / "values.schema.json").read_text("utf-8"))
     rows = re.findall(r"^\| `([\w.]+)`<br>", FILES["chart.md"], re.MULTILINE)
     assert Counter(rows) == Counter(set(leaves(schema)) - {"global"})

@@ -1,4 +1,4 @@
-"""Every tidy rule fails on a planted offence, and accepts correct code."""
+"""Every tidy rule reports a planted offence, and accepts correct code."""
 
 import textwrap
 
@@ -22,7 +22,7 @@ def test_function_limit(*, lines: int, offends: bool) -> None:
 
 
 def test_method_and_nested_names() -> None:
-    """Methods and nested functions are reported by their qualified name."""
+    """Long methods and nested functions are reported by their qualified name."""
     source = "class A:\n    def f(self):\n        def g():\n            pass\n"
     assert [name for name, *_ in sizes.functions(source)] == ["A.f", "A.f.g"]
 
@@ -38,7 +38,7 @@ def test_class_limit(*, lines: int, offends: bool) -> None:
 
 
 def test_file_limit() -> None:
-    """A file of exactly the limit passes; one more line does not."""
+    """A file of exactly the limit is accepted, and one with one more line is reported."""
     assert not list(sizes.long_files({"a.py": "x\n" * 800}))
     assert len(list(sizes.long_files({"a.py": "x\n" * 801}))) == 1
 
@@ -48,20 +48,20 @@ def test_file_limit() -> None:
     ["x = 1\n", '"""Stuff."""\n', '"""Holds the events of the ledger"""\n', "# a comment only\n"],
 )
 def test_module_docstring_of_a_sentence(source: str) -> None:
-    """A module docstring that is missing, one word or half a sentence is reported."""
+    """A module docstring is reported if it is missing, one word, or half a sentence."""
     assert list(words.docstrings(CORE, source))
     assert not list(words.docstrings(CORE, '"""Holds the events of the ledger."""\n' + source))
 
 
 def test_test_docstring() -> None:
-    """A test without a docstring is reported, but only in tests."""
+    """A test function without a docstring is reported; other functions need none."""
     source = '"""Holds tests of the ledger."""\nasync def test_x():\n    pass\n'
     assert list(words.docstrings(TEST, source))
     assert not list(words.docstrings(CORE, source))
 
 
 def test_docstring_that_repeats_the_name() -> None:
-    """A docstring that repeats the name is reported; one may refer to the protocol's method."""
+    """A docstring that only repeats the name is reported; `See Protocol.method.` is accepted."""
     source = (
         '"""Holds events of the ledger."""\nclass Node:\n    def name(self):\n        """{}"""\n'
     )
@@ -76,17 +76,17 @@ def test_docstring_that_repeats_the_name() -> None:
     ["services/apportion/core/utils.py", "tests/support/pod_helpers.py", "services/base/x.py"],
 )
 def test_vague_name(path: str) -> None:
-    """A vague name is reported as a module, inside a longer name, and as a folder."""
+    """A vague name is reported for a module, as part of a longer name, and for a folder."""
     assert list(words.vague_name(path))
 
 
 def test_a_name_may_contain_a_vague_word() -> None:
-    """A word that only contains a vague one is accepted."""
+    """A name is accepted if a vague word is only a part of one of its words."""
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
 
 def test_retired_phrases() -> None:
-    """A docstring or comment with a retired phrase is reported; a literal in some parts only."""
+    """A retired phrase is reported in docstrings and comments, and in literals of some services."""
     source = '"""Reads it.\n\nBegins Anew."""\nx = "anew"  # for whoever asks `NOBODY`\n'
     assert [each.line for each in words.retired_phrases(CORE, source)] == [3, 4]
     message = 'x = f"begins anew at {y}"\n'
@@ -96,7 +96,7 @@ def test_retired_phrases() -> None:
 
 
 def test_retired_words() -> None:
-    """A retired word is reported in a product name; prose may use it."""
+    """A retired word is reported in a name of the product, but accepted in prose."""
     assert list(words.retired_words(CORE, "class NodeMarket:\n    pass\n"))
     assert list(words.retired_words(CORE, "def census_of() -> None: ...\n"))
     assert not list(words.retired_words(CORE, "# the market\nmarketing = 'census'\n"))
@@ -125,7 +125,7 @@ def test_unfinished_work() -> None:
     ],
 )
 def test_words_of_one_machine(line: str) -> None:
-    """Registries, mirrors and local folders are reported."""
+    """Package registries, mirrors and local folders are reported."""
     assert list(words.machine_words("deploy/x", line))
 
 
@@ -139,7 +139,7 @@ def test_words_of_one_machine(line: str) -> None:
     ],
 )
 def test_words_of_everyone(line: str) -> None:
-    """Resource names, links and plain words are accepted."""
+    """Kubernetes resource names, links and plain words are accepted."""
     assert not list(words.machine_words("deploy/x", line))
 
 
@@ -155,13 +155,13 @@ def test_words_of_everyone(line: str) -> None:
     ],
 )
 def test_impure_core(statement: str) -> None:
-    """An impure call is reported in core and accepted in a service."""
+    """An impure call is reported in core, but accepted in a service."""
     assert list(purity.impure(CORE, statement))
     assert not list(purity.impure("services/apportion/cli/planted.py", statement))
 
 
 def test_pure_core() -> None:
-    """A sorted set and a membership test are accepted."""
+    """Loops over sorted sets and membership tests are accepted in core."""
     assert not list(purity.impure(CORE, "[x for x in sorted({1, 2})]\n1 in {1, 2}\n"))
 
 
@@ -174,7 +174,8 @@ def test_pure_core() -> None:
     ],
 )
 def test_sleep_in_a_test(source: str) -> None:
-    """A sleep in a test is reported however imported; services and the polling module may sleep."""
+    """A sleep in a test is reported however it is imported; services and the polling module may
+    sleep."""
     assert list(purity.sleeps(TEST, source))
     assert not list(purity.sleeps("services/apportion/agent/planted.py", source))
     assert not list(purity.sleeps(purity.POLLING, source))
@@ -221,7 +222,7 @@ def test_dependency_mismatches(declared: list[str], offenders: list[str]) -> Non
     ],
 )
 def test_code_that_reads_a_sentence(line: str) -> None:
-    """Code that takes apart a sentence of any answer is reported."""
+    """Code that parses a sentence of an answer is reported."""
     assert list(prose.reads(CORE, line))
 
 
@@ -233,5 +234,5 @@ def test_code_that_reads_a_sentence(line: str) -> None:
     ],
 )  # fmt: skip
 def test_code_that_reads_a_name_or_shows_a_sentence(line: str) -> None:
-    """Reading a name and showing a sentence are accepted."""
+    """Code that parses a name or shows a sentence is accepted."""
     assert not list(prose.reads(CORE, line))

@@ -1,7 +1,7 @@
 """The documentation builds as a site: every page is in its navigation, and every link resolves.
 
-A warning of mkdocs is an error in its strict mode, and mkdocs.yml makes a warning of a page outside
-the navigation, of a broken link and of a missing anchor."""
+In its strict mode, mkdocs fails on any warning. mkdocs.yml enables warnings for pages outside the
+navigation, broken links and missing anchors."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the built site."""
+    """Build the site once, and return its folder."""
     folder = tmp_path_factory.mktemp("site")
     done = build(ROOT / "mkdocs.yml", folder)
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:
-    """The strict build succeeds and renders every page, with a search index."""
+    """The strict build succeeds, renders every page, and creates a search index."""
     made = {path.relative_to(site).with_suffix(".md").as_posix() for path in site.rglob("*.html")}
     assert {path.removeprefix("docs/") for path in PAGES} == made - {"404.md"}
     assert (site / "search/search_index.json").stat().st_size > 100_000
@@ -64,7 +64,7 @@ def test_the_site_needs_no_other_host(site: Path) -> None:
 
 
 def test_a_broken_page_fails_the_build(tmp_path: Path) -> None:
-    """A page outside the navigation, a broken link and a missing anchor are reported."""
+    """The build reports a page outside the navigation, a broken link and a missing anchor."""
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "index.md").write_text("# Home\n\n[x](gone.md) [y](other.md#gone)\n")
@@ -80,7 +80,7 @@ def test_a_broken_page_fails_the_build(tmp_path: Path) -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a Markdown file."""
+    """Return the anchors that a Markdown text defines."""
     found = set(re.findall(r"<a (?:name|id)=\"([^\"]+)\"", text))
     for heading in re.findall(r"^#+ +(.+)$", text, re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -89,7 +89,7 @@ def anchors(text: str) -> set[str]:
 
 
 def dead_links(path: str, text: str) -> Iterator[str]:
-    """Yield the links of a document to a missing file or anchor of this repository."""
+    """Yield each link of a document whose file or anchor in this repository does not exist."""
     for to, anchor in LINK.findall(CODE.sub("", text)):
         target = (ROOT / path).parent / to if to else ROOT / path
         if ":" in to:
@@ -102,12 +102,12 @@ def dead_links(path: str, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", [*OUTSIDE, *PAGES])
 def test_links_resolve(path: str) -> None:
-    """Links also resolve in a checkout: to pages, their headings and other files."""
+    """Links also resolve in a checkout, to pages, headings and other files."""
     assert not list(dead_links(path, (ROOT / path).read_text("utf-8")))
 
 
 def test_a_dead_link_is_found() -> None:
-    """A missing file and a missing heading are reported; another site and code are not."""
+    """The check reports a missing file and a missing heading, but ignores other sites and code."""
     text = (
         "[a](docs/gone.md) [b](docs/index.md#gone) [c](https://x.io) `[d](e.md)` [f](#here)\n# Here"
     )
@@ -138,12 +138,14 @@ def test_lists_and_tables_render_alike(path: str) -> None:
 
 
 def test_a_misread_list_is_found() -> None:
-    """A list or table right after a paragraph, and a list nested by two spaces, are reported."""
+    """The check reports a list or table right after a paragraph, and a list nested by two
+    spaces."""
     assert list(misread("Text:\n- one\n- two\n  - three\n\n- four\n\nText\n| a |\n")) == [2, 4, 9]
 
 
 def test_links_out_of_the_documentation() -> None:
-    """On the site, a link to another file of the repository becomes text, or a link to it."""
+    """On the site, a link to another file of the repository becomes plain text or a link below
+    `repo_url`."""
     link = '[a test](../../tests/tidy/tree.py "Its sentence.") [b](pods.md) [c](../../gone.py)'
     rest = "[b](pods.md) [c](../../gone.py)"
     assert for_site(link, "concepts/ledger.md") == f"a test {rest}"
@@ -153,5 +155,5 @@ def test_links_out_of_the_documentation() -> None:
 
 
 def test_bars_in_code_of_tables() -> None:
-    """Within code in a table, `|` is escaped for GitHub only."""
+    """In code within a table, GitHub gets an escaped `|` and the site gets a plain one."""
     assert for_site("| `a\\|b` | c\\|d |\n`e\\|f`", "index.md") == "| `a|b` | c\\|d |\n`e\\|f`"

@@ -1,6 +1,6 @@
-"""The files that the tidy rules check: all that could be committed, found without git.
+"""Find the files that the tidy rules check: everything that could be committed, without using git.
 
-A source archive has no git, and an uncommitted file must obey the rules already."""
+A source archive has no git, and an uncommitted file must already obey the rules."""
 
 import ast
 import os
@@ -18,7 +18,7 @@ TEXT_SUFFIXES = {
 
 
 def files() -> Iterator[str]:
-    """Yield the paths of all our files, relative to the root, in a fixed order, without build
+    """Yield the paths of all our files relative to the root, in a fixed order, without build
     outputs."""
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = sorted(
@@ -39,7 +39,8 @@ def python_files() -> dict[str, str]:
 
 @cache
 def parsed(source: str) -> ast.Module:
-    """Return a file's syntax tree, for reading only: eight rules share it."""
+    """Return a file's syntax tree. Callers must not change it, because eight rules share the
+    tree."""
     return ast.parse(source)
 
 

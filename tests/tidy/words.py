@@ -1,6 +1,6 @@
-"""Rules about words: docstrings state a purpose, and no file names this machine.
+"""Check words: docstrings state a purpose, and no file names this machine.
 
-Text that is true only here (a registry's host, a local folder) must not be committed."""
+Text that is true only on one machine (a registry's host, a local folder) must not be committed."""
 
 import ast
 import io
@@ -50,9 +50,9 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=
 
 
 def docstrings(path: str, source: str) -> Iterator[Offence]:
-    """Yield modules and tests without a proper docstring, and docstrings that repeat the name.
+    """Yield modules and tests without a proper docstring, and docstrings that only repeat the name.
 
-    An implementation of a protocol may refer to it: `See Ledger.append.`"""
+    An implementation of a protocol may refer to that protocol: `See Ledger.append.`"""
     tree = ast.parse(source)
     opening = (ast.get_docstring(tree) or "").partition("\n\n")[0].strip()
     if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":
@@ -74,7 +74,7 @@ def docstrings(path: str, source: str) -> Iterator[Offence]:
 def _public(
     node: ast.Module | ast.ClassDef,
 ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """The public names of a module or class, at any depth."""
+    """Yield the public functions and classes of a module or class, at any depth."""
     for inner in node.body:
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         if isinstance(inner, kinds) and not inner.name.startswith("_"):
@@ -92,7 +92,7 @@ def vague_name(path: str) -> Iterator[Offence]:
 
 
 def retired_words(path: str, source: str) -> Iterator[Offence]:
-    """Yield names in the product that contain a retired word."""
+    """Yield names of the product that contain a retired word."""
     if path.startswith(NOT_SHIPPED):
         return
     for found in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -131,7 +131,7 @@ LITERALS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING
 
 
 def retired_phrases(path: str, source: str) -> Iterator[Offence]:
-    """Find phrases in docstrings, comments and messages of the product that made readers stop."""
+    """Yield phrases that confused readers, in docstrings, comments and messages of the product."""
     if path.startswith(("tests/", "tools/")):
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,8 +1,8 @@
 """The `apportion admission` command and its process.
 
-The webhook reads one subject of the ledger, the configuration, and writes nothing. Invariant:
-once it has a configuration, it judges pods by the newest one it has read, even while the ledger
-is unreachable."""
+The webhook reads one subject of the ledger, the configuration, and writes nothing. Invariant: once
+it has read a configuration, it judges pods by the newest one that it has read, even while the
+ledger is unreachable."""
 
 import sys
 from functools import partial
@@ -34,7 +34,7 @@ SCHEDULERS_MAX = 32
 
 
 def checked(given: dict[str, Any]) -> tuple[Address, ServedFiles]:
-    """Return the address and the TLS files. Raises ConfigError if options conflict."""
+    """Return the listen address and the TLS files. Raises ConfigError if options conflict."""
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
     if files is None:
         fix = f"add it and {KEY}: API servers call webhooks only over HTTPS"
@@ -127,9 +127,9 @@ class _Known:
         ).set_function(lambda: float(not ledger.in_touch))
 
     async def say(self) -> None:
-        """Log when the ledger becomes unreachable and when it is back, until cancelled.
+        """Log when the ledger becomes unreachable and reachable again, until cancelled.
 
-        The webhook goes on judging: otherwise pods would bypass it, or be blocked."""
+        The webhook continues to judge pods: otherwise they would bypass it, or be blocked."""
         await self.reader.caught_up()
         sure = True
         while True:

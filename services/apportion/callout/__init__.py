@@ -1,8 +1,8 @@
-"""The auth callout: at every connect, nats-server asks it to identify the ServiceAccount.
+"""The auth callout: nats-server calls it at every connect to authenticate the ServiceAccount.
 
     CONNECT (name, token) ──► nats-server ──► callout ──► TokenReview at the API server
                                    ◄── a short-lived user, signed, with the table's permissions
 
-The callout keeps no state and reads only these requests; nats-server takes the first answer.
-While no callout runs, existing connections stay and new ones wait. Invariants: a token is in no log
-and no answer; a refused client gets no reason, only our log does."""
+The callout keeps no state and reads only these requests; nats-server takes the first answer. While
+no callout runs, existing connections stay and new ones wait. Invariants: a token is in no log and
+no answer; a refused client gets no reason, which only our log has."""

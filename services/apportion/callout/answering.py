@@ -34,7 +34,7 @@ SPREAD: Final = 0.2  # a user ends up to a fifth early, so that clients do not a
 
 
 class Answering:
-    """Answers authorization requests; `wire` is a connection with the role callout."""
+    """Answers authorization requests. `wire` is a connection with the role callout."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Answering:
         )
 
     async def receive(self, message: Message) -> None:
-        """Start to answer a request, or drop it if too many wait."""
+        """Start to answer a request, or drop it if too many requests wait."""
         if len(self._under_way) >= WAITING_MAX:
             self._count("dropped")
             return
@@ -68,7 +68,7 @@ class Answering:
         task.add_done_callback(self._under_way.discard)
 
     def close(self) -> None:
-        """Drop the requests in progress without an answer."""
+        """Drop all requests in progress without answering them."""
         for task in list(self._under_way):
             task.cancel()
 

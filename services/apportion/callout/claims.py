@@ -24,7 +24,7 @@ PAYLOAD_MAX_BYTES: Final = 1 << 20  # nats-server's limit for one message
 
 
 class NoRequest(ValueError):
-    """The bytes are not an authorization request of a nats-server."""
+    """The error that the bytes are not an authorization request of a nats-server."""
 
 
 class _Server(Struct, frozen=True):
@@ -33,7 +33,7 @@ class _Server(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """The credentials that a client sent to the server; `password` is the token."""
+    """The credentials that a client sent to the server; `password` is its token."""
 
     user: str = ""
     password: str = msgspec.field(default="", name="pass")
@@ -58,7 +58,7 @@ class _Claims(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """A client on `host` connects to `server`, as a user with the key `user_key`."""
+    """A request of `server` to authorize a client on `host` as a user with the key `user_key`."""
 
     server: str
     user_key: str
@@ -97,7 +97,7 @@ def payload_of(token: bytes) -> bytes:
 def user_claims(
     name: str, account: str, may: Permissions, *, subs: int, user_key: str, ends_s: int
 ) -> dict[str, Any]:
-    """Return claims of a user with `subs` subscriptions, until `ends_s` (Unix time)."""
+    """Return the claims of a user with `subs` subscriptions, valid until `ends_s` (Unix time)."""
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},

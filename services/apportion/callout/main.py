@@ -46,7 +46,7 @@ def issuer(secret: str) -> KeyPair:
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The accepted tokens, the accounts that they are for, and their lifetime."""
+    """The tokens to accept, the accounts that they are for, and their lifetime."""
 
     kube: KubeChoice
     audience: str

@@ -1,8 +1,8 @@
 """Reviews ServiceAccount tokens at the API server, which returns account, pod and node.
 
-Invariants: a token counts only if the API server accepts it for our audience; the node is the
-pod's own. A host whose tokens are refused costs one review per second, and delays no other host
-and no client that was accepted before. One token opens a limited number of connections."""
+Invariants: a token counts only if the API server accepts it for our audience; the node is the pod's
+own. A host whose tokens are refused costs one review per second. It delays no other host, and no
+client that was accepted before. One token opens a limited number of connections."""
 
 import time
 from collections import OrderedDict
@@ -35,15 +35,15 @@ _EXTRA: Final = "authentication.kubernetes.io/"
 
 
 class NoToken(ValueError):
-    """The token is not accepted; the message has the reason but not the token."""
+    """The error that a token is refused; the message has the reason but not the token."""
 
 
 class Limited(Exception):
-    """The token is not reviewed: the host had too many refusals or the token connections."""
+    """The error that a token is not reviewed, after too many refusals or connections."""
 
 
 class Reviewed(Struct, frozen=True):
-    """The token's bearer and when it expires (Unix time)."""
+    """The account, pod and node of a token, and when it expires (Unix time)."""
 
     bearer: Bearer
     ends_s: float
@@ -102,11 +102,10 @@ class Tokens:
         self._opened: OrderedDict[bytes, Bucket] = OrderedDict()
 
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
-        """Return the bearer of the token that `user` on `host` showed.
+        """Return the identity behind the token that `user` on `host` sent.
 
-        Raises NoToken if it is refused, Limited if the host had too many refusals or the token
-        too many connections, and KubeRefused or KubeUnavailable if the API server does not
-        answer."""
+        Raises NoToken if it is refused, Limited if the host had too many refusals or the token too
+        many connections, and KubeRefused or KubeUnavailable if the API server does not answer."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NoToken(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
         try:
@@ -137,7 +136,7 @@ class Tokens:
         self._bucket_of(host, user).take(1, self._now())
 
     def let_in(self, host: str, user: str) -> None:
-        """Count this user separately from its host from now on."""
+        """Limit this user separately from the other users of its host from now on."""
         _keep(self._known, (client_of(host), user), None)
 
     def _bucket_of(self, host: str, user: str) -> Bucket:

@@ -1,4 +1,4 @@
-"""Exit codes: one for each way in which a verb can end; 0 if all was done.
+"""Define the exit codes: one for each way in which a verb can fail, and 0 for success.
 
 Invariant: a user sees a traceback only with APPORTION_TRACEBACK=1."""
 
@@ -22,7 +22,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells report SIGINT
 
 
 class NotFound(click.ClickException):
-    """An object does not exist, or the ledger refused; `answer` is the gateway's, if any."""
+    """The error that an object is missing or a write refused; `answer` is the gateway's error."""
 
     exit_code = REFUSED
 
@@ -32,27 +32,27 @@ class NotFound(click.ClickException):
 
     @property
     def code(self) -> str:
-        """Return the code of the gateway's answer, or empty."""
+        """Return the error code of the gateway's answer, or ""."""
         return self.answer.code if self.answer is not None else ""
 
 
 class Wrong(click.ClickException):
-    """The request itself is wrong."""
+    """The error that the arguments or options are wrong."""
 
     exit_code = USAGE
 
 
 class Unreachable(click.ClickException):
-    """The ledger or the gateway does not answer."""
+    """The error that the ledger or the gateway does not answer."""
 
     exit_code = UNREACHABLE
 
 
 class NotLetIn(Unreachable):
-    """The gateway requires a login, or denies access."""
+    """The error that the gateway requires a login, or denies access."""
 
 
 class Outdated(click.ClickException):
-    """The answer depends on events of a newer build."""
+    """The error that the result depends on events of a newer build."""
 
     exit_code = OUTDATED

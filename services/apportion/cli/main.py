@@ -1,6 +1,6 @@
 """The root of the command line: a table of verbs, each imported only when it runs.
 
-Invariant: no service is imported, and for `apportion --help` nothing heavy but click."""
+Invariant: importing this module imports no service. `apportion --help` needs only click."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 
 
 class Verb(NamedTuple):
-    """A verb: the module of its command, and its one-line help."""
+    """A verb of the command line: the module of its command, and its one-line help."""
 
     module: str  # below `apportion`
     help: str
@@ -79,7 +79,7 @@ VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.i
 
 
 class Root(click.Group):
-    """A group whose commands are in the table."""
+    """The root command group, whose commands are the verbs in the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the verbs in the order of the table."""

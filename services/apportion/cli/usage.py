@@ -1,6 +1,6 @@
-"""Answers to wrong usage, as by users of other tools.
+"""Answer wrong usage with hints, also for users of other tools.
 
-Invariant: nothing is guessed and done: wrong usage fails, with what to write instead."""
+Invariant: nothing is guessed and done. Wrong usage fails with an error that says what to write."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _NEXT_CODE: Final = re.compile(r";\s+(?=\d)")
 
 
 class Verb(click.Command):
-    """Formats --help: exit codes are a list, and connection options are left out.
+    """A command whose --help lists exit codes, and leaves out connection options.
 
-    A verb with a DEVICE as an argument also explains how a device can be named."""
+    The help of a verb with a DEVICE argument also explains how to name a device."""
 
     def __init__(self, *arguments: Any, **given: Any) -> None:
         super().__init__(*arguments, **given)
@@ -69,7 +69,7 @@ class Verb(click.Command):
             self.help = f"{text}\n\n{RULE}" + (f"\n\n{_CODES}{said}." if said else "")
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the help without the exit codes."""
+        """Write the help text without the exit codes."""
         text, _ = described(self)
         formatter.write_paragraph()
         with formatter.indentation():
@@ -95,7 +95,7 @@ class VerbGroup(Verb, click.Group):
 
 
 def described(command: click.Command) -> tuple[str, list[tuple[str, str]]]:
-    """Split a verb's help into its text and its exit codes with their meanings."""
+    """Split a verb's help into its text, and its exit codes with their meanings."""
     text, found, codes = inspect.cleandoc(command.help or "").rpartition(_CODES)
     if not found:
         return codes, []
@@ -105,7 +105,7 @@ def described(command: click.Command) -> tuple[str, list[tuple[str, str]]]:
 
 
 def options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the options in the help of a command, with their help texts."""
+    """Yield the options that a command's help lists, with their help texts."""
     hidden = CONNECTION if isinstance(command, Verb) else ()
     for param in command.get_params(context):
         record = param.get_help_record(context)
@@ -114,15 +114,15 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 
 
 def known_elsewhere(word: str) -> None:
-    """Raise UsageError if `word` is in `KUBECTL`, before similar names are offered."""
+    """Raise UsageError with our verb if `word` is a kubectl verb, before suggesting names."""
     if word in KUBECTL:
         raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
 
 
 def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> type[click.Command]:
-    """Return a command class that accepts no arguments and suggests what to write instead.
+    """Return a command class that accepts no arguments, and suggests what to write instead.
 
-    `argument` is the hint for a first argument, `renamed` has those for unknown options."""
+    `argument` is the hint for a first argument. `renamed` maps unknown options to ours."""
 
     class Hinting(Verb):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -144,7 +144,7 @@ def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> 
 
 
 class _Mib(click.IntRange):
-    """A number of MiB; a quantity such as `3Gi` is refused, with its number of MiB."""
+    """The type of options in MiB. It refuses a quantity such as `3Gi`, and suggests the number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -179,14 +179,14 @@ def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
 
 
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Return the value of a `multiple` option; refuse several values (a click callback)."""
+    """Return the value of a `multiple` option, and refuse several values (a click callback)."""
     if len(given) > 1:
         raise click.BadParameter(f"given {len(given)} times; give it once")
     return given[0] if given else None
 
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """Require a reason, and explain its purpose if it is missing (a click callback)."""
+    """Require a reason; the error explains what it is for (a click callback)."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

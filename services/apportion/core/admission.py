@@ -1,7 +1,7 @@
 """Decide about pods for the admission webhook.
 
-Invariant: a pod that is not ours is rejected only for one of our annotations, and changed only to
-hide GPUs from it, if `overwriteEnv` is set."""
+Invariant: a pod without our devices is rejected only for one of our annotations, and is changed
+only to hide GPUs from its containers, if `overwriteEnv` is set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -43,7 +43,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """One admission request. `pod` and `before` are raw documents."""
+    """One admission request; `pod` and `before` are the undecoded new and old object."""
 
     operation: str
     pod: Any
@@ -53,7 +53,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True):
-    """The pod is admitted with these JSON patches (RFC 6902); `why` names the case."""
+    """The pod is admitted with these JSON patches (RFC 6902); `why` is the reason as a code."""
 
     why: str
     patches: tuple[dict[str, Any], ...] = ()
@@ -156,7 +156,7 @@ _FOREIGN: Final = "nvidia.com/"  # resources of NVIDIA's own device plugin
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """Hide the node's GPUs from containers that request none, whatever they set."""
+    """Hide the node's GPUs from containers that request none, whatever their environment sets."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
         resources = part(container, "resources")
@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the asks of all containers; a container's own ask comes after borrowed asks."""
+    """Return the asks of all containers: their own first, then the borrowing ones."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -1,4 +1,4 @@
-"""Find known names that are similar to an unknown one, for suggestions."""
+"""Find known names that are similar to an unknown name, for suggestions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The extender, from which kube-schedulers learn which nodes have the devices of a pod.
+"""The extender tells kube-schedulers which nodes have the devices that a pod requests.
 
-The extender is a service of its own so that a flood of requests does not slow the gateway. It
-folds the ledger and never writes it: it sends kube-scheduler's choice of node to our schedulers."""
+It is a separate service, so that a flood of requests does not slow the gateway. It folds the ledger
+and never writes it: it sends kube-scheduler's choice of node to our schedulers."""

@@ -1,8 +1,8 @@
-"""Binds for kube-scheduler: passes its choice to our schedulers and awaits the result.
+"""Binds pods for kube-scheduler: passes its choice to our schedulers and awaits the result.
 
-A scheduler places the pod on the chosen node behind the usual fences, a binder binds it, and the
-extender answers when the ledger has the outcome. Invariant: an answer without an error means
-that the ledger has the pod bound on that node. Repeating the same request is harmless."""
+A scheduler places the pod on the chosen node behind the usual fences, and a binder binds the pod.
+The extender answers when the ledger has the outcome. Invariant: an answer without an error means
+that the pod is bound to that node in the ledger. Repeating a request is harmless."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ _decode = from_outside(msgspec.json.Decoder(Heard).decode)
 
 
 class ExtenderBinding:
-    """Bindings in progress; `request` sends a choice to the schedulers."""
+    """The bindings in progress; `request` sends a choice of node to the schedulers."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ExtenderBinding:
         self._decided.set()
 
     def observe(self, change: Change) -> None:
-        """Wake the binding of the pod that this change is about."""
+        """Wake the binding that waits for the pod of this change."""
         uid = change.pod.uid if change.pod else getattr(change.data, "uid", "")
         news = self._news.get(uid)
         if news is not None:
@@ -63,9 +63,9 @@ class ExtenderBinding:
     async def decided(self) -> None:
         """Wait until all earlier choices are placed or refused, or a timeout passes.
 
-        kube-scheduler filters for the next pod while the last one is being bound. Without the
-        wait, both would get the same devices, and kube-scheduler would not retry the refused pod
-        until something else happens in the cluster."""
+        kube-scheduler filters for the next pod while the last one is being bound. Without the wait,
+        both would get the same devices. kube-scheduler would then not retry the refused pod until
+        something else happens in the cluster."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DECIDED_TIMEOUT_S):
                 await self._decided.wait()
@@ -147,7 +147,7 @@ class ExtenderBinding:
         return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
-        """Return "" once bound, the error if it failed, or None while undecided."""
+        """Return "" if the pod is bound, the error if that failed, or None while undecided."""
         pod = self._state().pods.get(uid)
         if pod is None:
             return "the pod no longer exists"

@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Extender:
-    """Answers kube-schedulers from one state and its fit query."""
+    """Answers kube-schedulers from one state and a fit query over that state."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Extender:
         return draft
 
     def prioritized(self, args: FilterArgs) -> bytes:
-        """Return the `HostPriorityList`: the best node has 10, the worst that fits 0."""
+        """Return the `HostPriorityList`: the best node has 10, the worst fitting node 0."""
         filter_result, _ = self._look(args)
         scores = scaled(filter_result.fits)
         return _encode([{"Host": name, "Score": scores.get(name, 0)} for name in args.names])

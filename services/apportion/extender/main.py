@@ -1,6 +1,6 @@
 """The `apportion extender` command and its process.
 
-Invariant: the extender answers from a fold of the whole ledger, once that has caught up."""
+Invariant: the extender answers only after it has folded the whole ledger."""
 
 import sys
 from pathlib import Path

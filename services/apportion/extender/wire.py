@@ -1,7 +1,7 @@
-"""Decodes what any version of kube-scheduler sends to an extender.
+"""Decodes requests from any version of kube-scheduler to an extender.
 
-Field names are lower case in older versions and upper case in newer ones; Go accepts both, and
-so do we. Invariant: node objects are passed on as the bytes received; only their name is read."""
+Field names are lower case in older versions and upper case in newer ones; Go accepts both, and so
+do we. Invariant: node objects are passed on as the bytes received; only their name is read."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +24,7 @@ class FilterArgs(NamedTuple):
 
 
 class BindingArgs(Struct, frozen=True, rename="lower"):
-    """kube-scheduler's `ExtenderBindingArgs`: a pod, and the node chosen for it."""
+    """kube-scheduler's `ExtenderBindingArgs`: a pod, and the node to bind it to."""
 
     pod_name: Name = msgspec.field(name="podname")
     pod_namespace: Name = msgspec.field(name="podnamespace")

@@ -41,7 +41,7 @@ class Feed(StateFold):
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `runtime.ledger.reader.Fold`."""
+        """Implement `Fold.apply` of the ledger's reader."""
         change = super().apply(record, event)
         data, pod = change.data, change.pod
         if pod is None or change.refused:
@@ -60,7 +60,7 @@ class Feed(StateFold):
         return change
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """See `runtime.ledger.reader.Fold`."""
+        """Implement `Fold.refuse` of the ledger's reader."""
         change = super().refuse(record, reason)
         self._note(record)
         return change
@@ -79,7 +79,7 @@ class Feed(StateFold):
         return rejected.namespace if rejected is not None else self._gone.get(uid, "")
 
     def after(self, revision: int, limit: int) -> list[Record] | None:
-        """Return up to `limit` events after `revision`; None if the window begins later."""
+        """Return up to `limit` events after `revision`, or None if the window begins later."""
         if revision >= self.state.revision:
             return []
         if not self._window or self._window[0].revision > revision + 1:

@@ -1,8 +1,8 @@
-"""Encoded rows of all nodes, cached, so that the fleet picture costs only what changed.
+"""Cached, encoded rows of all nodes, so that the fleet picture costs only what changed.
 
-Each event moves its node to the end of one ordered map, so the nodes that changed since a
-revision are the end of that map. Invariant: an answer has one revision, that of the state when
-it was made."""
+Each event moves its node to the end of one ordered map, so the nodes that changed since a revision
+are the end of that map. Invariant: an answer has one revision, that of the state when it was made.
+"""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ SLICE_NODES: Final = 250  # rows encoded before the event loop gets a turn
 
 
 class FleetRows:
-    """The rows of one fold; pass every change to `observe`."""
+    """The encoded rows of one fold's nodes; pass every change to `observe`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -36,7 +36,7 @@ class FleetRows:
         self._reporter = dict(state.node_of_device)
 
     def observe(self, change: Change) -> None:
-        """Mark the nodes that an event touched: their rows are encoded again when needed."""
+        """Mark the nodes of an event as changed: their rows are encoded again when needed."""
         state = self._state
         if state.of_kubernetes != self._of_kubernetes:  # changes which nodes count as present
             self._of_kubernetes = state.of_kubernetes
@@ -65,7 +65,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return the nodes that changed after `after`; all if that is before our start."""
+        """Return the nodes that changed after `after`, or all if that is before our start."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:
@@ -126,12 +126,11 @@ _Key = tuple[Family, tuple[str, ...]]
 
 
 class FleetSums:
-    """The fleet metrics of one fold. Pass each change to `observe` after `FleetRows`.
+    """The fleet metrics of one fold. Pass each change to `observe`, after `FleetRows`.
 
-    Metrics are by namespace and model, so the number of series does not depend on the number
-    of nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a
-    scrape costs only the nodes that changed since the last one, and shows the state at one
-    revision."""
+    Metrics are by namespace and model, so the number of series does not depend on the number of
+    nodes. Every gateway exports the same values: take the maximum, not the sum. Invariant: a scrape
+    costs only the nodes that changed since the last scrape, and shows the state at one revision."""
 
     def __init__(self, state: State, rows: FleetRows, clock: Clock) -> None:
         self._state = state
@@ -153,11 +152,11 @@ class FleetSums:
             self._waiting.pop(pod.uid, None)
 
     def expose(self, metrics: Metrics) -> None:
-        """Register the fleet metrics with those of the process."""
+        """Register the fleet metrics next to those of the process."""
         metrics.looked_up(FAMILIES, self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield all sums as of now."""
+        """Yield all fleet metrics with their current values."""
         for name in self._rows.behind(self._seen):
             self._sums.subtract(self._of_node.pop(name, Counter()))
             node = self._state.nodes.get(name)
@@ -185,7 +184,7 @@ class FleetSums:
 
 
 def _counted(node: NodeState) -> Counter[_Key]:
-    """Return one node's part of the sums; parts of devices are exact, in millionths."""
+    """Return one node's contribution to the sums; device fractions are exact, in millionths."""
     found: Counter[_Key] = Counter()
     for state in node.devices:
         if not state.present:

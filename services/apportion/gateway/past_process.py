@@ -2,8 +2,9 @@
 
     python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES [PRICES]]
 
-The process prints a line to standard output once it listens, and ends when its standard input
-closes, because the gateway is gone. Invariant: the gateway only waits for the process's answers."""
+The process prints a line to standard output once it listens. It ends when its standard input
+closes, because then the gateway has ended. Invariant: the gateway waits only for the process's
+answers."""
 
 import asyncio
 import contextlib
@@ -49,7 +50,7 @@ Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
 
 
 class PastApi:
-    """Answers about the past of one ledger; `now` returns the current time."""
+    """Answers about the past of one ledger. `now` returns the current time."""
 
     def __init__(self, past: Past, *, measures: Measures, now: Callable[[], datetime]) -> None:
         self._past = past
@@ -100,14 +101,14 @@ class PastApi:
         return json_response(msgspec.structs.replace(body, time=time), compressed=True)
 
     async def records(self, request: web.Request) -> web.StreamResponse:
-        """Answer with records after a revision, for event streams that start far back."""
+        """Answer with records after a revision, for event streams that start there."""
         after = whole("after", request.query.get("after", ""), most=REVISION_MAX)
         found = await self._pieces.behind(after)
         return web.Response(body=msgspec.msgpack.encode(found))
 
 
 def sound(handle: Handler) -> Handler:
-    """Return `handle` with errors of ledger and archives as refusals."""
+    """Return `handle`, but answer errors of ledger and archives with a refusal."""
 
     async def answered(request: web.Request) -> web.StreamResponse:
         try:
@@ -134,7 +135,7 @@ KEPT_BYTES = 16 << 20
 
 
 class Records(Protocol):
-    """The records of a ledger, as `Chronicle` has them."""
+    """The records of a ledger; implemented by `Chronicle`."""
 
     async def span(self) -> tuple[int, int]:
         """Return the first and last revision that can be read."""
@@ -144,7 +145,7 @@ class Records(Protocol):
 
 
 class Pieces:
-    """Cached pieces of the ledger: one read of it at a time, bounded in bytes."""
+    """A cache of pieces of the ledger, bounded in bytes. It reads one piece at a time."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records
@@ -154,7 +155,7 @@ class Pieces:
         self._turn = asyncio.Lock()
 
     async def behind(self, revision: int) -> list[Record]:
-        """Return some records after `revision`, or the first known ones; [] at the end.
+        """Return some records after `revision`, or the oldest available; [] at the end.
 
         Raises LedgerError, ArchiveError, OSError."""
         async with self._turn:
@@ -186,7 +187,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """One process, with the parts that outlive a single run of its body."""
+    """The process for the past: the objects that outlive a single run of its body."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None
@@ -242,7 +243,7 @@ class PastProcess:
 
 
 def main() -> int:
-    """Answer until stopped; return the exit code, which is as of every service."""
+    """Answer until stopped, and return the exit code, as every service does."""
     socket, kept = map(Path, sys.argv[1:3])
     given = sys.argv[3:]
     archives, prices = (Path(each) if each else None for each in (*given, "", "")[:2])

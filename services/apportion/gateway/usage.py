@@ -1,8 +1,8 @@
 """The newest usage sample of each node, for the picture of the fleet; nothing is stored.
 
-Rows are numbered as they arrive, so that a client gets the rows after its last number.
-Invariant: memory is bounded: a sample of an unknown node, or with more shares than its node has,
-is dropped; a silent node is forgotten."""
+Rows are numbered as they arrive, so that a client gets the rows after its last number. Invariant:
+memory is bounded: a sample of an unknown node, or with more shares than its node has, is dropped; a
+silent node is forgotten."""
 
 import msgspec
 
@@ -29,7 +29,7 @@ class _Heard(msgspec.Struct):
 
 
 class Uses:
-    """The newest sample of each node of one fold."""
+    """The newest usage sample of each node of one fold."""
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class Uses:
         self._number = 0
 
     async def note(self, subject: str, payload: bytes) -> None:
-        """Store one sample; an invalid one is dropped."""
+        """Store one sample, or drop it if it is invalid."""
         try:
             sample = _decode(payload)
         except (msgspec.DecodeError, msgspec.ValidationError):
@@ -53,7 +53,7 @@ class Uses:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
-        """Return the newest number, and the rows after `heard`, or all if it is unknown."""
+        """Return the newest number, and the rows after `heard`, or all if that is unknown."""
         oldest_s = self._clock.monotonic() - SILENT_S
         for name, sample in list(self._heard.items()):
             if sample.at_s >= oldest_s:

@@ -1,8 +1,8 @@
-"""The intake judges what agents report and appends it: no agent writes the ledger itself.
+"""The intake validates what agents report and appends it: no agent writes the ledger itself.
 
     agent ──► apportion.intake.NODE ──► its lane, bounded and paced ──► judged ──► LEDGER
           ◄── a revision, a refusal with its cause, or "ask again later" ◄───┘
 
-Agents run next to users' workloads, so one compromised agent must not be able to write the
-ledger. All intakes share the requests. Invariants: one agent's requests never delay another's; a
-request is decoded only if its lane has room; a retry after a lost answer is appended once."""
+Agents run next to users' workloads, so one compromised agent must not be able to write the ledger.
+All intakes share the requests. Invariants: one agent's requests never delay another's; a request is
+decoded only if its lane has room; a retry after a lost answer is appended once."""

@@ -1,11 +1,10 @@
-"""Read requests of agents, and attestation of the schedulers' snapshots.
+"""Answers agents' read requests, and attests the schedulers' snapshots.
 
-The agent of a node reads the ledger only through an intake. Invariant: requests to the NATS
-server are limited overall and per node; a request over the limit is dropped, and the agent
-retries.
+The agent of a node reads the ledger only through an intake. Invariant: requests to the NATS server
+are limited overall and per node; a request over the limit is dropped, and the agent retries.
 
-A forged snapshot could lack a pod, and its devices would be allocated twice. So readers use only
-attested ones. Invariant: an attested snapshot equals the fold of the ledger from an earlier
+If a forged snapshot lacked a pod, its devices would be allocated twice. So readers use only
+attested snapshots. Invariant: an attested snapshot equals the fold of the ledger from an earlier
 attested one."""
 
 import asyncio
@@ -95,7 +94,7 @@ class Showing:
         )
 
     async def run(self) -> None:
-        """Answer agents until cancelled. Raises a group with the errors of `_listen`."""
+        """Answer agents until cancelled. Raises the errors of `_listen` as a group."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._listen()
@@ -114,7 +113,7 @@ class Showing:
         raise LedgerUnavailable("the server denies this intake the subjects of agents' reads")
 
     def take(self, request: Request) -> None:
-        """Start to answer a request, or drop it."""
+        """Start to answer a request, or drop it if it is over a limit."""
         node = node_of_subject(request.subject, SUBJECT)
         if not (node and may_be_answered(request.reply) and self._pace.allows(node)):
             self._count.labels("dropped").inc()
@@ -208,7 +207,7 @@ class Attesting:
         ).set_function(lambda: self._newest)
 
     def not_ready(self) -> list[str]:
-        """Return a reason for each forged snapshot, and one if all attested ones are gone."""
+        """Return a reason per forged snapshot, and one if all attested snapshots are gone."""
         reasons = [
             f"the snapshot at revision {revision} differs from the ledger; replace the "
             "schedulers' key, then delete the snapshot from the bucket APPORTION_SNAPSHOTS"
@@ -230,7 +229,7 @@ class Attesting:
             await self._clock.pause(LOOK_S)
 
     async def look(self) -> None:
-        """Judge new snapshots and attest the sound ones. Raises LedgerError."""
+        """Check new snapshots, and attest those that are correct. Raises LedgerError."""
         written, attested = await self._snapshots.written(), await self._snapshots.attested()
         last = await self._ledger.last_revision()
         forged = [each for each in written if each.revision > last]
@@ -258,7 +257,7 @@ class Attesting:
         self._newest = max((revision for revision, _ in sound), default=self._newest)
 
     async def _verdict(self, stored: Stored) -> bool | None:
-        """Return True if the snapshot equals the ledger's state, None if unknown."""
+        """Return whether the snapshot equals the ledger's state; None if that is unknown."""
         if stored.key not in self._verdicts and self._tries[stored.key] < TRIES_MAX:
             found = await self._snapshots.load(stored)
             if found is None:

@@ -1,13 +1,13 @@
-"""Judges and appends the reports of agents, in one lane per node; lanes run concurrently.
+"""Validates and appends the reports of agents, in one lane per node; lanes run concurrently.
 
-An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants:
-each request is answered at most once, and the agent retries. A lane and all lanes together are
-bounded, and what exceeds a bound is dropped before it is decoded, so a flood fills only its own
+An accepted event is encoded again, so none of the sender's bytes reach the ledger. Invariants: each
+request is answered at most once, and the agent retries. Each lane and all lanes together are
+bounded. A request over a bound is dropped before it is decoded, so a flood fills only its own
 node's lane.
 
-A usage record covers up to an hour, in which pods end and move, so each share names the revision
-of the pod's binding. Invariant: usage is accepted only of a pod that had the device on that
-node, for no longer than it was bound, and at most two days and an hour after it ended."""
+A usage record covers up to an hour, in which pods end and move, so each share names the revision of
+the pod's binding. Invariant: usage is accepted only of a pod that had the device on that node, for
+no longer than it was bound, and at most two days and an hour after it ended."""
 
 from __future__ import annotations
 
@@ -152,22 +152,22 @@ class Lane:
         return True
 
     def next(self) -> Request | None:
-        """Return the oldest request, or None. The caller must call `over` for it."""
+        """Return the oldest request, or None. The caller must call `over` for the request."""
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
-        """Free the room of a request that was answered or never will be."""
+        """Free the room of a request that was answered or will never be."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
         self._lanes.unanswered -= 1
         self._lanes.taken -= len(request.payload)
 
     def pace(self, request: Request, now_s: float) -> float:
-        """Return the seconds to wait before `request` is decoded, by count and size."""
+        """Return the seconds to wait before decoding `request`, by number and size of requests."""
         return self._bucket.take(1 + len(request.payload) / BYTES_OF_A_TOKEN, now_s)
 
     def may_change(self, now_s: float) -> bool:
-        """Return True if the node's inventory may change again already."""
+        """Return True if the node's inventory may change again at this time."""
         return self._changes.may_take(1, now_s)
 
     def may_append(self, size: int, now_s: float) -> bool:
@@ -175,7 +175,7 @@ class Lane:
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Return the reason if a share overlaps an earlier usage record, else ""."""
+        """Return the reason if a share overlaps an earlier usage record of the node, else ""."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -194,7 +194,7 @@ class Lane:
         return ""
 
     def idle(self, now_s: float) -> bool:
-        """Return True if the lane can be dropped without losing anything."""
+        """Return True if the lane can be dropped without losing a request or a limit."""
         held = self.held and now_s - self.held_s <= HELD_S
         buckets = (self._bucket, self._changes, self._records, self._size)
         full = all(each.full(now_s) for each in buckets)
@@ -210,7 +210,7 @@ class Lanes:
         self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
-        """Return the lane of `node`, or None if there are too many, as under attack."""
+        """Return the lane of `node`, or None if there are too many lanes, as in an attack."""
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
@@ -228,7 +228,7 @@ class Lanes:
 
 
 class Held(Struct, frozen=True):
-    """The result of one binding: the pod's name, the node, the devices and the start."""
+    """A pod's binding: the pod's name, the node, the devices and the start."""
 
     name: str
     node: str
@@ -295,7 +295,7 @@ class Holdings:
         return data.pod, Held(name, data.node, devices, since_s)
 
     async def _end(self, pod: str) -> float | None:
-        """Return when the pod left the cluster (Unix time), or None if it did not."""
+        """Return when the pod left the cluster (Unix time), or None if it is still there."""
         if pod not in self._ended:
             revision = await self._ledger.last_on_subject(f"{SUBJECTS}.workload.{token(pod)}")
             event = await self._read(revision)
@@ -365,7 +365,7 @@ class Taking:
         ).set_function(lambda: self._lanes.unanswered)
 
     def not_ready(self) -> list[str]:
-        """Return why no reports are accepted yet; empty once the intake listens."""
+        """Return why no reports are accepted yet; empty once the intake accepts them."""
         return [] if self._listening else ["not listening to agents yet"]
 
     async def run(self) -> None:
@@ -393,7 +393,7 @@ class Taking:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Start `work` as a task; drop it before this run begins and once it ends."""
+        """Start `work` as a task, or drop it if this run has not begun or has ended."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)
@@ -478,7 +478,7 @@ class Taking:
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
-        """Wait until the reader has read `basis`; return an answer if it does not."""
+        """Wait until the reader has read `basis`. Return an answer for the agent if it does not."""
         try:
             last = await self._ledger.last_revision()
         except LedgerUnavailable as trouble:
@@ -600,10 +600,10 @@ _log = get_logger(__name__)
 
 
 class Refusals:
-    """Reports refusals in the log and in the ledger.
+    """Reports refused events in the log and in the ledger.
 
-    Invariant: each node and cause is reported once an hour, so a faulty agent cannot fill
-    either. The hour is part of the event id, so several intakes append it once."""
+    Invariant: each node and cause is reported once an hour, so a faulty agent can fill neither. The
+    hour is part of the event id, so several intakes append a report once."""
 
     def __init__(self, publisher: Publisher, clock: Clock, metrics: Metrics) -> None:
         self._publisher = publisher
@@ -615,7 +615,7 @@ class Refusals:
         )
 
     def note(self, node: str, refusal: Refusal) -> None:
-        """Count a refusal of this node's agent, and report it unless it was reported."""
+        """Count a refusal of this node's agent, and report it unless that was done this hour."""
         self._refused.labels(refusal.cause).inc()
         if refusal.cause in EXPECTED:
             return
@@ -634,7 +634,7 @@ class Refusals:
             self._waiting.put_nowait(refused)
 
     async def tell(self, revision: Callable[[], int]) -> None:
-        """Append reported refusals until cancelled, based on `revision()`."""
+        """Append the reported refusals until cancelled, each based on `revision()`."""
         while True:
             refused = await self._waiting.get()
             hour = int(self._clock.now().timestamp() // QUIET_S)

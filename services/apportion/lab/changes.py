@@ -1,7 +1,7 @@
-"""Changes to a course: lost or drained nodes and devices, new nodes, a policy.
+"""Changes to a simulated cluster: lost or drained nodes and devices, new nodes, a policy.
 
-Invariant: a change is made of ordinary events that the fold applies, so the course reacts as a
-scheduler would."""
+Invariant: a change is made of ordinary events that the fold applies, so the engine reacts as in a
+scheduler."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -49,7 +49,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """A request that makes no sense, with its `field`, and a `fix` to write instead.
+    """The error that a request makes no sense, with its `field`, and a `fix` to write instead.
 
     A problem that begins with the field's name is given as `rest`, without that name."""
 
@@ -63,7 +63,7 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """The changes; see `PlanRequest`. `limits` are the changed queues and quotas."""
+    """The changes to simulate; see `PlanRequest`. `limits` are changed queues and quotas."""
 
     lose: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Displaced(Struct, frozen=True):
-    """A pod that lost its node or a device there, and the pod submitted in its stead."""
+    """A pod that lost its node or a device, and the pod that was submitted to replace it."""
 
     before: PodState
     node: str
@@ -84,7 +84,7 @@ class Displaced(Struct, frozen=True):
 
 
 def apply(course: Course, changes: Changes) -> list[Displaced]:
-    """Make the changes and resubmit the pods of what is lost, in queue order.
+    """Make the changes, and resubmit pods that lost their placement, in queue order.
 
     Raises WishInvalid if a node, device, model or policy is unknown."""
     added = _added(course.state, changes.add)
@@ -119,7 +119,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """Return the changes for an answer, without duplicates; `state` has the nodes of devices."""
+    """Return the changes for an answer, without duplicates; `state` maps devices to nodes."""
     found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
     found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
     found += [PlanChange("add", value=text) for text in changes.add]
@@ -134,7 +134,7 @@ def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
 
 
 def _off(change: PlanChange, name: str, state: State) -> PlanChange:
-    """Add the node, or the device whose id begins with `name`."""
+    """Add to `change` the node, or the device whose id begins with `name`."""
     found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
     if not found:
         return structs.replace(change, node=name)
@@ -152,7 +152,7 @@ def known_policy(name: str) -> Policy:
 
 
 class Target(NamedTuple):
-    """A node to be lost or drained, or one device of it."""
+    """A node, or one of its devices, that is to be lost or drained."""
 
     node: NodeState
     device: str = ""
@@ -162,7 +162,7 @@ class Target(NamedTuple):
         return pods_on(self.node, self.device) if self.device else self.node.pods.values()
 
     def fact(self) -> Payload:
-        """Return the event of the loss."""
+        """Return the event by which the node or device is lost."""
         if not self.device:
             return NodeGone(node=self.node.name)
         return DeviceHealthChanged(
@@ -208,7 +208,7 @@ def lost_device(name: str, nodes: Collection[str], devices: Collection[str], whe
 
 
 def submitted_again(pod: PodSubmitted, uid: str) -> PodSubmitted:
-    """Return the pod as its controller submits it again; the engine chooses its node."""
+    """Return the pod as its controller resubmits it. The engine chooses its node."""
     return structs.replace(pod, uid=uid, chooser="")
 
 
@@ -238,7 +238,7 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:
-    """Return a new node with these devices, similar to the nodes with its first model.
+    """Return the events of a new node with these devices, similar to nodes with its first model.
 
     Its host is as large as that of such a node with as many devices. It has its own hostname, and
     the labels and taints that all such nodes share. Without such a node, the new node is like a

@@ -1,4 +1,4 @@
-"""A cluster for experiments: a fleet or a copy of a state, with the engine.
+"""A simulated cluster for experiments: a fleet or a copy of a state, with the engine.
 
 Answers are rows: lists of dicts, as pandas takes them. Invariant: nothing leaves this process."""
 
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 class Pods(NamedTuple):
-    """The contents of manifests; `problems` are messages about unusable documents."""
+    """The pods of manifests; `problems` are messages about unusable documents."""
 
     pods: list[PodDraft]
     groups: list[PodGroupObserved] = []
@@ -47,7 +47,7 @@ def read_manifests(*names: str | Path, config: ManifestConfig = DEFAULT_CONFIG) 
 
 
 class Cluster:
-    """Nodes with pods, starting from a fleet, from a copy of `state`, or from both."""
+    """A simulated cluster that starts from a fleet, from a copy of `state`, or from both."""
 
     def __init__(
         self, fleet: Iterable[SimulatedNode] = (), *, policy: str = "", state: State | None = None
@@ -64,11 +64,11 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        """Return the current state; read it, but do not change it."""
+        """Return the current state, which the caller must not change."""
         return self._course.state
 
     def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
-        """Submit pods and decide; return a row for each.
+        """Submit pods, let the engine decide, and return a row per pod.
 
         The keys are namespace, pod, node (empty while pending), devices and sentence."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
@@ -84,12 +84,12 @@ class Cluster:
         return [self._row(pod) for pod in live]
 
     def decide(self) -> None:
-        """Decide until the engine has nothing left to decide."""
+        """Let the engine decide until nothing is left to decide."""
         for _ in self._course.settle():
             pass
 
     def end(self, *names: str) -> None:
-        """End pods, given as `namespace/name`, and decide. Raises KeyError."""
+        """End pods, given as `namespace/name`, and let the engine decide. Raises KeyError."""
         live = {pod.full_name: uid for uid, pod in self.state.pods.items()}
         for name in names:
             self._course.apply(PodGone(uid=live[name]))
@@ -136,12 +136,12 @@ class Cluster:
 
 
 def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
-    """Structs of an answer as dicts of plain values."""
+    """Return the structs of an answer as dicts of plain values."""
     return [msgspec.to_builtins(item) for item in items]
 
 
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
-    """Compare the recording with replays: return a row of figures for each, by `course`.
+    """Compare the recording with replays. Return a row of figures for each, named in `course`.
 
     Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]
@@ -151,12 +151,12 @@ def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
 
 
 def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
-    """Compare policies, given by name. Raises CourseFailed or WishInvalid."""
+    """Compare policies by their names. Raises CourseFailed or WishInvalid."""
     return compare(recorded, {name: Otherwise(changes=Changes(policy=name)) for name in policies})
 
 
 def slices(answer: ReplayAnswer) -> list[Row]:
-    """Return a replay over time: a row for each slice and course."""
+    """Return a replay over time, with a row for each slice of recording and replay."""
     return [
         {"course": name, **msgspec.to_builtins(each)}
         for name, course in (("happened", answer.happened), ("replayed", answer.replayed))

@@ -1,8 +1,8 @@
-"""A course: the fold and the engine over a copy of a state, to try changes.
+"""A course is a simulation: the fold and the engine over a copy of a state, to try changes.
 
-Facts go through the fold, the engine decides, its decisions are folded, and evicted pods end, as in
-a cluster. Invariants: nothing is appended to a ledger; the copied state does not change; the same
-facts give the same course."""
+Events go through the fold, the engine decides, its decisions are folded, and evicted pods end, as
+in a cluster. Invariants: nothing is appended to a ledger; the copied state does not change; equal
+events give equal results."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -28,7 +28,7 @@ _CHAINED = (PodPlaced, PlacementVoided, PodEvicted, PodResized)
 
 
 class CourseFailed(Exception):
-    """The fold refuses an event of the course, or the engine never finishes."""
+    """The error that the fold refuses a simulated event, or that the engine never finishes."""
 
 
 def copied(state: State) -> State:
@@ -43,7 +43,7 @@ def newest(state: State) -> str:
 
 
 class Course:
-    """One course over `state`; pass a copy, because the course changes the state.
+    """A simulation over `state`. Pass a copy, because the simulation changes the state.
 
     `time` is the time of its events, by default the `newest` of the state. `evicted` are the
     evictions so far, in order."""
@@ -56,7 +56,7 @@ class Course:
         self._watching: list[Callable[[Change], None]] = []
 
     def watch(self, observe: Callable[[Change], None]) -> None:
-        """Call `observe` with every change from now on."""
+        """Call `observe` with every later change."""
         self._watching.append(observe)
 
     def apply(self, data: Payload) -> Change:
@@ -74,7 +74,7 @@ class Course:
         return change
 
     def settle(self) -> Iterator[int]:
-        """Decide until nothing is left; yield the number of events of each decision.
+        """Let the engine decide until nothing is left. Yield each decision's number of events.
 
         Raises CourseFailed if decisions never end."""
         decisions = 0
@@ -90,14 +90,14 @@ class Course:
             yield len(events)
 
     def decide(self) -> list[DecisionEvent]:
-        """Return the next decision with events, not applied yet; empty when nothing is left."""
+        """Return the next decision's events without applying them; empty if nothing is left."""
         while True:
             decision = self.engine.decide()
             if decision.events or not decision.more:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply a decision of the engine, completed as a scheduler would append it."""
+        """Apply a decision's event, with the fields that a scheduler would add."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

@@ -1,8 +1,8 @@
 """Find out if a pod could ever be placed: on the same nodes, without other pods.
 
-The empty fleet has only ready nodes, healthy devices and no silent agents or cordons. What still
-refuses the pod is the fleet itself, or a limit. Invariant: "never" is reported only if no end of a
-pod and no recovery could change it."""
+The empty fleet has only ready nodes, healthy devices and no silent agents or cordons. If the pod is
+refused there, the cause is the fleet itself, or a limit. Invariant: "never" is reported only if no
+end of a pod and no recovery could change it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -37,7 +37,7 @@ PASSES: Final = frozenset(
 
 
 class EmptyFleet:
-    """The fleet of `state` without pods, to find what can never fit."""
+    """The fleet of `state` without its pods, on which `lasting` tries pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -48,7 +48,7 @@ class EmptyFleet:
     def lasting(self, pod: PodState) -> PodRefused | None:
         """Return why a pending pod can never be placed, or None if a placement is possible.
 
-        A gang that is placed all or none is tried as a whole, other pods alone."""
+        A gang that is placed all or none is tried as a whole; any other pod is tried alone."""
         if pod.refusal is None and not pod.submitted.gates:
             return None
         name = pod.submitted.group

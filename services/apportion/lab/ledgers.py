@@ -1,4 +1,4 @@
-"""Record real ledgers, over NATS or from archive files.
+"""Record spans of real ledgers, over NATS or from archive files.
 
 Invariant: a recording begins with the ledger's own state, folded from a snapshot or from its first
 event."""
@@ -40,22 +40,22 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 
 class SpanInvalid(ValueError):
-    """A span that cannot be recorded: the message has the end, its value and the fix."""
+    """The error that a span cannot be recorded; names its start or end, the value and the fix."""
 
 
 class _Enough(Exception):
-    """The last record of the span was read."""
+    """Raised to stop reading after the last record of the span."""
 
 
 class Wanted(NamedTuple):
-    """A span as given by the user; an empty end is open. `now` is the current time."""
+    """The span that the user requested; an empty end is open. `now` is the current time."""
 
     begin: str
     end: str
     now: datetime
 
     def moments(self) -> tuple[Moment | None, Moment | None]:
-        """Parse both ends, None if open. Raises SpanInvalid."""
+        """Parse both ends of the span, None if open. Raises SpanInvalid."""
         return self._moment("--from", self.begin), self._moment("--to", self.end)
 
     def _moment(self, name: str, text: str) -> Moment | None:
@@ -77,8 +77,9 @@ async def read_ledger(
 ) -> S:
     """Fold to the span's beginning, pass its events to a new `sink`, and return the sink.
 
-    `tell` is called with the number of events read, and of all. `endless`: continue with new events
-    until cancelled. Raises SpanInvalid, LedgerError, UnknownEvent or RecordingFailed."""
+    `tell` is called with the number of events read, and of all. With `endless`, the function
+    continues with new events until cancelled. Raises SpanInvalid, LedgerError, UnknownEvent or
+    RecordingFailed."""
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
@@ -160,7 +161,7 @@ def read_archives(
     *,
     tell: Tell = lambda _, __: None,
 ) -> S:
-    """Like `read_ledger`, for consecutive archives that start with the first event.
+    """Do as `read_ledger`, for consecutive archives that start with the first event.
 
     Raises SpanInvalid, ArchiveError, OSError, UnknownEvent or RecordingFailed."""
     limits = _archived_limits(paths, *wanted.moments())
@@ -206,7 +207,7 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """Return True if a record is at or after the moment (`open_end`), else at or before it."""
+    """Return True if a record is at or after the time (`open_end`), else at or before it."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - a moment has one or the other
@@ -215,7 +216,7 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 
 
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
-    """Record a span of a ledger: a NATS URL, or archive files from its beginning.
+    """Record a span of a ledger: from a NATS URL, or from archive files from its beginning.
 
     `begin` and `end` are as for `apportion replay`, by default the whole ledger. The function works
     where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,

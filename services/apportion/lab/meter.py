@@ -1,7 +1,7 @@
-"""Measure a course: allocated devices and pending pods, integrated over time.
+"""Measure a simulation: allocated devices and pending pods, integrated over time.
 
-Invariant: the figures depend only on the observed events, so equal courses have equal figures. A
-node or pod is evaluated only when an event concerns it."""
+Invariant: the figures depend only on the observed events, so equal simulations have equal figures.
+A node or pod is evaluated only when an event concerns it."""
 
 from array import array
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 
 class _Held(Struct):
-    """A node's contribution: devices, devices in use, and their used and unused parts."""
+    """A node's part of the figures: devices, devices in use, and their used and unused parts."""
 
     devices: int = 0
     touched: int = 0
@@ -32,7 +32,7 @@ class _Held(Struct):
 
 
 class Meter:
-    """Measures a course over `state` between two times; it must observe every change.
+    """Measures a simulation over `state` between two times. It must observe every change.
 
     A pod's wait begins at its submission, or at `begin_s` if it is pending then."""
 
@@ -71,7 +71,7 @@ class Meter:
             self._elapsed_s = until
 
     def observe(self, change: Change) -> None:
-        """Update the figures after a change of the fold."""
+        """Update the figures after a change of the state."""
         if change.node is not None:
             self._look(change.node)
             self.peak = max(self.peak, self._sum.touched)
@@ -80,7 +80,7 @@ class Meter:
         self.evicted += isinstance(change.data, PodEvicted)
 
     def measured(self) -> Measured:
-        """Return the figures up to the end."""
+        """Return the figures for the whole time span."""
         self.advance(self._end_s)
         unplaced = [self._elapsed_s - since for since, _ in self._waiting.values()]
         waits = np.array([*self._waits, *unplaced])
@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """Return the devices that a pod requests, as the smallest part over all device types."""
+        """Return how many devices a pod requests, as the smallest number over all device types."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

@@ -38,7 +38,7 @@ WHO: Final = "lab"
 
 
 class Point(Struct, frozen=True):
-    """Requested and allocated so far, in percent of all devices, after one arrival."""
+    """The percentages of all devices that are requested and allocated after one arrival."""
 
     asked_percent: float
     allocated_percent: float
@@ -67,7 +67,7 @@ class _Counting:
         return name
 
     def prices(self, state: State) -> PricesLearnt:
-        """Return the prices of the pods so far on the nodes of a state. Raises NoPrices."""
+        """Return prices for the pods so far and the nodes of `state`. Raises NoPrices."""
         return learn(self.histogram.shapes(), node_types(state), pods=self.histogram.pods)
 
 
@@ -92,7 +92,7 @@ def taken_percent(shape: Shape) -> int:
 
 
 def arrivals(shapes: Sequence[Shape], devices: int, seed: int) -> list[Shape]:
-    """Return the shapes in order of arrival; `shapes` are the trace's, sorted by pod name."""
+    """Return shapes in order of arrival, drawn from a trace's `shapes`, sorted by pod name."""
     drawn = random.Random(seed)  # noqa: S311 - repeatable on purpose
     pods = list(shapes)
     drawn.shuffle(pods)
@@ -109,7 +109,7 @@ def pack(
     nodes: Sequence[NodeReported], shapes: Sequence[Shape], policy: str, *, seed: int = 42,
     online: bool = False,
 ) -> Packed:  # fmt: skip
-    """Do one run; policies with prices know the shapes, or learn them with `online`.
+    """Do one run. Policies with prices know the shapes in advance; with `online` they learn.
 
     Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()

@@ -1,8 +1,8 @@
-"""Plan: try manifests, lost or drained nodes, new nodes or a policy on a copy.
+"""Plan: try manifests, lost or drained nodes, new nodes or a policy on a copy of the state.
 
-With changes, the same runs without them as well, to show their effect. A pod of the plan that is
-already pending is decided again, or replaced if the plan's pod differs; one that is placed stays,
-as `submit` would leave it. Invariants: the state does not change and nothing is appended; pods are
+A plan with changes is also run without them, to show their effect. A pod of the plan that is
+already pending is decided again, or replaced if the plan's pod differs. A placed pod stays, as
+`submit` would leave it. Invariants: the state does not change and nothing is appended; pods are
 decided in queue order, as if the plan were submitted now."""
 
 from bisect import bisect_left
@@ -85,7 +85,7 @@ Tell = Callable[[PlanProgress], None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The plan to try: pods and gangs to submit, and changes."""
+    """A plan to try: pods and gangs to submit, and changes."""
 
     pods: tuple[PodDraft, ...] = ()
     groups: tuple[PodGroupObserved, ...] = ()
@@ -96,7 +96,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
-    """Read the plan of a request with the cluster's configuration.
+    """Return the plan of a request, read with the cluster's configuration.
 
     Raises WishInvalid if it has too many pods."""
     texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
@@ -122,7 +122,7 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """A finished course: pods submitted in it by full name, and displaced pods.
+    """A finished simulation: pods submitted in it by full name, and displaced pods.
 
     `after` are evicted pods that were submitted again, by their old uid."""
 
@@ -132,7 +132,7 @@ class Played(NamedTuple):
     after: dict[str, PodSubmitted]
 
     def end(self, uid: str) -> PodState | None:
-        """Return the final state of a pod after all evictions, or None if the pod has ended."""
+        """Return a pod's final state after all evictions, or None if the pod has ended."""
         while uid in self.after:
             uid = self.after[uid].uid
         return self.course.state.pods.get(uid)
@@ -141,7 +141,7 @@ class Played(NamedTuple):
 def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
     """Return the outcome of the plan at the state's revision; the state is not changed.
 
-    `time` is the time of the course's events, by default the state's newest; `tell` is called with
+    `time` is the time of the simulated events, by default the state's newest; `tell` is called with
     the progress. Raises WishInvalid if the plan is empty or names something unknown, and
     CourseFailed if its events contradict the state."""
     if len(wish.pods) > PODS_MAX:
@@ -185,7 +185,7 @@ def _play(
     tell: Tell,
     step: str,
 ) -> Played:
-    """Run one course over a copy until the engine has nothing left to decide."""
+    """Simulate the changes on a copy until the engine has nothing left to decide."""
     course = Course(copied(state), time=time)
     for uid in list(course.state.evictions):  # these pods will end
         course.apply(PodGone(uid=uid))
@@ -213,7 +213,7 @@ def _play(
 
 
 class _Comers:
-    """Submits evicted pods again if they have a controller: `again`, by old uid."""
+    """Resubmits evicted pods that have a controller. `again` has the new pods by old uid."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -228,7 +228,7 @@ class _Comers:
             self._specs[change.data.uid] = change.data
 
     def settle(self) -> Iterator[int]:
-        """Decide until nothing is left; yield the number of events of each decision."""
+        """Let the engine decide until nothing is left. Yield each decision's number of events."""
         for events in self._course.settle():
             for evicted in self._course.evicted[self._seen :]:
                 spec = self._specs[evicted.pod]
@@ -245,14 +245,14 @@ class _Comers:
 
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
-    """Return True if the pod is submitted again after an eviction.
+    """Return True if the pod is resubmitted after an eviction.
 
-    In Kubernetes its controller resubmits the pod, else the watcher, except for a command."""
+    In Kubernetes its controller resubmits it. Elsewhere the watcher does, except for a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
 def _totals(state: State) -> Totals:
-    """Return the cluster in numbers; devices of a node that is not ready count as broken."""
+    """Return the cluster's totals. Devices of a node that is not ready count as unhealthy."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())
@@ -273,7 +273,7 @@ def _totals(state: State) -> Totals:
 
 
 class _Answering:
-    """Makes the answer from two or three courses."""
+    """Builds a plan's answer from two or three simulations."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class _Answering:
         self._least = min((pod.submitted.priority for pod in placed), default=0)
 
     def answer(self, wish: Plan) -> PlanAnswer:
-        """Return the whole answer."""
+        """Return the plan's whole answer."""
         pods = tuple(self._planned(draft) for draft in wish.pods)
         moved = tuple(self._moved(each) for each in self._played.moved)
         outcomes = {pod.outcome for pod in (*pods, *moved)}
@@ -345,7 +345,7 @@ class _Answering:
         return plan_with_text(answer)
 
     def _parted(self, wish: Plan) -> Counter[str]:
-        """Return pods elsewhere, by gang, that a drain would move in addition to lost pods."""
+        """Count, by gang, the pods elsewhere that a drain would move along with lost pods."""
         if wish.changes.drain:
             return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
@@ -413,7 +413,7 @@ class _Answering:
         self, pod: PodState | None, about: PodSubmitted, *, was: str = "",
         waits: PodState | None = None,
     ) -> PlannedPod:  # fmt: skip
-        """Return the outcome of one pod; `pod` is None if it was evicted and does not return.
+        """Return the outcome of one pod. `pod` is None if it was evicted and not resubmitted.
 
         `waits` is the live pending pod of this name, or the pending pod that the plan replaces."""
         made = PlannedPod(
@@ -472,7 +472,7 @@ class _Answering:
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
-        """Return why the pod is pending, as in `why`; None if no scheduler has decided."""
+        """Return why the pod is pending, as in `why`, or None if no scheduler has decided it."""
         if pod.refusal is None:
             return None
         explained = self._explainer.explained(pod, pod.refusal)
@@ -493,7 +493,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the number of the group of pods with the same causes and nearest node."""
+        """Return the number of the group of pods with these causes and this nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -546,7 +546,7 @@ def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
     leavers: Sequence[PodEvicted],
 ) -> str:  # fmt: skip
-    """Return the answer in one sentence; counts only `leavers` that are not among `pods`."""
+    """Return the answer in one sentence, which counts only `leavers` that are not in `pods`."""
     parts, named = [], {(pod.namespace, pod.name) for pod in pods}
     evicted = sum((gone.namespace, gone.name) not in named for gone in leavers)
     if pods:
@@ -596,7 +596,7 @@ REASON = "drain"
 def drain(
     course: Course, names: Iterable[str], settle: Callable[[], Iterator[int]]
 ) -> list[Displaced]:
-    """Cordon these nodes and devices and move their pods; `settle` decides.
+    """Cordon these nodes and devices and move their pods; `settle` lets the engine decide.
 
     Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}

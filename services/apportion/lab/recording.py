@@ -1,6 +1,6 @@
-"""Record a span of the ledger: arrivals, ends, nodes and limits, and the outcome.
+"""Record a span of the ledger: arrivals and ends of pods, nodes and limits, and the outcome.
 
-A recording has the state at its beginning, a file of the facts that no scheduler decided, and how
+A recording has the state at its beginning, a file of the events that no scheduler decided, and how
 long each pod ran. Invariant: memory use is one state and a few words for each pod, however many
 events there are."""
 
@@ -58,11 +58,11 @@ _HEAD: Final = struct.Struct(">dHI")
 
 
 class RecordingFailed(Exception):
-    """The span is too large to record; the message says what to do."""
+    """The error that the span is too large to record; the message says what to do."""
 
 
 class Fact(NamedTuple):
-    """An event from outside, and its time in seconds since 1970."""
+    """An event that no scheduler decided, and its time in seconds since 1970."""
 
     at_s: float
     data: Payload
@@ -80,12 +80,12 @@ class Limits(Struct, frozen=True):
 class Recorded(NamedTuple):
     """A recorded span of a ledger.
 
-    `ran_s` is how long each pod ran that ended in the span, by uid; `ends` are the end times of
-    pods that already ran at its beginning. `cut` are the pods evicted in the span, and `after` has
-    the new uid of those that were submitted again under the same name; such a pod's `ran_s`
-    includes that of its successors. For the other evicted pods it is unknown. Pods replaced by a
-    newer one of the same name, as in a drain, have no entry either: they end when the newer pod is
-    submitted."""
+    `ran_s` is, by uid, how long each pod ran that ended in the span; `ends` are the end times of
+    pods that already ran at its beginning. `cut` are the pods evicted in the span. `after` has the
+    new uid of evicted pods that were submitted again under the same name; their `ran_s` includes
+    that of their successors. For the other evicted pods it is unknown. Pods replaced by a newer one
+    of the same name, as in a drain, have no entry either: they end when the newer pod is submitted.
+    """
 
     span: Span
     begin_s: float
@@ -104,7 +104,7 @@ class Recorded(NamedTuple):
 
 
 class Tape:
-    """Facts in a temporary file, which is deleted with this object."""
+    """A temporary file of facts, which is deleted with this object."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=HELD_BYTES)  # noqa: SIM115 - kept open
@@ -112,7 +112,7 @@ class Tape:
         self.count = 0
 
     def write(self, fact: Fact) -> None:
-        """Append a fact. Raises OSError."""
+        """Append a fact to the file. Raises OSError."""
         subject = subject_of(fact.data).encode()
         event = encode(Event(id="lab", source="lab", time=TIME, data=fact.data))
         self._file.write(_HEAD.pack(fact.at_s, len(subject), len(event)) + subject + event)
@@ -152,7 +152,7 @@ class Recording:
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
-        """Read the next record; return False if the record ends the span or is after its end.
+        """Read the next record. Return False if it is the last of the span, or after it.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""
@@ -252,5 +252,5 @@ def seconds_of(time: str) -> float:
 
 
 def time_of(at_s: float) -> str:
-    """Return seconds since 1970 as an event's time."""
+    """Format seconds since 1970 as an event's time."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

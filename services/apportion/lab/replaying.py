@@ -1,8 +1,8 @@
 """Replay a span of the ledger in virtual time with another policy or fleet.
 
-Facts from outside come at their recorded time; decisions are made here. A pod runs as long as in
-the recording, from when it is placed. A pod that is evicted here is submitted again at once if it
-has a controller, for the time it had left. Invariants: nothing is appended; a replay without
+Events from outside come at their recorded time; decisions are made here. A pod runs as long as in
+the recording, starting when it is placed. A pod that is evicted here is submitted again at once if
+it has a controller, for its remaining time. Invariants: nothing is appended; a replay without
 changes gives what was recorded, except for the time that decisions took."""
 
 import heapq
@@ -68,7 +68,7 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """What a replay changes: all nodes, if there is a `fleet`, and then `changes`."""
+    """The changes of a replay: all nodes, if there is a `fleet`, and then `changes`."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
@@ -86,13 +86,13 @@ class Placed(Struct, frozen=True):
 
 
 class Lost(NamedTuple):
-    """Nodes and devices that a replay loses, by name and id; some may appear later."""
+    """The nodes and devices that a replay loses, by name and id; some may appear later."""
 
     nodes: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
 
     def there(self, state: State) -> tuple[str, ...]:
-        """Return the lost nodes and devices that are present now, in order."""
+        """Return the lost nodes and devices that exist now, in order."""
         nodes = (name for name in self.nodes if (n := state.nodes.get(name)) and n.present)
         devices = (
             device
@@ -108,7 +108,7 @@ class Lost(NamedTuple):
         return data.node in self.nodes or any(s.device in self.devices for s in data.shares)
 
     def without(self, data: Payload) -> Payload:
-        """Return the fact with lost devices in a node's report marked as failed."""
+        """Return the event with lost devices marked as failed, if it is a node's report."""
         if not isinstance(data, NodeReported) or self.devices.isdisjoint(
             device.id for device in data.devices
         ):
@@ -125,8 +125,8 @@ class Lost(NamedTuple):
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
     """Find these names among the nodes and devices of the state and of the facts.
 
-    Call this before the replay, so that an error is reported at once. Raises WishInvalid if a
-    name is unknown in this span or ambiguous."""
+    Call this before the replay, so that an error is reported at once. Raises WishInvalid if a name
+    is unknown in this span or ambiguous."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return Lost()
@@ -145,7 +145,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
 
 class Replay:
-    """One replay of a recording; `placed` are its placements in order, if `kept`."""
+    """A replay of a recording. If `kept`, `placed` has its placements in order."""
 
     def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
         self._recorded = recorded
@@ -172,7 +172,7 @@ class Replay:
         self._course.watch(self._observe)
 
     def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
-        """Run the replay; `tell` is called with the number of facts so far, and of all.
+        """Run the replay. `tell` is called with the number of facts so far, and of all.
 
         Raises CourseFailed, WishInvalid or OSError."""
         recorded = self._recorded
@@ -244,7 +244,7 @@ class Replay:
         return uid
 
     def _now_as(self, uid: str) -> str:
-        """Return the pod's current uid in this course."""
+        """Return the uid that the pod has now in this replay."""
         first = self._first_of(uid)
         return self._again.get(first, first)
 
@@ -306,13 +306,13 @@ class Replay:
             self._learn()
 
     def _declare(self, name: str) -> None:
-        """Declare a gang again, because its last pod may end here before the next is submitted."""
+        """Declare a gang again if it has ended, because its pods may end earlier in a replay."""
         declared, group = self._gangs.get(name), self._course.state.groups.get(name)
         if declared is not None and (group is None or group.observed is None):
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """Return True if the fact does not apply in this course, or comes at another time."""
+        """Return True if the fact does not apply in this replay, or comes at another time."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here
@@ -387,12 +387,12 @@ class Replay:
 def replay(
     recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
 ) -> ReplayAnswer:
-    """Return what would have happened in the recording. Raises CourseFailed or WishInvalid."""
+    """Replay the recording with changes, and compare. Raises CourseFailed or WishInvalid."""
     return Replay(recorded, otherwise).run(tell)
 
 
 def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
-    """Return the changes as texts, such as `by the policy spread`."""
+    """Return a text for each change, such as `by the policy spread`."""
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
     said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()

@@ -1,8 +1,8 @@
 """Shadow another scheduler: decide each pod that it placed, at the same revision.
 
-The state remains the cluster's: our decision is compared and dropped, so each answer is about one
-decision after everything the other scheduler placed before. Invariant: no compared decision is
-applied, and nothing is appended."""
+The state remains the cluster's: our decision is compared and dropped. So each comparison is about
+one decision after everything that the other scheduler placed before. Invariant: no compared
+decision is applied, and nothing is appended."""
 
 import sys
 from collections import Counter
@@ -40,15 +40,15 @@ Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
-    """Drop the label of another device plugin: a shadow assumes that our agent runs."""
+    """Drop the labels of other device plugins, because a shadow assumes that our agent runs."""
     labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
     return node if labels == node.labels else structs.replace(node, labels=labels)
 
 
 class Shadowing:
-    """Fold the ledger into `state`, and compare decisions after the revision `after`.
+    """Folds the ledger into `state`, and compares decisions after the revision `after`.
 
-    `follow` is called with each compared pod; without it they are kept for the answer."""
+    `follow` is called with each compared pod; without it they are collected for the answer."""
 
     def __init__(
         self, state: State, *, after: int, upto: int = sys.maxsize, follow: Seen | None = None
@@ -65,7 +65,7 @@ class Shadowing:
         self.pods: list[ShadowPod] = []
 
     def take(self, record: Record) -> bool:
-        """Read the next record; return False if the record ends the span or is after its end.
+        """Read the next record. Return False if it is the last of the span, or after it.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""
@@ -145,7 +145,7 @@ class Shadowing:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
-        """Return the engine's decision about the pod, or None if there is none."""
+        """Return the engine's decision about the pod, or None if it makes none."""
         for _ in range(DECISIONS_MAX):
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize

@@ -26,7 +26,7 @@ PODS: Final = 250  # per node
 
 
 class TraceInvalid(ValueError):
-    """The trace is invalid; the message has the file, line, column, value and fix."""
+    """The error that a trace is invalid; names the file, line, column, value and fix."""
 
 
 class _Node(Struct, frozen=True):
@@ -38,7 +38,7 @@ class _Node(Struct, frozen=True):
 
 
 def read_trace(path: str | Path) -> list[PodDraft]:
-    """Return the pods of a trace, in its order. Raises TraceInvalid."""
+    """Return the pods of a trace file, in their order there. Raises TraceInvalid."""
     path = Path(path)
     _check_size(path)
     try:
@@ -49,7 +49,7 @@ def read_trace(path: str | Path) -> list[PodDraft]:
 
 
 def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
-    """Return the nodes of a trace, in its order. Raises TraceInvalid.
+    """Return the nodes of a trace file, in their order there. Raises TraceInvalid.
 
     Columns: sn, cpu_milli, memory_mib, gpu, model."""
     path = Path(path)

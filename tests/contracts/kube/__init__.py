@@ -1,1 +1,1 @@
-"""One suite against the in-memory API server and a real one."""
+"""Contract tests of the Kubernetes API, run against the in-memory API server and a real one."""

@@ -15,7 +15,7 @@ __all__ = ["bus", "control_plane", "facts"]
 
 @pytest.fixture(params=["memory", "apiserver"])
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    """An empty cluster."""
+    """Provide an empty cluster."""
     if request.param == "memory":
         yield MemoryPlace()
         return

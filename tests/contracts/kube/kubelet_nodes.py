@@ -1,4 +1,4 @@
-"""A node with a fake or real kubelet, behind one interface."""
+"""One interface to a node with a fake kubelet and to a node with a real one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ GPU = "nvidia.com/gpu"
 
 
 class KubeletNode(Protocol):
-    """Pods on one node."""
+    """The interface through which a test runs pods on one node, with a fake or a real kubelet."""
 
     async def run(
         self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
     ) -> str:
-        """Bind a pod here whose containers request these GPU counts. Returns its uid."""
+        """Bind a pod to this node, with the given number of GPUs per container. Return the pod's
+        uid."""
 
     async def got(self, name: str, container: str) -> dict[str, str]:
-        """Return the environment with which the container starts, once it may start."""
+        """Wait until the container starts, and return its environment."""
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
-        """Let the container crash, and return the environment of its restart."""
+        """Crash the container, and return its environment after the restart."""
 
     async def restart_kubelet(self) -> None:
-        """Kill and restart the kubelet. Returns once it knows the plugins."""
+        """Kill and restart the kubelet, and wait until the device plugins have registered again."""
 
     async def offered(self, count: int) -> None:
         """Wait until the node offers `count` GPUs."""
@@ -37,7 +38,7 @@ class KubeletNode(Protocol):
 
 @dataclass
 class FakeNode:
-    """The fake kubelet."""
+    """A node with the fake kubelet."""
 
     kubelet: FakeKubelet
 
@@ -49,32 +50,32 @@ class FakeNode:
         init: str = "",
         annotations: Any = None,  # noqa: ARG002 - a kubelet does not show a plugin any
     ) -> str:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.run`."""
         await self.kubelet.admit(f"uid-{name}", name, GPU, containers, init=init)
         return f"uid-{name}"
 
     async def got(self, name: str, container: str) -> dict[str, str]:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.got`."""
         return await self.kubelet.begin(f"uid-{name}", container)
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.restart`."""
         return await self.got(name, container)
 
     async def restart_kubelet(self) -> None:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.restart_kubelet`."""
         await self.kubelet.stop()
         await self.kubelet.start()
         await self.offered(20)
 
     async def offered(self, count: int) -> None:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.offered`."""
         await self.kubelet.offered(GPU, count)
 
 
 @dataclass
 class RealNode:
-    """The real kubelet and its API server."""
+    """A node with the real kubelet and its API server."""
 
     kubelet: RealKubelet
     plane: ControlPlane
@@ -83,7 +84,7 @@ class RealNode:
     async def run(
         self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
     ) -> str:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.run`."""
         made = [_container(each, count, init) for each, count in containers.items()]
         spec = {
             "nodeName": self.kubelet.node,
@@ -103,24 +104,24 @@ class RealNode:
         return str(json.loads(said)["metadata"]["uid"])
 
     async def got(self, name: str, container: str) -> dict[str, str]:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.got`."""
         times = self.seen[name, container] = self.seen.get((name, container), 0) + 1
         created = await self.kubelet.made(name, container, times)
         return dict(created["env"])
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.restart`."""
         await self.kubelet.end_process(name, container)
         return await self.got(name, container)
 
     async def restart_kubelet(self) -> None:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.restart_kubelet`."""
         await self.kubelet.kill()
         await self.kubelet.start()
         await self.offered(20)
 
     async def offered(self, count: int) -> None:
-        """See `KubeletNode`."""
+        """Implement `KubeletNode.offered`."""
         await self.kubelet.offered(GPU, count)
 
 

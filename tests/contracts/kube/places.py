@@ -1,4 +1,4 @@
-"""The two API servers that the suite runs against, behind one interface."""
+"""One interface to the two API servers, in-memory and real, that the suite runs against."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ LINES_S = 30.0
 
 
 class Place(Protocol):
-    """An empty cluster; `api` has all rights.
+    """An empty cluster for one test; the client `api` has all rights.
 
-    `checks_uid`: a binding with a wrong uid is refused. `keeps_lists`: the rest of a list stays
-    available after compaction."""
+    `checks_uid`: True if the server refuses a binding with a wrong uid. `keeps_lists`: True if the
+    server still serves the next pages of a list after a compaction.
+    """
 
     api: KubeApi
     checks_uid: bool
     keeps_lists: bool
 
     async def forget(self) -> None:
-        """Forget the past, as every API server does at some point."""
+        """Discard the history of changes (compaction), as every API server does at some point."""
 
 
 class MemoryPlace:
-    """The API server of the simulation."""
+    """A cluster on the simulation's in-memory API server."""
 
     def __init__(self) -> None:
         self.server = MemoryKube()
@@ -44,15 +45,16 @@ class MemoryPlace:
         self.keeps_lists = False
 
     async def forget(self) -> None:
-        """See Place."""
+        """Implement `Place.forget`."""
         self.server.store.forget()
 
 
 class RealPlace:
-    """kube-apiserver with etcd.
+    """A cluster on kube-apiserver with etcd.
 
-    Before 1.21 it ignores the uid of a binding; since 1.34 it keeps snapshots of lists in
-    memory."""
+    Before 1.21 the server ignores the uid of a binding. Since 1.34 the server keeps snapshots of
+    lists in memory.
+    """
 
     def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
         self._plane = plane
@@ -61,7 +63,7 @@ class RealPlace:
         self.keeps_lists = plane.version >= (1, 34)
 
     async def forget(self) -> None:
-        """See Place: compact etcd at the server's current revision."""
+        """Compact etcd at the server's current revision; implements `Place.forget`."""
         listed = await get(self.api, PODS)
         revision = int(listed["metadata"]["resourceVersion"])
         request = urllib.request.Request(
@@ -87,7 +89,7 @@ async def real_place(plane: ControlPlane) -> AsyncIterator[RealPlace]:
 
 
 async def ask(api: KubeApi, method: str, path: str, body: Any = None, **more: Any) -> Answer:
-    """Send a request with a JSON body."""
+    """Send a request with a JSON body and return the answer."""
     encoded = None if body is None else msgspec.json.encode(body)
     return await api.request(method, path, body=encoded, **more)
 
@@ -98,7 +100,7 @@ async def get(api: KubeApi, path: str, **query: str) -> Any:
 
 
 async def make(api: KubeApi, path: str, document: dict[str, Any]) -> Any:
-    """Create a new object and return it."""
+    """Create an object and return it as stored."""
     answer = await ask(api, "POST", path, document)
     assert answer.status == 201, answer.refusal()
     return msgspec.json.decode(answer.body)
@@ -107,7 +109,7 @@ async def make(api: KubeApi, path: str, document: dict[str, Any]) -> Any:
 async def bind(
     api: KubeApi, name: str, node: str, uid: str = "", notes: dict[str, str] | None = None
 ) -> Answer:
-    """Bind a pod, as schedulers do."""
+    """Bind a pod to a node with a Binding, as schedulers do."""
     meta: dict[str, Any] = {"name": name, "annotations": notes or {}}
     if uid:
         meta["uid"] = uid
@@ -119,7 +121,8 @@ async def bind(
 async def told(
     api: KubeApi, path: str, version: str, count: int, *, span_s: int = 30
 ) -> list[tuple[str, Any]]:
-    """Return the first lines of a watch as (type, object), or all until it ends."""
+    """Return the first `count` lines of a watch as (type, object), or fewer if the watch ends
+    earlier."""
     query = {
         "watch": "1",
         "resourceVersion": version,
@@ -141,5 +144,5 @@ async def told(
 
 
 def status_of(answer: Answer) -> tuple[int, str]:
-    """Return code and reason of a refusal."""
+    """Return the status code and the reason of a refusal."""
     return answer.status, answer.refusal().reason

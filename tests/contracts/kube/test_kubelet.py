@@ -1,4 +1,5 @@
-"""What a container gets on a node: with a fake kubelet for speed, and the real one for proof."""
+"""The agent gives containers their devices, with a fake kubelet for speed and a real one as
+proof."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +33,7 @@ NODE = "n1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short path: a socket's path has at most 107 bytes."""
+    """Provide a folder with a short path: a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -41,7 +42,7 @@ def folder() -> Iterator[Path]:
 async def node(
     request: pytest.FixtureRequest, folder: Path, control_plane: ControlPlane
 ) -> AsyncIterator[KubeletNode]:
-    """A node with a kubelet, before any agent has registered."""
+    """Provide a node with a kubelet with which no agent has registered yet."""
     async with AsyncExitStack() as stack:
         if request.param == "fake":
             yield FakeNode(await stack.enter_async_context(FakeKubelet(folder)))
@@ -57,7 +58,7 @@ async def node(
 
 @pytest.fixture
 async def agent(bus: Bus, node: FakeNode | RealNode, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's registered agent, with two GPUs."""
+    """Provide the node's agent with two GPUs, registered with the kubelet."""
     kubelet = node.kubelet
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
@@ -77,7 +78,8 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 async def place(
     facts: Facts, uid: str, name: str, *shares: Share, borrowed: tuple[Share, ...] = ()
 ) -> None:
-    """Submit, place and bind a pod, in the ledger only."""
+    """Append the submission, placement and binding of a pod to the ledger, and nothing to the
+    cluster."""
     asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
     shape = Shape(asks=asks)
     await facts.write(
@@ -97,7 +99,7 @@ def share(device: Device, memory_mib: int, container: str = "main") -> Share:
 
 
 def seen(env: dict[str, str]) -> tuple[str, str]:
-    """Return the GPU that a container sees, and its memory limit."""
+    """Return the GPU that a container sees, and the container's memory limit."""
     return env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]
 
 
@@ -105,7 +107,7 @@ def seen(env: dict[str, str]) -> tuple[str, str]:
 async def test_identical_pods_get_their_own_shares(
     agent: ServiceProcess, node: KubeletNode, facts: Facts, *, turned: bool
 ) -> None:
-    """Identical pods get their own shares: the kubelet names no pod, but it is known at start."""
+    """Identical pods get their own shares, although the kubelet's requests name no pod."""
     assert agent.running
     first, second = cards(facts)
     a = await node.run("a", {"main": 1})
@@ -122,8 +124,7 @@ async def test_identical_pods_get_their_own_shares(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """An init container gets its successor's share: the kubelet passes the slot on, without
-    naming either."""
+    """An init container gets the share of the main container, which reuses the slot afterwards."""
     assert agent.running
     card = cards(facts)[1]
     uid = await node.run("a", {"fetch": 1, "main": 1}, init="fetch")
@@ -136,7 +137,7 @@ async def test_init_containers_have_what_the_next_one_has(
 async def test_containers_of_one_pod_have_each_their_own(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """Containers of one pod get their own shares, also with different numbers of GPUs."""
+    """Containers of one pod get their own shares, even with different numbers of GPUs."""
     assert agent.running
     first, second = cards(facts)
     uid = await node.run("a", {"one": 1, "two": 2})
@@ -151,8 +152,8 @@ async def test_containers_of_one_pod_have_each_their_own(
 async def test_a_container_keeps_its_share_after_a_crash(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """A container gets the same share after its own, the agent's or the kubelet's crash, with
-    one event."""
+    """A container keeps its share after a crash of the container, the agent or the kubelet. The
+    agent records only one allocation per pod."""
     card = cards(facts)[1]
     uid = await node.run("a", {"main": 1})
     await place(facts, uid, "a", share(card, 700))
@@ -173,7 +174,7 @@ async def test_a_container_keeps_its_share_after_a_crash(
 async def test_an_annotation_gets_a_pod_nothing(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """An annotation grants nothing: only the ledger decides what a container gets."""
+    """An annotation grants a pod no devices: only the ledger decides what a container gets."""
     assert agent.running
     first, second = cards(facts)
     forged = {

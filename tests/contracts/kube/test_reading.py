@@ -1,4 +1,4 @@
-"""Paged lists, ordered watches, and their errors after compaction."""
+"""Paged lists, ordered watches, and the errors of lists and watches after a compaction."""
 
 import time
 
@@ -15,8 +15,7 @@ ALL = "/api/v1/pods"
 
 
 async def test_the_server_reports_its_version(place: Place) -> None:
-    """Every authenticated client can read the version, and so check that the server is
-    reachable."""
+    """An authenticated client can read the server's version."""
     about = await get(place.api, "/version")
     assert int(about["major"]) == 1
     assert int(about["minor"].rstrip("+")) >= 20
@@ -33,7 +32,8 @@ async def test_discovery_lists_the_kinds(place: Place) -> None:
 
 
 async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
-    """All pages of a list are of one version; changes between pages show only in a new list."""
+    """All pages of a list show one version; a change between two pages appears only in a new
+    list."""
     for name in ("a", "b", "c", "d"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="2")
@@ -52,7 +52,8 @@ async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
 
 
 async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
-    """The rest of an expired list is 410 Gone, unless the server still has it unchanged."""
+    """The next page of an expired list is 410 Gone, unless the server has kept that version of the
+    list."""
     for name in ("a", "b", "c"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="1")
@@ -69,7 +70,7 @@ async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
 
 
 async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None:
-    """A watch sends every write since its version, in order; a deletion has the last object."""
+    """A watch sends every write since its version in order; a deletion carries the last object."""
     await make(place.api, PODS, kube_pod("before"))
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     made = await make(place.api, PODS, kube_pod("p"))
@@ -95,7 +96,8 @@ async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None
 
 
 async def test_a_watch_of_a_compacted_version_is_gone(place: Place) -> None:
-    """A watch from a compacted version is 410 Gone, for a kind without a watch cache."""
+    """A watch that starts at a compacted version gets 410 Gone, for a kind without a watch
+    cache."""
     events = "/api/v1/namespaces/default/events"
     version = (await get(place.api, events))["metadata"]["resourceVersion"]
     for name in ("p", "q"):
@@ -108,7 +110,7 @@ async def test_a_watch_of_a_compacted_version_is_gone(place: Place) -> None:
 
 
 async def test_a_watch_ends_after_its_time(place: Place) -> None:
-    """A watch ends after its timeout, whatever happens elsewhere."""
+    """A watch ends after its timeout, even while other objects change."""
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     await make(place.api, "/api/v1/nodes", kube_node("n1"))
     began = time.monotonic()
@@ -118,7 +120,8 @@ async def test_a_watch_ends_after_its_time(place: Place) -> None:
 
 
 async def test_unknown_kinds_and_objects_are_not_found(place: Place) -> None:
-    """An unknown kind or object is 404, with a Status where Kubernetes sends one."""
+    """The server answers 404 for an unknown kind or object, with a Status where Kubernetes sends
+    one."""
     for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
         assert (await ask(place.api, "GET", path)).status == 404
         with pytest.raises(KubeRefused, match="404"):

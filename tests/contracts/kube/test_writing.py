@@ -1,4 +1,4 @@
-"""Bindings, deletions and patches: their effects and their refusals."""
+"""Effects and refusals of bindings, deletions and patches."""
 
 from typing import Any
 
@@ -39,12 +39,12 @@ async def test_a_pod_is_bound_once_with_its_annotations(place: Place) -> None:
 
 
 async def test_a_deleted_pod_is_not_bound(place: Place) -> None:
-    """Binding a deleted pod is 404."""
+    """The server answers 404 to a binding of a deleted pod."""
     assert status_of(await bind(place.api, "p", "n1")) == (404, "NotFound")
 
 
 async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
-    """The uid is a precondition of a binding, except on servers before 1.21."""
+    """The server refuses a binding with another uid than the pod's, except before version 1.21."""
     first = await make(place.api, PODS, kube_pod("p"))
     await ask(place.api, "DELETE", f"{PODS}/p")
     second = await make(place.api, PODS, kube_pod("p"))
@@ -58,7 +58,8 @@ async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
 
 
 async def test_a_pod_without_a_kubelet_is_deleted_at_once(place: Place) -> None:
-    """Unbound and ended pods are deleted at once; a bound one stays until its kubelet is done."""
+    """The server deletes unbound and ended pods at once. A bound pod remains until the kubelet has
+    stopped the pod."""
     for name in ("pending", "ended", "bound"):
         await make(place.api, PODS, kube_pod(name))
     await bind(place.api, "ended", "n1")
@@ -102,9 +103,10 @@ async def test_a_terminating_pod_with_a_finalizer_cannot_be_bound(place: Place) 
 
 
 async def test_a_patched_condition_keeps_the_others(place: Place) -> None:
-    """A strategic patch changes a condition by type.
+    """A strategic merge patch changes a condition by type and keeps the other conditions.
 
-    A wrong uid changes nothing; a repeated patch creates no new version."""
+    A wrong uid changes nothing; a repeated patch creates no new version.
+    """
     uid = (await make(place.api, PODS, kube_pod("p")))["metadata"]["uid"]
 
     async def say(uid: str, kind: str, message: str) -> Any:
@@ -126,7 +128,8 @@ async def test_a_patched_condition_keeps_the_others(place: Place) -> None:
 
 
 async def test_status_and_spec_change_separately(place: Place) -> None:
-    """A request to the status changes only the status, and one to the object only the rest."""
+    """A write to the status subresource changes only the status; a write to the object changes
+    everything else."""
     made = await make(place.api, PODS, kube_pod("p"))
     wanted = made | {"status": {"phase": "Running"}}
     wanted["metadata"] = made["metadata"] | {"annotations": {"a": "b"}}
@@ -140,7 +143,7 @@ async def test_status_and_spec_change_separately(place: Place) -> None:
 
 
 async def test_an_event_is_created_once_and_then_updated(place: Place) -> None:
-    """An event is created once by name; an update with an old version is refused."""
+    """An Event is created once by name; an update with an old resource version is refused."""
     path = "/api/v1/namespaces/default/events"
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u"}
     event = {
@@ -167,7 +170,7 @@ async def test_an_event_is_created_once_and_then_updated(place: Place) -> None:
 
 
 async def test_a_group_is_admitted_by_its_status(place: Place) -> None:
-    """A merge patch of a group's phase keeps the rest of the object."""
+    """A merge patch of a PodGroup's phase keeps the rest of the object."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -189,7 +192,8 @@ async def test_a_group_is_admitted_by_its_status(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["p", "q"])
 async def test_a_name_is_unique(place: Place, name: str) -> None:
-    """A name is unique, and free again after a deletion, with another uid."""
+    """A name is unique. After a deletion the name can be used again, and the new object has another
+    uid."""
     first = await make(place.api, PODS, kube_pod(name))
     assert status_of(await ask(place.api, "POST", PODS, kube_pod(name))) == (409, "AlreadyExists")
     await ask(place.api, "DELETE", f"{PODS}/{name}")

@@ -1,1 +1,1 @@
-"""One suite against the in-memory ledger and the one on nats-server."""
+"""Contract tests of the ledger, run against the in-memory ledger and the one on nats-server."""

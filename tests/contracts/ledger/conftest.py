@@ -27,7 +27,7 @@ async def _place(kind: str, folder: Path, max_bytes: int) -> Place:
 
 @pytest.fixture(params=["memory", "nats"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    """An empty ledger."""
+    """Provide an empty ledger."""
     made = await _place(request.param, tmp_path, -1)
     yield made
     await made.stop()
@@ -35,7 +35,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture(params=["memory", "nats"])
 async def small_place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    """An empty ledger that is limited to a million bytes."""
+    """Provide an empty ledger that is limited to a million bytes."""
     made = await _place(request.param, tmp_path, FULL_BYTES)
     yield made
     await made.stop()
@@ -43,7 +43,7 @@ async def small_place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
 
 @pytest.fixture(params=["memory", "nats"])
 async def lawless(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LawlessPlace]:
-    """An empty ledger without permissions."""
+    """Provide an empty ledger without permissions."""
     made: LawlessMemory | LawlessNats = LawlessMemory()
     if request.param == "nats":
         made = LawlessNats(tmp_path)

@@ -1,4 +1,4 @@
-"""The two ledgers that the suite runs against, behind one interface."""
+"""One interface to the two ledgers, in-memory and on nats-server, that the suite runs against."""
 
 from __future__ import annotations
 
@@ -22,69 +22,69 @@ WINDOW_S = 1.0
 
 
 class Place(Protocol):
-    """A ledger, and the faults that a test can cause."""
+    """A ledger for one test, and the faults that a test can cause in the ledger."""
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """Open a connection; a shaky one can be silenced, and has a short timeout."""
+        """Open a connection. A `shaky` connection can be silenced, and has a short timeout."""
 
     def silence(self) -> None:
-        """Carry out the requests of shaky connections, without answering."""
+        """Carry out the requests of shaky connections without replying."""
 
     async def heal(self) -> None:
-        """Break shaky connections and let them reconnect."""
+        """Break the shaky connections and let the clients reconnect."""
 
     async def drop(self, last: int) -> None:
-        """Drop the beginning up to this revision, as the bootstrap user may."""
+        """Drop all records up to and including this revision, as the bootstrap user may."""
 
     async def stop(self) -> None:
         """Stop the ledger."""
 
 
 class NatsPlace:
-    """nats-server with our permissions, and a proxy in front of it."""
+    """A ledger on nats-server with our permissions, behind a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.bus = Bus(folder / "data")
         self._proxy: Proxy
 
     async def start(self, *, max_bytes: int = -1) -> None:
-        """Start both."""
+        """Start the server and the proxy."""
         await self.bus.start(max_bytes=max_bytes)
         self._proxy = Proxy(self.bus.server.port)
         await self._proxy.start()
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """See Place."""
+        """Implement `Place.connect`."""
         if shaky:
             return await self.bus.connect(role, port=self._proxy.port, ack_timeout_s=ACK_TIMEOUT_S)
         return await self.bus.connect(role)
 
     def silence(self) -> None:
-        """See Place."""
+        """Implement `Place.silence`."""
         self._proxy.mute()
 
     async def heal(self) -> None:
-        """See Place."""
+        """Implement `Place.heal`."""
         await self._proxy.cut()
 
     async def drop(self, last: int) -> None:
-        """See Place."""
+        """Implement `Place.drop`."""
         await drop((await self.bus.connect("bootstrap")).wire, last=last)
 
     async def stop(self) -> None:
-        """See Place."""
+        """Implement `Place.stop`."""
         await self._proxy.stop()
         await self.bus.stop()
 
 
 class ShakyLink(PerfectLink):
-    """A link whose answers can be held back."""
+    """An in-memory link that can withhold replies until a timeout."""
 
     def __init__(self) -> None:
         self.silent = False
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """See Link."""
+        """Implement `Link.ask`."""
         answer = await super().ask(what, act)
         if self.silent:
             loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class ShakyLink(PerfectLink):
 
 
 class MemoryPlace:
-    """The ledger of the simulation."""
+    """A ledger on the simulation's in-memory store."""
 
     def __init__(self, *, max_bytes: int = -1, window_s: float | None = None) -> None:
         window = {} if window_s is None else {"duplicate_window_s": window_s}
@@ -105,7 +105,7 @@ class MemoryPlace:
         self._ledgers: list[MemoryLedger] = []
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """See Place."""
+        """Implement `Place.connect`."""
         link = ShakyLink()
         if shaky:
             self._links.append(link)
@@ -114,47 +114,49 @@ class MemoryPlace:
         return ledger
 
     def silence(self) -> None:
-        """See Place."""
+        """Implement `Place.silence`."""
         for link in self._links:
             link.silent = True
 
     async def heal(self) -> None:
-        """See Place."""
+        """Implement `Place.heal`."""
         for link in self._links:
             link.silent = False
 
     async def drop(self, last: int) -> None:
-        """See Place."""
+        """Implement `Place.drop`."""
         self.server.drop(last)
 
     async def stop(self) -> None:
-        """See Place."""
+        """Implement `Place.stop`."""
         for ledger in self._ledgers:
             await ledger.close()
 
 
 class LawlessPlace(Protocol):
-    """A ledger without permissions, with a short duplicate window, that can lose a record."""
+    """A ledger without permissions and with a short duplicate window, from which a record can be
+    deleted."""
 
     async def connect(self) -> Ledger:
         """Open a connection with all rights."""
 
     async def lose(self, revision: int) -> None:
-        """Delete one record, which our permissions forbid."""
+        """Delete one record, which our permissions normally forbid."""
 
     async def stop(self) -> None:
         """Stop the ledger."""
 
 
 class LawlessNats:
-    """A plain nats-server."""
+    """A ledger on nats-server without permissions."""
 
     def __init__(self, folder: Path) -> None:
         self._server = PlainServer(folder / "plain")
         self._ledgers: list[Ledger] = []
 
     async def start(self) -> None:
-        """Start it and create the stream like ours, except for the two settings."""
+        """Start the server, and create the stream like ours, except for permissions and the
+        duplicate window."""
         await self._server.start()
         boot = await connect(self._server.url, name="test")
         settings = {
@@ -168,36 +170,36 @@ class LawlessNats:
         self._ledgers.append(boot)
 
     async def connect(self) -> Ledger:
-        """See LawlessPlace."""
+        """Implement `LawlessPlace.connect`."""
         ledger = await connect(self._server.url, name="test")
         self._ledgers.append(ledger)
         return ledger
 
     async def lose(self, revision: int) -> None:
-        """See LawlessPlace."""
+        """Implement `LawlessPlace.lose`."""
         await call_api(self._boot.wire, f"STREAM.MSG.DELETE.{STREAM}", {"seq": revision})
 
     async def stop(self) -> None:
-        """See LawlessPlace."""
+        """Implement `LawlessPlace.stop`."""
         for ledger in self._ledgers:
             await ledger.close()
         await self._server.stop()
 
 
 class LawlessMemory:
-    """The in-memory ledger."""
+    """An in-memory ledger without permissions."""
 
     def __init__(self) -> None:
         self._place = MemoryPlace(window_s=WINDOW_S)
 
     async def connect(self) -> Ledger:
-        """See LawlessPlace."""
+        """Implement `LawlessPlace.connect`."""
         return await self._place.connect()
 
     async def lose(self, revision: int) -> None:
-        """See LawlessPlace."""
+        """Implement `LawlessPlace.lose`."""
         self._place.server.lose(revision)
 
     async def stop(self) -> None:
-        """See LawlessPlace."""
+        """Implement `LawlessPlace.stop`."""
         await self._place.stop()

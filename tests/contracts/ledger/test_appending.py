@@ -1,4 +1,4 @@
-"""Appending: both fences, batches, limits, permissions, and lost answers."""
+"""Append to the ledger: both fences, batches, limits, permissions, and lost replies."""
 
 import asyncio
 
@@ -21,8 +21,8 @@ from tests.support.polling import until
 
 
 async def test_revisions_count_from_one(place: Place) -> None:
-    """Revisions count from 1 for one draft, none, and a batch of a thousand; each append returns
-    its own."""
+    """Revisions count from 1, and an append returns one revision for every draft, also for none or
+    a thousand."""
     ledger = await place.connect()
     assert await ledger.last_revision() == 0
     assert await ledger.append([draft()]) == [1]
@@ -39,7 +39,8 @@ async def test_revisions_count_from_one(place: Place) -> None:
 
 
 async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
-    """A stale fence is refused with the subject's last revision; a current one is accepted."""
+    """The ledger refuses a stale fence with the subject's last revision, and accepts a current
+    fence."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.b")]) == [2]
@@ -61,7 +62,7 @@ async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place) -> None:
-    """One stale fence refuses the whole batch, and the error names it."""
+    """One stale fence makes the ledger refuse the whole batch, and the error names that fence."""
     ledger = await place.connect()
     await ledger.append([draft("workload.b")])
     with pytest.raises(FenceRefused) as refused:
@@ -71,7 +72,8 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """A batch has one fence per subject; a fence missing on its first draft is refused unsent."""
+    """A batch has one fence per subject, on the first draft. A fence only on a later draft is
+    refused before sending."""
     ledger = await place.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -80,7 +82,8 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: P
 
 
 async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None:
-    """Of two concurrent writers with the same fence on one subject, exactly one wins."""
+    """If two writers concurrently append with the same fence on one subject, exactly one of them
+    succeeds."""
     writers = [await place.connect("scheduler") for _ in range(2)]
     outcomes = await asyncio.gather(
         *(writer.append([draft("placement.n1", expect=0)]) for writer in writers),
@@ -90,7 +93,8 @@ async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None
 
 
 async def test_a_repeated_id_is_refused(place: Place) -> None:
-    """A repeated id is refused: alone, on another subject, in a batch, and within one batch."""
+    """The ledger refuses a repeated id: alone, on another subject, in a batch, or twice within one
+    batch."""
     ledger = await place.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="one")])
@@ -111,7 +115,7 @@ async def test_a_repeated_id_is_refused(place: Place) -> None:
 async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
     place: Place, *, moved_on: bool
 ) -> None:
-    """A retry after a lost answer is a duplicate, not a stale fence."""
+    """A retry after a lost reply is reported as a duplicate, not as a stale fence."""
     ledger = await place.connect()
     await ledger.append([draft("workload.a", key="one", expect=0)])
     if moved_on:
@@ -124,7 +128,8 @@ async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
 
 
 async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
-    """A repeated fenced batch is a duplicate, whatever its subjects' current revisions."""
+    """A repeated fenced batch is reported as a duplicate, whatever the subjects' current revisions
+    are."""
     ledger = await place.connect()
     batch = [draft("workload.a", key="one", expect=0), draft("workload.b", key="two", expect=0)]
     await ledger.append(batch)
@@ -133,7 +138,7 @@ async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
 
 
 async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> None:
-    """An id can be used again after the duplicate window, so the fold must refuse duplicates
+    """The ledger accepts an id again after the duplicate window, so the fold must refuse duplicates
     too."""
     ledger = await lawless.connect()
     await ledger.append([draft("workload.a", key="one")])
@@ -150,7 +155,8 @@ async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> No
 
 
 async def test_limits_are_checked_before_sending(place: Place) -> None:
-    """Too many drafts, too many bytes and invalid fields are refused before anything is sent."""
+    """The client refuses too many drafts, too many bytes and invalid fields before sending
+    anything."""
     ledger = await place.connect()
     assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]
     with pytest.raises(PayloadTooLarge, match="1044481 bytes"):
@@ -164,7 +170,7 @@ async def test_limits_are_checked_before_sending(place: Place) -> None:
 
 
 async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
-    """A full ledger refuses a batch whole, and accepts one that still fits."""
+    """A full ledger refuses a batch as a whole, and accepts a smaller batch that still fits."""
     ledger = await small_place.connect()
     big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]
     with pytest.raises(LedgerFull, match="maximum bytes exceeded"):
@@ -190,7 +196,7 @@ async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
 async def test_a_role_writes_what_it_owns(
     place: Place, role: str, mine: tuple[str, ...], foreign: tuple[str, ...]
 ) -> None:
-    """Each event type has one writer by the server's permissions, also within a batch."""
+    """The server's permissions give each event type one writer, also within a batch."""
     ledger = await place.connect(role)
     for subject in mine:
         await ledger.append([draft(subject)])
@@ -204,7 +210,7 @@ async def test_a_role_writes_what_it_owns(
 
 
 async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: Place) -> None:
-    """A missing answer is reported as unknown, and the retry finds the event stored."""
+    """A missing reply is reported as an unknown outcome, and the retry finds the event stored."""
     ledger = await place.connect(shaky=True)
     place.silence()
     with pytest.raises(OutcomeUnknown) as unknown:
@@ -233,7 +239,7 @@ async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: 
 
 
 async def test_a_closed_connection_is_unavailable(place: Place) -> None:
-    """A closed connection is unavailable, and stores nothing."""
+    """An append on a closed connection fails as unavailable, and stores nothing."""
     ledger = await place.connect()
     await ledger.close()
     with pytest.raises(LedgerUnavailable, match="closed"):

@@ -1,4 +1,5 @@
-"""Following: every record of the chosen subjects once and in order, first old, then live."""
+"""A follower gets every record of the chosen subjects once and in order: first history, then live
+records."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ async def _at(following: Subscription, revision: int) -> None:
 
 
 async def test_history_first_then_live_with_the_bytes_that_were_appended(place: Place) -> None:
-    """History comes first, then live records with their exact bytes; `caught_up` is in between."""
+    """A reader gets history first and then live records, with their exact bytes; `caught_up`
+    returns between the two."""
     ledger = await place.connect()
     await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300)])
     seen: list[Record] = []
@@ -42,7 +44,7 @@ async def test_an_empty_ledger_is_caught_up_at_once(place: Place) -> None:
 
 
 async def test_a_reader_starts_where_it_says(place: Place) -> None:
-    """A reader starts at the given revision, as after a snapshot."""
+    """A reader starts at the given revision, for example after loading a snapshot."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     seen: list[int] = []
@@ -58,7 +60,8 @@ async def test_a_reader_starts_where_it_says(place: Place) -> None:
 async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     place: Place, subjects: Sequence[str]
 ) -> None:
-    """A reader ahead of the ledger gets a hole, because the ledger lost what its snapshot has."""
+    """A reader ahead of the ledger gets a hole, because the ledger lost records that the snapshot
+    includes."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     with pytest.raises(LedgerHole, match="moved back"):
@@ -70,7 +73,7 @@ async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     [("apportion.v1.cluster.>",), ("apportion.v1.cluster.node.*", "apportion.v1.cluster.queue.*")],
 )
 async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) -> None:
-    """A reader of some subjects gets only these, and no holes for the others."""
+    """A reader of some subjects gets only their records, and no holes for the other subjects."""
     ledger = await place.connect()
     for number in range(5):
         await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])
@@ -96,7 +99,7 @@ async def test_a_reader_resumes_after_a_broken_connection(place: Place) -> None:
 
 
 async def test_an_error_of_the_reader_ends_its_following(place: Place) -> None:
-    """An error in the reader's callback ends its following, and `join` raises it."""
+    """An error in the reader's callback stops the subscription, and `join` raises that error."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(5)])
     seen: list[int] = []
@@ -115,7 +118,7 @@ async def test_an_error_of_the_reader_ends_its_following(place: Place) -> None:
 
 
 async def test_nothing_is_delivered_after_stop(place: Place) -> None:
-    """After `stop` nothing is delivered, and `join` returns."""
+    """After `stop` the ledger delivers nothing more, and `join` returns."""
     ledger = await place.connect()
     seen: list[Record] = []
     following = await ledger.follow(seen.append)
@@ -127,7 +130,7 @@ async def test_nothing_is_delivered_after_stop(place: Place) -> None:
 
 
 async def test_a_missing_record_is_a_hole(lawless: LawlessPlace) -> None:
-    """A reader of the whole ledger stops at a missing record, and names it."""
+    """A reader of the whole ledger stops at a missing record, and the error names its revision."""
     ledger = await lawless.connect()
     await ledger.append([draft() for _ in range(5)])
     await lawless.lose(3)

@@ -1,4 +1,4 @@
-"""Plain messages: commands with answers, and heartbeats that are not stored."""
+"""Plain messages that the ledger does not store: commands with replies, and heartbeats."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ COMMAND = "apportion.command.agent.n1"
 
 
 async def test_a_request_reaches_its_handler_and_returns_the_reply(place: Place) -> None:
-    """A request reaches its handler, through a wildcard too, and returns the reply."""
+    """A request reaches its handler, also through a wildcard, and returns the reply."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(subject: str, payload: bytes) -> bytes:
@@ -22,7 +22,7 @@ async def test_a_request_reaches_its_handler_and_returns_the_reply(place: Place)
 
 
 async def test_a_request_without_a_handler_fails_at_once(place: Place) -> None:
-    """A request without a handler fails at once, even if a handler existed before."""
+    """A request without a handler fails at once, even if a handler existed earlier."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, _payload: bytes) -> bytes:
@@ -52,13 +52,13 @@ async def test_a_failing_handler_loses_only_its_reply(place: Place) -> None:
 
 
 async def test_only_the_operator_may_send_commands(place: Place) -> None:
-    """Only the operator may send commands, by the server's permissions."""
+    """The server's permissions let only the operator send commands."""
     with pytest.raises(NotPermitted):
         await (await place.connect("watcher")).request(COMMAND, b"", 1)
 
 
 async def test_a_heartbeat_is_not_stored(place: Place) -> None:
-    """A heartbeat is not stored."""
+    """The ledger delivers a heartbeat without storing it."""
     agent = await place.connect("agent")
     await agent.publish("apportion.beat.agent.n1", b"alive")
     assert await agent.last_revision() == 0

@@ -1,4 +1,5 @@
-"""The shared queue: a record goes to one worker, and is redelivered until it is acknowledged."""
+"""The shared work queue gives a record to one worker, and redelivers the record until it is
+acknowledged."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,7 +38,8 @@ def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 async def test_two_workers_share_the_records(place: Place) -> None:
-    """Two workers get each record exactly once between them, in order, as its first attempt."""
+    """Two workers share the records: every record goes to exactly one worker, in order, as its
+    first attempt."""
     await _placements(place, 10)
     queues = [await _queue(await place.connect("binder")) for _ in range(2)]
     shares: list[list[Delivery]] = [[], []]
@@ -55,7 +57,8 @@ async def test_two_workers_share_the_records(place: Place) -> None:
 
 
 async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
-    """An acknowledged record never returns; `waiting` counts the others, delivered or not."""
+    """An acknowledged record is never redelivered; `waiting` counts all other records, delivered or
+    not."""
     await _placements(place, 4)
     queue = await _queue(await place.connect("binder"), ack_wait_s=5)
     assert await queue.waiting() == 4
@@ -84,7 +87,8 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
 
 
 async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
-    """Records in transit to a worker that leaves go to another at once, before their time is up."""
+    """Records delivered to a worker that leaves go to another worker at once, before their
+    timeout."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(1, 3))
     await asyncio.sleep(0)
@@ -103,9 +107,11 @@ async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
 
 
 async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
-    """True if progress keeps a record from another worker for longer than the acknowledgement time.
+    """Return True if progress reports keep a record from another worker beyond the acknowledgement
+    timeout.
 
-    False if this machine stalled that long: then another worker may have it."""
+    Return False if this machine stalled that long: another worker may then have the record.
+    """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()
@@ -120,7 +126,7 @@ async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
 
 
 async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
-    """Progress keeps a record with a slow worker."""
+    """A slow worker keeps a record by reporting progress."""
     await _placements(place, 1)
     queue = await _queue(await place.connect("binder"), ack_wait_s=2)
     other = await _queue(await place.connect("binder"), ack_wait_s=2)
@@ -131,7 +137,8 @@ async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
 
 
 async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> None:
-    """A retried record returns after its delay with a higher attempt, and does not block others."""
+    """A retried record is redelivered after its delay with a higher attempt, and does not block
+    other records."""
     await _placements(place, 2)
     queue, loop = await _queue(await place.connect("binder")), asyncio.get_running_loop()
     first, second = await taken(queue, 2)
@@ -144,7 +151,7 @@ async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> 
 
 
 async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> None:
-    """A waiting worker is woken by the first record, without a full batch."""
+    """A waiting worker wakes at the first record, without waiting for a full batch."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(50, 30))
     await asyncio.sleep(0)
@@ -154,7 +161,7 @@ async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> No
 
 
 async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
-    """The limit of records in flight applies to all workers together."""
+    """The limit on records in flight applies to all workers together."""
     await _placements(place, 5)
     queue = await _queue(await place.connect("binder"), max_in_flight=2)
     first, second = await taken(queue, 2)
@@ -166,7 +173,7 @@ async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
 
 
 async def test_several_subjects_make_one_queue(place: Place) -> None:
-    """A queue of several subjects skips other records."""
+    """A queue of several subjects skips records on other subjects."""
     await _placements(place, 1)
     watcher = await place.connect("watcher")
     await watcher.append([draft("cluster.node.a"), draft("workload.a")])
@@ -177,7 +184,7 @@ async def test_several_subjects_make_one_queue(place: Place) -> None:
 
 
 async def test_a_queue_with_other_settings_is_reported(place: Place) -> None:
-    """A queue that exists with other settings is reported and left unchanged."""
+    """Opening a queue that exists with other settings fails, and leaves the queue unchanged."""
     binder = await place.connect("binder")
     await _queue(binder, max_in_flight=10)
     with pytest.raises(LedgerDrifted, match="consumer binder max_ack_pending") as drifted:
@@ -187,14 +194,14 @@ async def test_a_queue_with_other_settings_is_reported(place: Place) -> None:
 
 
 async def test_only_binders_may_open_the_queue(place: Place) -> None:
-    """Only binders may open the queue, by the server's permissions."""
+    """The server's permissions let only binders open the queue."""
     for role in ("scheduler", "watcher", "operator"):
         with pytest.raises(NotPermitted):
             await _queue(await place.connect(role))
 
 
 async def test_a_lost_acknowledgement_is_reported(place: Place) -> None:
-    """A lost acknowledgement is reported, because the record may come again."""
+    """The queue reports a lost acknowledgement, because the record may be redelivered."""
     await _placements(place, 1)
     ledger = await place.connect("binder", shaky=True)
     (delivery,) = await taken(await _queue(ledger), 1)

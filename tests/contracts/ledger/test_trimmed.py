@@ -1,4 +1,4 @@
-"""A ledger whose beginning was dropped, as readers and writers see it."""
+"""Readers and writers of a ledger whose first records were dropped."""
 
 import pytest
 
@@ -9,7 +9,8 @@ from tests.support.nats import draft, ignore
 
 
 async def test_readers_must_start_at_the_beginning(place: Place) -> None:
-    """A reader of any subjects that starts before the beginning gets a hole."""
+    """A reader that starts before the first remaining record gets a hole, whatever subjects it
+    reads."""
     ledger = await place.connect()
     assert await ledger.first_revision() == 1
     await ledger.append([draft(f"workload.{number}") for number in range(5)])
@@ -25,8 +26,8 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 
 
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
-    """A fence on a dropped record is refused; a writer that has folded it then expects an empty
-    subject."""
+    """The ledger refuses a fence on a dropped record. A writer that has folded the record expects
+    an empty subject instead."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
@@ -48,7 +49,8 @@ async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
 
 
 async def test_a_writer_learns_a_forgotten_revision_from_the_server(place: Place) -> None:
-    """A writer learns a forgotten revision from the server, if it has folded that record."""
+    """A writer that has forgotten a subject's last revision learns it from the refusal of its
+    fence, provided that the writer has folded that record."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"

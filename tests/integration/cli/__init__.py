@@ -1,1 +1,1 @@
-"""Verbs of the command line as processes, with real services on a real nats-server."""
+"""CLI verbs as processes, with real services on a real nats-server."""

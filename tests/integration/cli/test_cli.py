@@ -1,4 +1,4 @@
-"""The CLI verbs as a user runs them in a second terminal, against a real `apportion up`."""
+"""CLI verbs against a real `apportion up`, as a user runs them in a second terminal."""
 
 import json
 import re
@@ -43,7 +43,8 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A small fleet of every kind, without samples, for all tests of this module."""
+    """Provide a small fleet with every kind of device, without sample pods, for all tests of this
+    module."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -59,12 +60,12 @@ def pod(name: str, memory: int | str = 1000, count: int | str = 1) -> bytes:
 
 
 def submit(up: Standalone, *documents: bytes, code: int = 0) -> Any:
-    """Submit from standard input and wait for the decisions."""
+    """Submit manifests on standard input and wait for the decisions."""
     return up.json("submit", "-f", "-", "--wait", code=code, stdin=b"---".join(documents))
 
 
 def test_life_of_a_pod(up: Standalone) -> None:
-    """Submitted, placed, allocated, explained, deleted, and gone."""
+    """A pod is submitted, placed, allocated, explained by `why`, deleted, and gone."""
     report = submit(up, pod("alive"))
     [told] = report["submitted"]
     assert list(report["placed"]) == ["default/alive"]
@@ -89,7 +90,8 @@ def _phase(up: Standalone, name: str) -> str:
 
 
 def test_pod_that_fits_nowhere(up: Standalone) -> None:
-    """Exit code 1, the amounts missing per node, and what would unblock it."""
+    """For a pod that fits nowhere, `submit` exits with 1 and prints what each node lacks and what
+    would help."""
     report = submit(up, pod("huge", 200_000), code=1)
     assert list(report["refused"]) == ["default/huge"]
     why = up.json("why", "huge")
@@ -112,7 +114,8 @@ def _names(up: Standalone, *filters: str) -> list[str]:
 
 
 def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
-    """File, document, field, value and fix on standard error; the good ones are placed."""
+    """`submit` reports a bad document with file, document, field, value and fix on standard error,
+    and places the valid documents."""
     done = up.run(
         "submit", "-f", "-", "--wait",
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
@@ -141,7 +144,8 @@ def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
     ids=["10-MB", "YAML-bomb", "not-text", "empty", "unknown-kind"],
 )  # fmt: skip
 def test_hostile_manifests(up: Standalone, case: bytes, part: str) -> None:
-    """A hostile manifest gets a clear error and exit code 1, and nothing is submitted."""
+    """`submit` refuses a hostile manifest with a clear error and exit code 1, and submits
+    nothing."""
     before = _said_of_pods(up)
     done = up.run("submit", "-f", "-", stdin=case)
     assert done.returncode == 1, done.stderr
@@ -158,8 +162,8 @@ def _said_of_pods(up: Standalone) -> str:
 
 
 def test_pod_of_50_000_containers(up: Standalone) -> None:
-    """A pod with 50,000 containers is refused with the field and the limit, whatever else the
-    file holds."""
+    """`submit` refuses a pod with 50,000 containers by field and limit, and still accepts the
+    file's other pods."""
     container = "  - {name: c%d, image: x}\n"
     huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
         container % number for number in range(50_000)
@@ -172,7 +176,7 @@ def test_pod_of_50_000_containers(up: Standalone) -> None:
 
 
 def test_submitting_again_changes_nothing(up: Standalone) -> None:
-    """A pod that is live is unchanged, and no event is written for it."""
+    """Submitting a live pod again changes nothing and appends no event."""
     submit(up, pod("once"))
     wait_until(lambda: _phase(up, "once") == "allocated", "the pod to be allocated")
     before = up.json("get", "pods")
@@ -183,7 +187,8 @@ def test_submitting_again_changes_nothing(up: Standalone) -> None:
 
 
 def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
-    """A gang of four GPUs is placed whole; of a gang of 40 that does not fit, no pod is placed."""
+    """A gang of four GPUs is placed as a whole; no pod of a gang of 40 is placed, because the gang
+    does not fit."""
     fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
     report = up.json("submit", "-f", "-", "--wait", stdin=fits)
     assert len(report["placed"]) == 4
@@ -200,8 +205,8 @@ def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
 
 
 def test_cordon_and_uncordon(up: Standalone) -> None:
-    """Cordoned nodes and devices take no new pods, `why` names the cordon, and `uncordon` lifts
-    it."""
+    """Cordoned nodes and devices take no new pods, `why` names the cordon, and `uncordon` lifts the
+    cordon."""
     for node in ("big-1", "mig-1", "small-1"):
         up.json("cordon", node, "--reason", "moving house")
     report = submit(up, pod("homeless"), code=1)
@@ -230,13 +235,13 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
 
 
 def _cordoned(up: Standalone, node: str) -> list[str]:
-    """The devices of the node with cordons of their own."""
+    """Return the devices of the node that are cordoned individually."""
     devices = up.json("get", "devices", "--node", node)["items"]
     return [each["device"] for each in devices if each["cordons"]]
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
-    """A running pod can be resized within its device's capacity; each reply answers its own
+    """A running pod can be resized within its device's capacity, and the reply belongs to the
     request."""
     submit(up, pod("grows"))
     wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
@@ -261,7 +266,8 @@ def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
 
 
 def test_device_that_fails_and_recovers(up: Standalone) -> None:
-    """The order goes to the agent, and the fact comes back over the ledger."""
+    """`simulate fail` and `simulate recover` order the agent to change a device's health, which the
+    ledger then shows."""
     [device] = [d["device"] for d in up.json("get", "devices", "--node", "npu-1")["items"]]
     up.json("simulate", "fail", device, "--reason", "XID 79")
     wait_until(
@@ -288,7 +294,7 @@ def test_device_that_fails_and_recovers(up: Standalone) -> None:
     ],
 )
 def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> None:
-    """A verb that does not find its object exits with 1 and names what it looked for."""
+    """A verb that does not find its object exits with 1 and names the missing object."""
     done = up.run(*words)
     assert done.returncode == 1, done.stderr
     assert re.search("nobody|nothing|nowhere", done.stderr)
@@ -296,7 +302,8 @@ def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> Non
 
 
 def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> None:
-    """And what moves the pods off it; behind a namespace a name is a pod's alone."""
+    """`delete` with the name of a node or device suggests `drain`, unless the name has a
+    namespace."""
     device = up.json("get", "devices", "--node", "npu-1")["items"][0]["device"][:10]
     said = {
         name: up.run("delete", name).stderr for name in ("npu-1", device, "default/npu-1", "nosuch")
@@ -325,7 +332,7 @@ def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> Non
     ],
 )
 def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> None:
-    """Wrong usage exits with 2, and nothing is done."""
+    """Wrong usage exits with 2 and changes nothing."""
     done = up.run(*words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -354,7 +361,8 @@ def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> N
 
 
 def test_tail(up: Standalone) -> None:
-    """Events in words and as JSON, from a revision, by subject, as many as were asked for."""
+    """`tail` prints events as sentences or JSON, from a revision, by subject, and up to a
+    number."""
     submit(up, pod("told"))
     words = up.run("tail", "--from", "1", "--no-follow").stdout
     assert re.search(r"PodSubmitted +default/told .*1,000 MiB", words)
@@ -374,8 +382,8 @@ def test_tail(up: Standalone) -> None:
 
 
 def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
-    """`tail` ends at the given revision or time while the ledger goes on; an impossible end is
-    refused."""
+    """`tail` ends at the given revision or time while the ledger grows, and refuses an impossible
+    end."""
     told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
     assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
     all_of_it = up.run("tail", "--from", "-1h", "--to", "now")
@@ -406,7 +414,7 @@ def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
 
 
 def test_policy(up: Standalone) -> None:
-    """A change keeps what was not named, and is in force at once."""
+    """A policy change applies at once, and keeps the settings that it does not name."""
     up.json("policy", "set", "--nodes", "spread", "--reason", "test")
     changed = up.json("policy", "set", "--devices", "spread")
     assert changed["policy"]["node_policy"] == "spread"
@@ -415,8 +423,7 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """`top` shows every device with its usage bar and its pods; in a pipe it prints a single
-    picture.
+    """`top` shows every device with its usage bar and its pods; in a pipe `top` prints one screen.
 
     The pod requests more memory than a MIG instance has, so any policy puts it on an H100.
     """
@@ -429,8 +436,8 @@ def test_top_shows_who_is_where(up: Standalone) -> None:
 
 
 def test_top_is_live(up: Standalone) -> None:
-    """On a terminal `top` fills the screen, shows a new pod by itself, and exits with 0 on
-    Ctrl-C."""
+    """On a terminal `top` fills the screen, shows a new pod without a key press, and exits with 0
+    on Ctrl-C."""
     with Terminal("top", data=up.data) as screen:
         screen.shows("A100-SXM4-40GB")
         submit(up, pod("arrives"))
@@ -440,14 +447,15 @@ def test_top_is_live(up: Standalone) -> None:
 
 
 def test_ledger_check(up: Standalone) -> None:
-    """The stream is as it must be; making it again finds it so."""
+    """`ledger check` accepts the stream, and `ledger create` on the existing stream succeeds unless
+    a setting differs."""
     assert up.json("ledger", "check")["ok"]
     assert up.json("ledger", "create")["ok"]
     assert up.run("ledger", "create", "--replicas", "3").returncode == 1
 
 
 def test_trace(up: Standalone, tmp_path: Path) -> None:
-    """Rows of a trace go through the whole pipeline, and each is decided."""
+    """Every row of a trace becomes a pod that is submitted and decided."""
     rows = "".join(f"t-{n:03},1000,1024,1,{100 + n % 5 * 100},\n" for n in range(60))
     file = tmp_path / "pods.csv"
     file.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + rows)
@@ -460,9 +468,10 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
-    """After all of the above a fresh fold breaks no invariant.
+    """After all tests above, folding the ledger breaks no invariant.
 
-    The only events that it may refuse are those that crossed the deletion of their pod."""
+    The only events that the fold may refuse are those that crossed the deletion of their pod.
+    """
     state = up.folded().state
     assert violations(state) == []
     assert [event for event in state.refused_events if "is not live" not in event.reason] == []

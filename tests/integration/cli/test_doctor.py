@@ -29,7 +29,7 @@ GRACE = ("--agent-grace", "20")
 
 @pytest.fixture
 async def start(bus: Bus) -> AsyncIterator[Start]:
-    """Starts a service, which ends with the test."""
+    """Provide a function that starts a service, which ends with the test."""
     async with AsyncExitStack() as stack:
 
         async def started(role: str, *options: str) -> ServiceProcess:
@@ -40,21 +40,21 @@ async def start(bus: Bus) -> AsyncIterator[Start]:
 
 
 class Asking:
-    """Run `apportion doctor` with the addresses of the ledger and the gateway."""
+    """Runs `apportion doctor` with the addresses of the ledger and the gateway."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         nats = {"APPORTION_NATS_URL": bus.server.url_for("operator")}
         self._environment = {**os.environ, **nats, "APPORTION_GATEWAY": url, "COLUMNS": "120"}
 
     async def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Once; its whole output."""
+        """Run doctor once, and return its whole output."""
         return await asyncio.to_thread(
             subprocess.run, [*APPORTION, "doctor", *options], env=self._environment,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 
     async def states(self, *options: str) -> dict[str, dict[str, Any]]:
-        """Every check by its name."""
+        """Return every check of doctor by its name."""
         done = await self.run("--json", *options)
         checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
         broken = any(check["state"] == "broken" for check in checks.values())
@@ -62,7 +62,7 @@ class Asking:
         return checks
 
     async def until(self, name: str, state: str, *options: str) -> dict[str, Any]:
-        """Wait until that check is in that state."""
+        """Wait until this check is in this state, and return the check."""
 
         async def look() -> dict[str, Any] | None:
             check = (await self.states(*options)).get(name, {})
@@ -73,8 +73,8 @@ class Asking:
         return found
 
     async def until_well(self, *options: str, but: set[str]) -> dict[str, dict[str, Any]]:
-        """Wait until every check is ok but these: a machine that stands still for three seconds
-        hears no scheduler."""
+        """Wait until every check except `but` is ok. A machine that stalls for three seconds hears
+        no scheduler, so several runs may be needed."""
         unwell: dict[str, str] = {}
 
         async def look() -> dict[str, dict[str, Any]]:
@@ -129,8 +129,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """With the server suspended, doctor reports the ledger as broken and all that depends on it as
-    unknown."""
+    """Check that doctor reports a suspended server as failed, and all checks that need the ledger
+    as unknown."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")
@@ -144,7 +144,8 @@ async def mute(bus: Bus, asking: Asking) -> None:
 
 
 async def drift_and_back(bus: Bus, asking: Asking) -> None:
-    """A setting of the stream is changed behind our back, and put back."""
+    """Check that doctor reports a stream setting changed from outside, and accepts the restored
+    setting."""
     boot = await bus.connect("bootstrap")
     for window_s, state in ((60, "broken"), (120, "ok")):
         wanted = {**WANTED, "name": STREAM, "num_replicas": 1, "max_bytes": -1}
@@ -155,7 +156,8 @@ async def drift_and_back(bus: Bus, asking: Asking) -> None:
 
 
 async def alone(bus: Bus, asking: Asking) -> None:
-    """Without a gateway, doctor still checks the ledger; without both it exits with 3."""
+    """Check that doctor without a gateway still checks the ledger, and without both exits with
+    3."""
     states = await asking.states()
     assert states["gateway"]["state"] == "broken"
     assert states["stream"]["state"] == "ok"

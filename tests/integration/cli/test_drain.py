@@ -80,7 +80,7 @@ spec: {hard: {requests.nvidia.com/gpu: "1"}}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Three nodes, of which two can take what the tests submit."""
+    """Provide three nodes, two of which can run the pods that the tests submit."""
     folder = tmp_path_factory.mktemp("drain")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -90,12 +90,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pods(up: Standalone) -> dict[str, Any]:
-    """The live pods by name."""
+    """Return the live pods by name."""
     return {pod["name"]: pod for pod in up.json("get", "pods")["items"]}
 
 
 def submit(up: Standalone, *documents: str) -> None:
-    """Submit these, wait until all are allocated."""
+    """Submit these manifests, and wait until all pods are allocated."""
     report = up.json("submit", "-f", "-", "--wait", stdin="---".join(documents).encode())
     names = {pod["name"] for pod in report["submitted"]}
 
@@ -107,12 +107,13 @@ def submit(up: Standalone, *documents: str) -> None:
 
 
 def having(up: Standalone, what: str) -> set[str]:
-    """The names of the pods of which this field is not empty."""
+    """Return the names of the pods for which this field is not empty."""
     return {name for name, pod in pods(up).items() if pod[what]}
 
 
 def test_a_node_is_drained_and_undone(up: Standalone) -> None:
-    """A pod keeps what it asked for and its labels; a gang goes whole; the cordon is lifted."""
+    """Drain moves a pod with its request and labels, moves a gang as a whole, and the cordon can be
+    lifted."""
     submit(up, POD.replace("NAME", "alone"), GANG)
     before = pods(up)
     node = before["alone"]["node"]
@@ -149,8 +150,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Events, the pod's history and `why` for its successor say where, by whom and why it was
-    drained."""
+    """Check that events, the pod's history and its successor's `why` name the drained node, the
+    user and the reason."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
@@ -162,7 +163,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
 
 
 def test_a_device_is_drained(up: Standalone) -> None:
-    """Draining a device leaves the pods on its node's other device alone."""
+    """Draining a device moves its pods, and leaves the pods on the node's other device alone."""
     submit(up, POD.replace("NAME", "one"), POD.replace("NAME", "two"), POD.replace("NAME", "three"))
     before = pods(up)
     device = before["one"]["shares"][0]["device"]
@@ -187,7 +188,8 @@ def test_a_device_is_drained(up: Standalone) -> None:
 
 
 def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
-    """A drain evicts pods that fit on no other node, reports them as pending and exits with 5."""
+    """A drain evicts pods that fit on no other node, reports these pods as pending and exits with
+    5."""
     submit(up, *(POD.replace("NAME", f"full-{number}") for number in range(8)))
     there = {f"default/{pod['name']}" for pod in pods(up).values() if pod["node"] == "n-1"}
     tried = up.run("drain", "n-1", "--reason", "x", "--dry-run")
@@ -212,7 +214,8 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
 
 
 def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
-    """A drained pod rejoins at the end of the queue; a pod that takes its quota is reported."""
+    """A drained pod rejoins at the end of the queue, and drain reports the pod that takes over the
+    freed quota."""
     up.json("submit", "-f", "-", stdin=QUOTA.encode())
     submit(up, POD.replace("NAME", "first"))
     first = pods(up)["first"]
@@ -230,8 +233,8 @@ def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> Non
 
 
 def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -> None:
-    """When a gang has pods on the drained node, drain reports its pods on other nodes as moving
-    too."""
+    """When a gang has pods on the drained node, drain reports that the gang's pods on other nodes
+    move too."""
     submit(up, GANG.replace("30000", "79000").replace("2\n", "4\n"))
     there = [name for name, pod in pods(up).items() if pod["node"] == "n-1"]
     elsewhere = {f"default/{name}" for name in set(pods(up)) - set(there)}
@@ -247,7 +250,8 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
 
 
 def until_it_waits(pid: int) -> None:
-    """Wait until the process has read what the server sent it: for half a second it only waits."""
+    """Wait until the process has been idle for half a second, and so has read everything the server
+    sent."""
     looks = 0
 
     def waits() -> bool:
@@ -260,7 +264,8 @@ def until_it_waits(pid: int) -> None:
 
 
 def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None:
-    """Ctrl-C during an eviction reports which pods are placed, even if a user deletes a victim."""
+    """Ctrl-C during an eviction makes drain report which pods are placed, even if a user deletes a
+    victim."""
     high, low = (WHOLE.replace("PRIORITY", priority) for priority in ("9", "0"))
     submit(up, *(high.replace("NAME", f"high-{number}") for number in range(2)))
     [node] = {pod["node"] for pod in pods(up).values()}
@@ -293,7 +298,7 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
-    """Ctrl-C while drain waits for placements stops it and reports what was done; the cordon
+    """Ctrl-C while drain waits for placements stops drain, which reports its progress; the cordon
     remains."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
@@ -324,8 +329,8 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
 
 
 def test_two_people_have_a_reason_each(up: Standalone) -> None:
-    """Two users' cordons are both shown with their names and lifted separately; the last one
-    opens the node."""
+    """Two users' cordons are both shown with their names and are lifted separately; lifting the
+    last one opens the node."""
     up.json("cordon", "n-3", "--reason", "fan", "--by", "ada")
     told = up.json("cordon", "n-3", "--reason", "firmware", "--by", "bob")
     again = up.run("cordon", "n-3", "--reason", "firmware", "--by", "bob").stdout
@@ -343,8 +348,8 @@ def test_two_people_have_a_reason_each(up: Standalone) -> None:
 
 
 async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_path: Path) -> None:
-    """A drain that would move a gang that fits nowhere else is refused before the node is
-    cordoned."""
+    """A drain is refused before it cordons the node if it would move a gang that fits nowhere
+    else."""
     names = [f"w{number}" for number in range(UNIT_MAX + 1)]
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
@@ -372,7 +377,7 @@ async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_pat
 
 
 async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> None:
-    """Without a gateway, drain does not wait for evictions, so its report is still printed."""
+    """Without a gateway, drain does not wait for evictions, so that its report is still printed."""
     refused = PodRefused(pod="p", namespace="default", name="p", reasons={}, nodes=0)
     awaited = Awaited([Submitted("default", "p", "p", 1)], lambda: None)
     awaited.decided["p"] = Decided(2, refused=refused)
@@ -385,7 +390,8 @@ async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> Non
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
-    """Its pods are Kubernetes' to end, also where the ledger has nothing of the node any more."""
+    """Drain ends a Kubernetes node's pods only through the API server, even if the node's events
+    were dropped from the ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -413,7 +419,7 @@ async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path:
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
-    """Draining an unknown node or device is refused by name, and nothing is cordoned."""
+    """Drain refuses an unknown node or device by name, and cordons nothing."""
     assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr
     assert up.run("drain", "n-1", "--reason", " ").returncode == 2
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])

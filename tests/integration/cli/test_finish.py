@@ -32,7 +32,7 @@ LONG_NAME = "distributed-training-worker-0"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Twelve nodes, and pods in two namespaces."""
+    """Provide twelve nodes, and pods in two namespaces."""
     folder = tmp_path_factory.mktemp("finish")
     options = ("--no-samples", "--nodes", "12", "--fleet", "2xT4")
     with Standalone(folder / "data of mine", *options) as running:
@@ -48,7 +48,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A price file with one price per GPU-hour for every model."""
+    """Provide a price file with one price per GPU-hour for every model."""
     file = tmp_path_factory.mktemp("prices") / "prices.toml"
     file.write_text('currency = "EUR"\n[models]\n"*" = 0.5\n')
     return file
@@ -61,7 +61,7 @@ def submit(up: Standalone, name: str, space: str) -> None:
 
 
 def settle(up: Standalone) -> None:
-    """Wait until every pod is allocated, so that lists stay as they are."""
+    """Wait until every pod is allocated, so that lists no longer change."""
 
     def settled() -> bool:
         return all(pod["phase"] == "allocated" for pod in up.json("get", "pods")["items"])
@@ -70,7 +70,7 @@ def settle(up: Standalone) -> None:
 
 
 def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
-    """node-2 sorts before node-10 in tables, in pages of the API and in `top`."""
+    """Tables, API pages and `top` sort node-2 before node-10."""
     names = [f"node-{number}" for number in range(1, 13)]
     assert up.run("get", "nodes", "-o", "name").stdout.split() == names
     assert [node["node"] for node in up.json("get", "nodes")["items"]] == names
@@ -79,7 +79,7 @@ def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
 
 
 def test_lists_of_what_is_named(up: Standalone) -> None:
-    """`get` prints the pods that exist; an unknown name exits with 1 and gets a suggestion."""
+    """`get` prints the named pods that exist; an unknown name exits with 1 and a suggestion."""
     found = up.json("get", "pods", "one", "team-a/trainer")["items"]
     assert [pod["name"] for pod in found] == ["one", "trainer"]
     done = up.run("get", "pods", "one", "trianer")
@@ -109,7 +109,8 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
 def test_a_name_of_nothing_is_met_with_what_there_is(
     up: Standalone, kind: str, name: str, says: str, form: tuple[str, ...]
 ) -> None:
-    """In every form, and there is nothing on standard output."""
+    """For an unknown name, `get` prints a suggestion on standard error, in every output format, and
+    nothing on standard output."""
     done = up.run("get", kind, name, *form)
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr
@@ -130,14 +131,15 @@ def test_a_name_of_nothing_is_met_with_what_there_is(
 def test_errors_beside_json_are_text_on_standard_error(
     up: Standalone, words: tuple[str, ...]
 ) -> None:
-    """A program that reads the document is given none where there is none."""
+    """A verb with `--json` that fails prints text on standard error, and no JSON on standard
+    output."""
     done = up.run(*words, "--json")
     assert (done.returncode in (1, 2), done.stdout) == (True, ""), done.stderr
     assert "Error: " in done.stderr or done.stderr.startswith("rejected: /nonexistent: ")
 
 
 def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
-    """The JSON lists what was done, and standard error lists what failed."""
+    """After partial success the JSON lists what succeeded, and standard error lists what failed."""
     done = up.run("get", "pods", "one", "nobody", "--json")
     assert done.returncode == 1
     assert [each["name"] for each in json.loads(done.stdout)["items"]] == ["one"]
@@ -150,7 +152,7 @@ def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, prices: Path) -> None:
-    """No line is wider than the terminal, and names and times are never cut."""
+    """On a narrow terminal no line is wider than the screen, and names and times are never cut."""
     day = datetime.now(UTC).date().isoformat()
     cost = ("report", "cost", "--by", "node", "--from", "-1h", "--prices", str(prices))
     for words, keys, named in (
@@ -178,8 +180,8 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """The verbs print "pending" for an unplaced pod; an extended resource that
-    is short has its name and its amounts in the list as in `submit`."""
+    """Every verb prints "pending" for an unplaced pod, and lists a missing extended resource by
+    name with its amounts."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
@@ -212,7 +214,7 @@ def test_submit_waits_for_what_why_says(up: Standalone) -> None:
 
 
 def test_other_forms(up: Standalone) -> None:
-    """YAML is the JSON, wide has the uid, and two forms at once are refused."""
+    """`-o yaml` equals the JSON, `-o wide` adds the uid, and two formats at once are refused."""
     settle(up)
     as_json = up.json("get", "pods", "one")
     assert yaml.safe_load(up.run("get", "pods", "one", "-o", "yaml").stdout) == as_json
@@ -223,7 +225,7 @@ def test_other_forms(up: Standalone) -> None:
 
 
 def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Path) -> None:
-    """`get pods -w` prints a pod that arrives, and ends cleanly on Ctrl-C."""
+    """`get pods -w` prints a new pod, and ends cleanly on Ctrl-C."""
     environment = {**os.environ, "APPORTION_DATA": str(up.data)}
     said = tmp_path / "said"
     with said.open("w") as out:
@@ -305,7 +307,8 @@ def test_why_looks_in_all_namespaces(up: Standalone) -> None:
 def test_a_pod_that_is_not_there_is_met_with_what_is_near(
     up: Standalone, words: tuple[str, ...]
 ) -> None:
-    """A like name, or the same in another namespace: a verb that acts looks nowhere else."""
+    """For an unknown pod a verb suggests a similar name or the pod in another namespace, without
+    acting on it."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert " team-a/trainer?" in done.stderr
@@ -325,7 +328,7 @@ def test_a_pod_that_is_not_there_is_met_with_what_is_near(
 def test_a_node_that_is_not_there_is_met_with_what_is_near(
     up: Standalone, words: tuple[str, ...]
 ) -> None:
-    """Every verb that takes a node or a device suggests names close to an unknown one."""
+    """Every verb that takes a node or a device suggests names similar to an unknown one."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert "node-1" in done.stderr
@@ -345,7 +348,7 @@ def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("name", ["trainer", "team-a/trainer"])
 def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> None:
-    """As `why` does of a node or a device."""
+    """`who` with a pod's name suggests `apportion why`."""
     done = up.run("who", name)
     assert (done.returncode, done.stdout) == (1, "")
     assert "`apportion why`" in done.stderr
@@ -369,7 +372,8 @@ def test_history_looks_in_all_namespaces(up: Standalone) -> None:
 
 
 def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
-    """`why` and `history` find an ended pod by its name, and list all pods if several had it."""
+    """`why` and `history` find an ended pod by its name, and list all candidates if several pods
+    had the name."""
     for space in ("team-c", "team-d"):
         submit(up, "over", space)
     submit(up, "last", "team-c")
@@ -399,7 +403,7 @@ def test_keys_of_top(up: Standalone) -> None:
 
 
 def completed(up: Standalone, words: str) -> list[str]:
-    """Return the completions of these words, requested the way bash does."""
+    """Return the shell completions of these words, requested as bash does."""
     environment = {
         **os.environ,
         "APPORTION_DATA": str(up.data),
@@ -415,7 +419,8 @@ def completed(up: Standalone, words: str) -> list[str]:
 
 
 def test_the_tab_key_knows_names(up: Standalone) -> None:
-    """Verbs, and the pods, nodes and devices that there are; nothing where no gateway answers."""
+    """The Tab key completes verbs and existing pods, nodes and devices, and completes nothing
+    without a gateway."""
     assert "why" in completed(up, "apportion wh")
     assert completed(up, "apportion why tr") == []
     assert completed(up, "apportion why team-a/tr") == ["team-a/trainer"]
@@ -451,8 +456,8 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """`check`, `plan` and `submit` suggest the key for a misspelt one; `check` gives the number
-    to write for a memory in Gi."""
+    """`check`, `plan` and `submit` suggest the correct key for a misspelt one; `check` suggests a
+    number for a memory in Gi."""
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)
     beside = [up.run(verb, "-f", str(path)).stderr for verb in ("plan", "submit")]
@@ -479,7 +484,7 @@ spec: {capability: {nvidia.com/gpu: 100}}
 
 
 def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: Path) -> None:
-    """Once any queue is declared, `plan` and `submit` warn of a pod in an undeclared queue."""
+    """If any queue is declared, `plan` and `submit` warn of a pod in an undeclared queue."""
     path, queue = tmp_path / "pod.yaml", tmp_path / "queue.yaml"
     path.write_text(QUEUED)
     queue.write_text(QUEUE)
@@ -506,7 +511,7 @@ def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_pat
 
 
 def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
-    """Every error in a configuration is listed with its line."""
+    """The CLI lists every error in a configuration with its line."""
     path = tmp_path / "config.yaml"
     path.write_text("policies: {}\nnvidia:\n  deviceSplitCount: many\n  whatever: 1\n")
     done = up.run("config", "check", str(path))
@@ -516,7 +521,8 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
-    """A deleted sample stays deleted when `up` restarts on the same folder; the others continue."""
+    """A deleted sample pod stays deleted when `up` restarts on the same folder; the other samples
+    continue."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

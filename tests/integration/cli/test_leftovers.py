@@ -1,4 +1,4 @@
-"""A test session that is killed leaves no process, even one in a session of its own."""
+"""A killed test session leaves no process behind, even one in a session of its own."""
 
 import os
 import signal
@@ -33,7 +33,8 @@ def runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, 0])
 def test_what_a_killed_session_started_ends(number: int) -> None:
-    """SIGTERM and SIGKILL end its processes; a session that ends by itself leaves them alone."""
+    """A session's processes end if SIGTERM or SIGKILL kills the session, and stay if the session
+    ends normally."""
     session = subprocess.Popen(
         [sys.executable, "-c", SESSION], cwd=ROOT, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,

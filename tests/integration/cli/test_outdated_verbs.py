@@ -1,4 +1,4 @@
-"""An old build's verbs on a ledger with newer events stop, and name the revision and the fix.
+"""An old build's verbs stop at newer events in the ledger, and name the revision and the fix.
 
 No verb treats an event that it cannot read as absent.
 """
@@ -38,7 +38,7 @@ REVISION = 4
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Two pods and a snapshot of them, and a placement of a newer build."""
+    """Provide a ledger with two pods, a snapshot, and a placement that a newer build wrote."""
     async with running_bus(tmp_path / "nats") as running:
         watcher, scheduler = [await running.connect(role) for role in ("watcher", "scheduler")]
         state = State()
@@ -57,7 +57,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one verb, which must end by itself."""
+    """Run one verb, which must end without a signal."""
     environ = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
     command = [sys.executable, "-m", "apportion.cli.main", *arguments]
     return await asyncio.to_thread(
@@ -67,8 +67,8 @@ async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
-    """An old build's `verify` passes what is before the first unreadable event, and calls
-    nothing broken."""
+    """An old build's `verify` checks everything before the first unreadable event, and reports no
+    violation."""
     done = await run(bus, "verify", "--json")
     told = json.loads(done.stdout)
     assert done.returncode == OUTDATED
@@ -81,7 +81,8 @@ async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
 
 
 async def test_rebuild_writes_nothing(bus: Bus) -> None:
-    """An old build's `rebuild` writes nothing: it cannot know whether this ledger is lost."""
+    """An old build's `rebuild` writes nothing, because it cannot know whether this ledger is
+    lost."""
     done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
     assert done.returncode == OUTDATED
     assert f"schemaversion {NEXT}" in done.stderr
@@ -89,7 +90,7 @@ async def test_rebuild_writes_nothing(bus: Bus) -> None:
 
 
 async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
-    """An old build's `ledger trim` drops nothing: it cannot know which placements are still
+    """An old build's `ledger trim` drops nothing, because it cannot know which placements are still
     unbound."""
     file = str(tmp_path / "ledger.jsonl")
     assert (await run(bus, "ledger", "archive", file)).returncode == 0
@@ -101,7 +102,8 @@ async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
 async def test_nothing_is_written_that_is_not_enabled(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if people's cordons were new: the verb names the format, and writes it once it may."""
+    """A verb refuses to write an event whose format is not enabled and names the format; once
+    enabled it writes the event."""
     row = next(row for row in CATALOGUE if row.payload is NodeCordoned)
     monkeypatch.setitem(BORN, row.name, 0)
     monkeypatch.setattr(writing, "NEW", [row])
@@ -115,7 +117,8 @@ async def test_nothing_is_written_that_is_not_enabled(
 
 
 async def test_who_waits_for_decisions_is_told(bus: Bus) -> None:
-    """The pods are submitted; what became of them is in words that this build does not know."""
+    """A client that waits for decisions fails with the fix when the decisions are in a newer
+    format."""
     ledger = await bus.connect("auditor")
     awaited = Awaited([Submitted("default", "a", "a", 1)], lambda: None)
     with pytest.raises(Outdated, match=f"from revision {REVISION} on: .*upgrade Apportion here"):

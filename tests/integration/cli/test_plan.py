@@ -1,4 +1,4 @@
-"""What was planned is what then happens, with a real `apportion up`; and a plan changes nothing."""
+"""`plan` predicts what a real `apportion up` then does, and changes nothing."""
 
 import http.client
 import json
@@ -29,7 +29,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of two nodes with four large GPUs each and one node with two small ones."""
+    """Provide a fleet of two nodes with four large GPUs each and one node with two small GPUs."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -90,7 +90,7 @@ def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
-    """`plan --lose` exits with 6 when displaced pods do not fit; with added nodes they all fit."""
+    """`plan --lose` exits with 6 if displaced pods do not fit; with added nodes all pods fit."""
     placed = [row for row in up.json("get", "pods")["items"] if row["node"] == "big-1"]
     assert placed
     answer = up.json("plan", "--lose", "big-1", "--lose", "big-2", code=6)
@@ -107,7 +107,7 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
 
 
 def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
-    """A plan for the past finds room that later pods have taken, and names its revision."""
+    """A plan for the past finds room that later pods have taken, and names the revision it used."""
     file = tmp_path / "large.yaml"
     file.write_text(pod("large", 80_000, 4))
     assert up.json("plan", "-f", str(file), code=5)["outcome"] == "not-now"
@@ -117,7 +117,8 @@ def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
-    """A node, a model, a file and a document, each by its name, with the exit code for it."""
+    """`plan` names the unknown node, unknown model, oversized input or invalid document, with its
+    exit code."""
     done = up.run("plan", "--lose", "big-9")
     assert done.returncode == 1
     assert "'big-9'" in done.stderr
@@ -154,7 +155,8 @@ def _post(up: Standalone, body: bytes, **headers: str) -> tuple[int, bytes]:
 
 
 def test_over_http(up: Standalone) -> None:
-    """JSON in, JSON out; what is too large or no plan is refused with its field and fix."""
+    """The gateway answers a plan request with JSON; an oversized or invalid request is refused with
+    field and fix."""
     status, body = _post(up, json.dumps({"manifest": pod("http")}).encode())
     assert status == 200
     assert json.loads(body)["pods"][0]["outcome"] == "fits"
@@ -186,7 +188,8 @@ def test_a_page_of_another_site_gets_no_plan(up: Standalone) -> None:
 
 
 def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:
-    """While it is made the gateway folds and answers; after Ctrl-C no fork of it goes on."""
+    """The gateway keeps answering while a plan runs in a fork, and ends that fork when the client
+    disconnects."""
     many = "---".join(pod(f"many-{n}", 1000 + n) for n in range(2_000))
     file = up.data / "many.yaml"  # type: ignore[operator]
     file.write_text(many)
@@ -199,7 +202,7 @@ def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:
 
 
 def _forks(up: Standalone) -> list[str]:
-    """Forks of the gateway; the process that looks into the past is none."""
+    """Return the gateway's forks, except the process that reads the past."""
     pid = up.processes()["gateway"]
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [child for child in children if b"past_process" not in _command_line(child)]

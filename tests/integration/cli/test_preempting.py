@@ -62,7 +62,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of one node with two GPUs."""
+    """Provide a fleet of one node with two GPUs."""
     data = tmp_path_factory.mktemp("preempting") / "data"
     with Standalone(data, "--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1") as up:
         yield up.up()
@@ -71,7 +71,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture
 def up(running: Standalone) -> Iterator[Standalone]:
-    """The same, with nothing on it."""
+    """Provide the fleet, and delete all its pods after the test."""
     yield running
     names = list(pods(running))
     if names:
@@ -79,18 +79,18 @@ def up(running: Standalone) -> Iterator[Standalone]:
 
 
 def pods(up: Standalone) -> dict[str, Any]:
-    """The live pods by name."""
+    """Return the live pods by name."""
     return {pod["name"]: pod for pod in up.json("get", "pods")["items"]}
 
 
 def pod(name: str, priority: int, cards: int = 1) -> str:
-    """The manifest of one."""
+    """Return the manifest of a pod with this priority and number of GPUs."""
     said = POD.replace("NAME", name).replace("PRIORITY", str(priority))
     return said.replace("CARDS", str(cards))
 
 
 def submit(up: Standalone, *documents: str, wait: bool = True) -> dict[str, Any]:
-    """Submit these; the report."""
+    """Submit these manifests and return the report."""
     options = ("--wait",) if wait else ()
     report: dict[str, Any] = up.json(
         "submit", "-f", "-", *options, stdin="---".join(documents).encode()
@@ -99,14 +99,14 @@ def submit(up: Standalone, *documents: str, wait: bool = True) -> dict[str, Any]
 
 
 def runs(up: Standalone, name: str) -> bool:
-    """Whether it has its devices."""
+    """Return True if the pod has its devices."""
     found = pods(up).get(name, {})  # a gateway may still have to read of one that has just come
     return bool(found.get("phase") == "allocated")
 
 
 def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
-    """An evicted pod of a Deployment ends by itself and is replaced by a pending pod of the same
-    owner."""
+    """A Deployment replaces its evicted pod with a pending pod, which runs when there is room
+    again."""
     submit(up, DEPLOYMENT)
     both = ["allocated"] * 2
     wait_until(lambda: [pod["phase"] for pod in pods(up).values()] == both, "both to run")
@@ -152,8 +152,7 @@ def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:
 
 
 def test_submit_waits_on_while_others_go(up: Standalone) -> None:
-    """`submit --wait` keeps waiting during an eviction, reports what it waits for, and exits with
-    0."""
+    """`submit --wait` waits during an eviction, names the victims, and exits with 0."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]
     os.kill(watcher, signal.SIGSTOP)  # so that the victim stays until it was seen
@@ -181,8 +180,7 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_drain_waits_on_while_others_go(up: Standalone) -> None:
-    """A drain waits until evictions make room on the other GPU, and reports which pods were
-    evicted."""
+    """Drain waits until evictions make room on the other GPU, and reports the evicted pods."""
     submit(up, pod("high", 1000), pod("low", 0))
     [card] = [share["device"] for share in pods(up)["high"]["shares"]]
     done = up.json("drain", card, "--reason", "loose")
@@ -192,7 +190,7 @@ def test_drain_waits_on_while_others_go(up: Standalone) -> None:
 
 
 def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
-    """`submit --wait` exits with 1 after its timeout when a victim never ends, and names the
+    """If a victim never ends, `submit --wait` exits with 1 after its timeout and names the
     victim."""
     submit(up, pod("low", 0, cards=2))
     watcher = up.processes()["watcher"]

@@ -1,7 +1,8 @@
-"""The read-along examples run unmodified, as the documented auditor and as another one.
+"""The examples that read the ledger run unmodified, as the documented auditor and as another
+auditor.
 
-The nats CLI takes minutes to build: where it is installed, its documented command is run;
-elsewhere the test sends the server the same bytes.
+The nats CLI takes minutes to build. If it is installed, its documented command is run; otherwise
+the test sends the server the same bytes.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server with the documented auditor, a second auditor, and `anna`, who has a key."""
+    """Provide a fresh server with the documented auditor, a second auditor, and `anna`, who has a
+    key."""
     key = new_key()
     write_seed(tmp_path / "anna.nk", key)
     anna = User(Identity("auditor", "anna"), nkey=key.public)
@@ -44,7 +46,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Three placements on two nodes."""
+    """Provide a ledger with three placements on two nodes."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2), rack("n2", 2))
@@ -55,7 +57,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 async def printed(*command: str, path: Path | None = None) -> list[list[str]]:
-    """The words of each line that it prints; with modules of this folder, where one is given."""
+    """Run a command and return the words of each line. `path` adds a folder of Python modules."""
     code, out, said = await ended(*command, path=path)
     assert code == 0, said
     return [line.split() for line in out.splitlines()]
@@ -72,7 +74,8 @@ async def ended(*command: str, path: Path | None = None) -> tuple[int | None, st
 
 
 def all_in_order(lines: list[list[str]]) -> None:
-    """Every placement came, once, and no link of the chain is broken."""
+    """Check that every placement arrived once, and that no link of the placement chain is
+    broken."""
     assert [line[2:] for line in lines] == [
         ["PodPlaced", "n1"], ["PodPlaced", "n2"], ["PodPlaced", "n1"],
     ]  # fmt: skip
@@ -83,7 +86,8 @@ def all_in_order(lines: list[list[str]]) -> None:
 @auditors
 @pytest.mark.usefixtures("facts")
 async def test_nats_py(bus: Bus, who: str) -> None:
-    """An ordered consumer gets every placement in order, and the chain of each node holds."""
+    """An ordered nats-py consumer gets every placement in order, and the chain of every node is
+    intact."""
     example = str(EXAMPLES / "nats_py.py")
     url = bus.server.url_for(who)
     for _again in range(2):
@@ -123,7 +127,7 @@ from_seed = Pair
 
 @pytest.mark.usefixtures("facts")
 async def test_nats_py_by_a_key(bus: Bus, tmp_path: Path) -> None:
-    """The nats-py example connects with a key; without a key or a password it names the missing
+    """The nats-py example connects with a key. Without a key or a password it names the missing
     option."""
     (tmp_path / "nkeys.py").write_text(NKEYS)
     url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
@@ -138,7 +142,7 @@ async def test_nats_py_by_a_key(bus: Bus, tmp_path: Path) -> None:
 
 
 def built_with_go(target: Path) -> None:
-    """The example as a program; skips where there is no Go, or nowhere to have its client from."""
+    """Build the Go example, or skip the test without Go or the client library."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go on this machine")
@@ -150,7 +154,7 @@ def built_with_go(target: Path) -> None:
 
 
 def done(*command: str) -> subprocess.CompletedProcess[str]:
-    """The command, run where the Go example is."""
+    """Run a command in the folder of the Go example."""
     return subprocess.run(command, cwd=EXAMPLES / "go", capture_output=True, text=True, check=False)
 
 
@@ -176,7 +180,8 @@ async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
-    """`nats sub` connects with user and password, subscribes, and shows what comes."""
+    """The server answers the documented `nats sub` command's bytes with user and password, and
+    delivers events."""
     page = await asyncio.to_thread((ROOT / "docs" / "tasks" / "read-along.md").read_text)
     for connecting in (
         "nats://auditor:PASSWORD@127.0.0.1:4222",
@@ -201,7 +206,7 @@ async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> Non
 
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
-    """The next line but for a ping of the server, which comes two seconds after the connection."""
+    """Return the server's next line, skipping the ping that comes two seconds after connecting."""
     async with asyncio.timeout(45):
         while (line := await reader.readline()) == b"PING\r\n":
             pass
@@ -209,7 +214,7 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_nats_cli(bus: Bus, facts: Facts) -> None:
-    """The command of the page, where the nats CLI is."""
+    """The documented command of the nats CLI prints an event, if the nats CLI is installed."""
     nats = shutil.which("nats")
     if nats is None:
         pytest.skip("no nats CLI on this machine")

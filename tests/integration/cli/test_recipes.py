@@ -1,4 +1,5 @@
-"""The recipes of CONTRIBUTING.md are true: what is added by one is found on every surface."""
+"""The recipes in CONTRIBUTING.md work: a read, metric or verb added by one appears on every
+surface."""
 
 from __future__ import annotations
 
@@ -58,12 +59,12 @@ def command() -> None:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Scratch:
-    """A copy of this repository."""
+    """Provide a copy of this repository in which a test can change files."""
     return Scratch(tmp_path / "scratch")
 
 
 def add_read(scratch: Scratch) -> None:
-    """A read of the API, of a struct of its own."""
+    """Add an API read with a struct of its own, by following the recipe."""
     structs, reads = place_of(RevisionAnswer), place_of(Read)
     with scratch.recipe("an API read", most=2):
         scratch.append(structs, STRUCT)
@@ -73,7 +74,7 @@ def add_read(scratch: Scratch) -> None:
 
 
 def add_metric(scratch: Scratch) -> None:
-    """A gauge of the gateway."""
+    """Add a gauge to the gateway, by following the recipe."""
     with scratch.recipe("a metric", most=1):
         scratch.append(
             place_of(Measures),
@@ -84,7 +85,8 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """Now, of a moment, as a tenant sees it, among the paths, in the document and the reference."""
+    """A read added by the recipe works now, for the past and for a tenant, and appears in the
+    OpenAPI document; an added metric appears too."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")
@@ -134,7 +136,7 @@ async def test_a_read_and_a_metric_are_found_on_every_surface(
 
 
 def test_a_verb_is_found_on_every_surface(scratch: Scratch) -> None:
-    """In the list, by its own help, in the manual, by the Tab key; and it runs."""
+    """A verb added by the recipe runs, and appears in the help, the manual and Tab completion."""
     module = VERBS["version"].module.rpartition(".")[0] + ".dummy"
     with scratch.recipe("a CLI verb", most=2):
         scratch.add(f"services/apportion/{module.replace('.', '/')}.py", VERB)
@@ -154,7 +156,8 @@ def test_a_verb_is_found_on_every_surface(scratch: Scratch) -> None:
 
 
 def test_a_recipe_that_is_not_true_is_found(scratch: Scratch) -> None:
-    """A read that needs a third file, and a metric in a module that its recipe does not name."""
+    """The check fails if a read needs a third file, or if a metric's module is missing in its
+    recipe."""
 
     def follow(title: str, most: int, *paths: str) -> None:
         with scratch.recipe(title, most=most):

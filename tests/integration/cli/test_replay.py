@@ -1,4 +1,4 @@
-"""A real ledger replayed: over NATS and out of its archive, as it was and with another fleet."""
+"""A real ledger is replayed over NATS or from its archive, unchanged or with another fleet."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -18,7 +18,8 @@ FLEET = "node,devices\nbig-1,1xH100-80GB\n"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of one GPU; one pod holds it for a while, and a second one waits until it ends."""
+    """Provide a fleet of one GPU; one pod uses it for a while, and a second pod waits until the
+    first ends."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -38,7 +39,8 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return how long both pods waited in total, and would have waited with an instant scheduler.
+    """Return how long both pods waited in total, and how long they would have waited with an
+    instant scheduler.
 
     An instant scheduler places the first pod on arrival, and that pod runs for as long as it did.
     """
@@ -73,8 +75,7 @@ def test_as_it_was(up: Standalone) -> None:
 
 
 def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None:
-    """With a second GPU no pod waits, whether it is added with --add or replaces the fleet with
-    --fleet."""
+    """With a second GPU, added with --add or as part of another --fleet, no pod waits."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nnew-1,2xH100-80GB\n")
     for words in (("--add", "1xH100-80GB"), ("--fleet", str(fleet))):
@@ -85,7 +86,8 @@ def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None
 
 
 def test_out_of_the_archive(up: Standalone, tmp_path: Path) -> None:
-    """The same course, read from a file without a server."""
+    """A replay from an archive file needs no server and gives the same result; a truncated archive
+    is refused."""
     archive = tmp_path / "all.jsonl"
     assert up.run("ledger", "archive", str(archive)).returncode == 0
     told = up.json("replay", "--archive", str(archive))
@@ -95,7 +97,7 @@ def test_out_of_the_archive(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
-    """Words for people, and files that a browser shows without asking another host."""
+    """`replay` prints a readable table, and writes a chart that loads nothing from another host."""
     page, picture = tmp_path / "day.html", tmp_path / "day.svg"
     said = up.run("replay", "--policy", "spread", "--chart", str(page)).stdout
     assert "GPU-hours pending" in said
@@ -119,7 +121,7 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(up: Standalone, words: tuple[str, ...], says: str) -> None:
-    """Each error names the option, the value and what to write."""
+    """Every error names the option, the value and the fix."""
     done = up.run("replay", *words)
     assert done.returncode == 2
     assert says in done.stderr

@@ -1,4 +1,4 @@
-"""Reports of a real ledger, from the gateway and from the verb, checked against its events."""
+"""Reports on a real ledger, from the gateway and from the verb, checked against its events."""
 
 import asyncio
 import csv
@@ -51,7 +51,8 @@ SLACK_H = 3e-6
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A pod's whole life, with usage, while one GPU fails and then the node is cordoned."""
+    """Provide the complete history of a pod with usage, while one GPU fails and then the node is
+    cordoned."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -72,7 +73,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 def used() -> ShareUsed:
-    """A second of work of the pod."""
+    """Return a usage record of one second of work of the pod."""
     return ShareUsed(
         pod="a", namespace="default", name="a", container="main", device="n1-g0", seconds=1,
         memory_mib=MEMORY_MIB // 2, memory_mib_seconds=500, memory_mib_peak=500, cores=10,
@@ -82,14 +83,14 @@ def used() -> ShareUsed:
 
 @pytest.fixture
 def prices(tmp_path: Path) -> Path:
-    """A price file in which a GPU costs 1,000 per second."""
+    """Provide a price file in which a GPU costs 1,000 per second."""
     path = tmp_path / "prices.toml"
     path.write_text(PRICES)
     return path
 
 
 async def get(url: str, path: str) -> tuple[int, str]:
-    """Status and body of an answer."""
+    """Return the status and the body of an answer."""
 
     def asked() -> tuple[int, str]:
         try:
@@ -102,7 +103,7 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Return the output of a verb that reads the ledger, or its error where it must fail."""
+    """Run a verb that reads the ledger; return its output, or its error if the verb should fail."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
@@ -126,7 +127,7 @@ Hours = Callable[[int, int], float]
 
 
 async def hours_of(bus: Bus) -> Hours:
-    """Hours between the events at two revisions, by when the server stored them."""
+    """Return the hours between the events at two revisions, by the server's timestamps."""
     auditor = await bus.connect("auditor")
     at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
@@ -140,7 +141,8 @@ async def hours_of(bus: Bus) -> Hours:
 
 
 async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> None:
-    """Granted, free, broken and cordoned, each between the two events that began and ended it."""
+    """Granted, free, unhealthy and cordoned hours match the events that began and ended each
+    state."""
     said = await verb(bus, "report", "usage", "--by", "node", "--from", "1", "--to", "8", "--json")
     answer = json.loads(said)
     [row] = answer["rows"]
@@ -161,7 +163,7 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
 
 
 async def columns_add_up(at: str) -> None:
-    """The sum of a column of the CSV is that of the whole, also where nodes are the rows."""
+    """Check that each column of the CSV adds up to the total, also in a report by node."""
     for by in ("namespace", "node", "label:team"):
         path = f"report/cost?by={by}&from=1&to=8"
         total = json.loads((await get(at, path))[1])["total"]
@@ -175,7 +177,7 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """With `--gateway`, the verb prints the same CSV and FOCUS rows as the gateway."""
+    """Check that the verb with `--gateway` prints the same CSV and FOCUS rows as the gateway."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")
@@ -184,7 +186,7 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """The gateway and the verb give the same report as JSON, CSV and FOCUS; errors name their
+    """The gateway and the verb return the same report as JSON, CSV and FOCUS; errors name their
     fix."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")
@@ -228,7 +230,8 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
 
 
 async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> None:
-    """Reports of use and idleness use the records of the node, or say that there are none."""
+    """Usage and idleness reports use the node's usage records, or report that there are no
+    records."""
     now = ("--from", "-1h")
     [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)
@@ -252,8 +255,8 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
 async def test_a_trimmed_ledger_is_reported_with_its_archive(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """A report on a trimmed ledger needs its archive; without it the verb names the first revision
-    left."""
+    """A report on a trimmed ledger needs its archive. Without the archive the verb names the first
+    remaining revision."""
     whole = await verb(bus, "report", "usage", "--from", "2", "--to", "8", "--json")
     file = tmp_path / "ledger.jsonl"
     await verb(bus, "ledger", "archive", str(file))
@@ -271,7 +274,8 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
 
 
 async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
-    """The gateway limits concurrent reports and plans, and answers 503 when no turn comes up."""
+    """The gateway limits concurrent reports and plans, and answers 503 if a request gets no turn in
+    time."""
     first = (
         "from apportion.runtime.service.limits import Turns\n"
         "Turns.__init__.__kwdefaults__.update(each=0, wait_s=0.1)"
@@ -292,7 +296,7 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
 async def test_a_report_that_takes_too_long_is_given_up(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gateway gives up a report that takes too long and answers 503."""
+    """The gateway aborts a report that takes too long and answers 503."""
     del facts  # there is something to read
     monkeypatch.setattr(reports, "SECONDS", 0.0)
     metrics = Metrics()
@@ -305,7 +309,7 @@ async def test_a_report_that_takes_too_long_is_given_up(
 
 
 async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
-    """A gateway without prices names the setting that supplies them; `up --help` names it too."""
+    """A gateway without prices names the setting for the price file, and so does `up --help`."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
         await process.ready()
@@ -323,8 +327,8 @@ async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
 async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """A missing price disables only cost reports; the log and doctor name it, and fixing the file
-    suffices."""
+    """A missing price disables only cost reports. The log and doctor name the model, and correcting
+    the file is enough."""
     file, model = tmp_path / "prices.toml", rack("n1", 1).devices[0].model
     file.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     url, listen = bus.server.url_for("gateway"), "127.0.0.1:0"
@@ -349,13 +353,13 @@ async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
 
 
 async def checks(at: str) -> list[dict[str, Any]]:
-    """Return the checks that the doctor of a gateway reports."""
+    """Return the checks that the gateway's doctor reports."""
     found: list[dict[str, Any]] = json.loads((await get(at, "doctor"))[1])["checks"]
     return found
 
 
 async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """Invalid report options are named, with what to write instead."""
+    """The CLI names invalid report options and suggests what to write instead."""
     odd = tmp_path / "odd.toml"
     odd.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     cost = ("report", "cost", "--from", "1", "--prices", str(odd))
@@ -367,7 +371,7 @@ async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -
 
 
 def test_help_has_an_example() -> None:
-    """The help of each report has an example."""
+    """The help of every report has an example."""
     for report in ("usage", "cost", "idle"):
         command = [sys.executable, "-m", "apportion.cli.main", "report", report, "--help"]
         said: Any = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

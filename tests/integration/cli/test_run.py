@@ -41,7 +41,7 @@ AS_NOBODY = ("setpriv", *NOBODY, *READS)
 
 @pytest.fixture(scope="module")
 def patched() -> Iterator[pytest.MonkeyPatch]:
-    """Environment for the whole module."""
+    """Provide a monkeypatch for the environment of the whole module."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
@@ -50,7 +50,7 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
 def driver(
     patched: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FakeDriver]:
-    """A fake driver with two GPUs, visible to every process that these tests start."""
+    """Provide a fake driver with two GPUs, visible to every process that these tests start."""
     made = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")
     made.costs(context_mib=100)
     for name, value in made.environment.items():
@@ -61,7 +61,7 @@ def driver(
 
 @pytest.fixture(scope="module")
 def up(driver: FakeDriver) -> Iterator[Standalone]:
-    """A workstation whose data folder other users may traverse."""
+    """Provide a workstation whose data folder other users may traverse."""
     assert driver.ids
     with tempfile.TemporaryDirectory(prefix="workstation") as name:
         folder = Path(name)
@@ -79,12 +79,12 @@ def pods(up: Standalone) -> list[PodAnswer]:
 
 
 def ended(up: Standalone) -> None:
-    """Wait until the ledger has the end of every pod."""
+    """Wait until the ledger has recorded the end of every pod."""
     wait_until(lambda: not pods(up), "every pod's end in the ledger")
 
 
 def reasons(up: Standalone) -> list[str]:
-    """Why pods are gone, the last one last."""
+    """Return why pods are gone, with the most recent reason last."""
     lines = up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
     return [line.partition(" ended: ")[2] for line in lines if " ended: " in line]
 
@@ -114,10 +114,10 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
 
 
 def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
-    """Child processes count against their command's share, unless they clear their environment.
+    """Child processes count against their command's share, unless a child clears its environment.
 
-    Nothing is mounted for a command on the host, so the guide says that only a container limits
-    such a child.
+    Nothing is mounted for a command on the host. The guide therefore explains that only a container
+    limits such a child.
     """
     probe = driver.probe
     state = driver.environment["APPORTION_FAKE_NVIDIA"]
@@ -155,7 +155,8 @@ def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: 
 
 
 def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> None:
-    """Until the other command ends; its exit code is the command's, and its output alone."""
+    """A command waits until another command ends, and prints why. Then it returns its own exit code
+    and only its own output."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--memory", "8000", "--", "sh", "-c", "echo here; exit 7") as second:
@@ -168,7 +169,7 @@ def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> N
 
 
 def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
-    """A pending command prints the reason that `why` gives."""
+    """A pending command prints the same reason as `why`."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--count", "2", "--", "true") as second:
@@ -195,7 +196,8 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
-    """A command survives a restart of `up`: the next `up` knows it, and its guardian reconnects."""
+    """A command survives a restart of `up`: the new `up` recognises the command, and its guardian
+    reconnects."""
     data = tmp_path / "data"
     with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
         up.up()
@@ -215,8 +217,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """A signal ends the wait of a pending command as it would end the command, and its pod ends
-    too."""
+    """A signal ends the wait of a pending command as it would end the command itself, and its pod
+    ends too."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -250,7 +252,8 @@ def test_a_signal_reaches_the_command_itself(up: Standalone, name: str) -> None:
 
 
 def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> None:
-    """A writer into a closed pipe ends, as anywhere else."""
+    """A command ends when it writes to a closed pipe, because it does not inherit Python's ignored
+    signals."""
     script = "yes | head -1; grep SigIgn /proc/self/status"
     done = up.run("run", "--memory", "1000", "--", "sh", "-c", script)
     first, ignored = done.stdout.splitlines()
@@ -262,7 +265,7 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Another user with a copy of the keys gets a share; unreadable files are named beforehand."""
+    """Another user with a copy of the keys gets a share. Unreadable files are named beforehand."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -297,7 +300,8 @@ def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> Non
 
 
 def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver) -> None:
-    """A daemon that it started is of the command; when that ends the share is free."""
+    """A daemon that a command leaves running keeps the share, which is free once the daemon
+    ends."""
     script = f"setsid {driver.probe} alloc:500 hold <&3 & echo left"
     with Command(up, "--memory", "1000", "--", "bash", "-c", f"exec 3<&0; {script}") as command:
         command.said("holding")
@@ -310,7 +314,7 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """After command, guardian and agent are killed, the next command releases the dead one's
+    """After command, guardian and agent are killed, the next command releases the dead command's
     share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
@@ -328,7 +332,8 @@ def test_everything_is_killed_and_the_next_command_says_so(
 
 
 def test_a_command_ends_while_its_agent_is_away(up: Standalone, driver: FakeDriver) -> None:
-    """The end is written as soon as there is an agent to take the share back."""
+    """If a command ends while its agent is down, its end is recorded as soon as the agent
+    returns."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
         command.said("holding")
         before = up.kill_service("agent")
@@ -339,7 +344,7 @@ def test_a_command_ends_while_its_agent_is_away(up: Standalone, driver: FakeDriv
 
 
 def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriver) -> None:
-    """A restarted agent knows the running pod and applies a resize to it."""
+    """A restarted agent recognises the running pod and applies a resize to it."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "alloc:500", "hold") as command:
         command.said("holding")
         before = up.kill_service("agent")
@@ -364,7 +369,7 @@ def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriv
 
 
 def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver) -> None:
-    """Deleting the pod ends its command with SIGTERM, as a kubelet would."""
+    """Deleting the pod ends its command with SIGTERM, as a kubelet would do."""
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
         command.said("holding")
         (pod,) = pods(up)
@@ -373,7 +378,8 @@ def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver
 
 
 def test_json_is_told_on_stderr(up: Standalone) -> None:
-    """A document a line; stdout is the command's."""
+    """With `--json`, `run` prints one JSON line on stderr, and stdout contains only the command's
+    output."""
     done = up.run("run", "--json", "--memory", "1000", "--cores", "20", "--", "echo", "out")
     assert done.stdout == "out\n"
     (told,) = map(json.loads, done.stderr.splitlines())
@@ -386,7 +392,7 @@ def test_json_is_told_on_stderr(up: Standalone) -> None:
 
 
 def test_what_cannot_be_is_refused(up: Standalone) -> None:
-    """Before anything is submitted, and with what to do."""
+    """`run` refuses impossible requests with a fix, before submitting anything."""
     for words, code, told in (
         (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest GPU of"),
         (("--node", "elsewhere", "--", "true"), 1, "up --gpus local"),
@@ -401,7 +407,7 @@ def test_what_cannot_be_is_refused(up: Standalone) -> None:
 
 
 def test_a_command_that_is_not_there_ends_as_in_a_shell(up: Standalone, tmp_path: Path) -> None:
-    """A missing command, or one that is not executable, exits with the shell's exit code."""
+    """A missing or non-executable command exits with the same code as in a shell."""
     done = up.run("run", "--memory", "1000", "--", "no-such-command")
     assert (done.returncode, done.stderr.splitlines()[-1][:17]) == (127, "no-such-command: ")
     plain = tmp_path / "plain"
@@ -435,7 +441,7 @@ def test_a_card_in_mig_mode_is_cut_for_the_command(
 def test_who_has_no_library_is_told(
     driver: FakeDriver, patched: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The command runs in a share that nothing holds it to."""
+    """Without HAMi-core a command runs with a warning that its share is not enforced."""
     with Standalone(tmp_path / "data", *LOCAL) as up:
         up.up()
         done = up.run("run", "--memory", "1000", "--", str(driver.probe), "info")
@@ -445,7 +451,7 @@ def test_who_has_no_library_is_told(
 
 
 def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
-    """A simulated fleet has nodes, and none that starts anything."""
+    """`run` on a simulated fleet exits with 3, because simulated agents start no commands."""
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", "1xT4") as up:
         up.up()
         (node,) = (each["node"] for each in up.json("get", "nodes")["items"])
@@ -463,7 +469,7 @@ def test_up_says_how_to_run_from_another_terminal(up: Standalone) -> None:
 
 
 def test_a_machine_without_a_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up --gpus local` names what is missing, and leaves nothing behind."""
+    """`up --gpus local` names what is missing, and leaves no files or processes."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver of NVIDIA")

@@ -1,4 +1,4 @@
-"""What tests start as a fork is the process that people start by executing a program."""
+"""A process that tests start as a fork behaves like a process that users start as a program."""
 
 import asyncio
 import os
@@ -16,7 +16,8 @@ from tests.support.standalone import APPORTION
 
 @pytest.fixture(params=[False, True], ids=["executed", "forked"], autouse=True)
 def _both_ways(request: pytest.FixtureRequest) -> None:
-    """The next test chooses for itself; see `tests/conftest.py`."""
+    """Start the processes of each test as forks or by executing a program; see
+    `tests/conftest.py`."""
     starts.use(request.param)
 
 
@@ -29,7 +30,7 @@ def _both_ways(request: pytest.FixtureRequest) -> None:
     ],
 )
 def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path: Path) -> None:
-    """The process writes to one stream, and reads a relative path from its working directory."""
+    """The process writes to one stream, and resolves a relative path from its working directory."""
     (tmp_path / "pod.yaml").write_text("kind: Pod\n")
     done = subprocess.run(
         [*APPORTION, *words], capture_output=True, text=True, check=False, cwd=tmp_path
@@ -40,7 +41,8 @@ def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_it_is_a_process_of_its_own(tmp_path: Path, number: signal.Signals) -> None:
-    """The forked process has the parent, command line, environment and folder of a started one."""
+    """A forked process has the parent, command line, environment and working directory of an
+    executed one."""
     words = [*APPORTION, "check", "-f", "-"]
     kept = {name: each for name, each in os.environ.items() if starts.INTERPRETER.match(name)}
     environment = kept | {"PATH": os.environ["PATH"], "MARK": "its own"}

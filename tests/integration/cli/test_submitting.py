@@ -61,7 +61,7 @@ metadata: {name: web}
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A fleet of one node with four GPUs."""
+    """Provide a fleet of one node with four GPUs."""
     folder = tmp_path_factory.mktemp("submitting")
     with Standalone(folder / "data", "--no-samples", "--fleet", "4xA100-80GB") as running:
         yield running.up()
@@ -69,23 +69,23 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(memory: int, team: str = "a") -> bytes:
-    """The pod with that much memory and that label."""
+    """Return the manifest of the pod with this memory and label."""
     return POD.replace("MEMORY", str(memory)).replace("TEAM", team).encode()
 
 
 def web(count: int) -> bytes:
-    """Return the Deployment with this many replicas."""
+    """Return the manifest of the Deployment with this many replicas."""
     return DEPLOYMENT.replace("COUNT", str(count)).encode()
 
 
 def pods(up: Standalone) -> dict[str, Any]:
-    """The live pods by name."""
+    """Return the live pods by name."""
     return {each["name"]: each for each in up.json("get", "pods")["items"]}
 
 
 def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
-    """A changed spec is reported with an exit code, and replaced only with --replace; a dry run
-    changes nothing."""
+    """A changed spec is reported with an exit code, and replaces the pod only with --replace; a dry
+    run changes nothing."""
     up.json("submit", "-f", "-", "--wait", stdin=pod(1000))
     before = pods(up)["trainer"]
     same = up.json("submit", "-f", "-", stdin=pod(1000))
@@ -117,7 +117,7 @@ def test_a_pod_that_runs_is_the_same_still(up: Standalone) -> None:
 
 
 def test_a_deployment_is_scaled_down(up: Standalone) -> None:
-    """Resubmitting a Deployment with fewer replicas ends only its surplus pods, even down to
+    """Resubmitting a Deployment with fewer replicas ends only the surplus pods, even down to
     zero."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     dry = up.json("submit", "-f", "-", "--dry-run", stdin=web(1))
@@ -131,8 +131,8 @@ def test_a_deployment_is_scaled_down(up: Standalone) -> None:
 
 
 def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> None:
-    """A changed Deployment is left whole without --replace; the output says what --replace would
-    do."""
+    """Without --replace a changed Deployment stays unchanged, and the output says what --replace
+    would do."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     fewer, more = (web(count).replace(b'"1000"', b'"2000"') for count in (1, 4))
     told = up.json("submit", "-f", "-", stdin=fewer, code=1)
@@ -150,8 +150,8 @@ def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> 
 
 
 def test_who_waits_already_is_waited_for(up: Standalone) -> None:
-    """Resubmitting a pending pod waits for it again, and fails with the same reasons as the first
-    time."""
+    """Resubmitting a pending pod with --wait waits for the pod, and fails with the same reasons as
+    the first time."""
     large = pod(90_000).replace(b"name: trainer", b"name: large")
     first = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
     again = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
@@ -167,7 +167,7 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
 
 
 def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> None:
-    """`submit --wait` reports pods that no scheduler considers at once: a gate, a missing
+    """`submit --wait` reports at once why no scheduler considers a pod: a gate or a missing
     PodGroup."""
     document = pod(1000).replace(b"name: trainer", b"name: NAME")
     gated = document.replace(b"NAME", b"gated").replace(
@@ -193,7 +193,7 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
 
 
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
-    """Queues and quotas apply; resubmitting leaves them unchanged, and a quota limits its
+    """Queues and quotas apply; resubmitting leaves their settings unchanged, and a quota limits its
     namespace."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
     assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
@@ -213,7 +213,7 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
 
 
 def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
-    """`submit` warns of each queue key without effect, and `get queues` does not list the key."""
+    """`submit` warns of every queue key without effect, and `get queues` does not list the key."""
     dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
     keys = "".join(f"{name}: {value}, " for name, value in dead.items())
     said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())
@@ -225,8 +225,8 @@ def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
 
 
 def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
-    """Limits are listed and deleted by name; for one that cannot be deleted, the reply gives the
-    reason."""
+    """Queues and quotas are listed and deleted by name; if one cannot be deleted, the reply gives
+    the reason."""
     limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
     since = str(up.json("submit", "-f", "-", stdin=limits)["limits"]["quota empty/ends"])
     (queue,) = up.json("get", "queues")["items"]
@@ -243,8 +243,8 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
 
 
 def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None:
-    """A gang is deleted with its PodGroup only when it has no pods; otherwise its pods are
-    named."""
+    """Deleting a PodGroup deletes its gang only if the gang has no pods; otherwise the reply names
+    the pods."""
     gang, of_none = GANG.encode(), web(0)
     member = pod(1000).replace(
         b"name: trainer,", b"name: member, annotations: {scheduling.k8s.io/group-name: band},"
@@ -293,8 +293,8 @@ def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
-    """Every verb that takes manifests skips foreign documents by name; a file of only those is
-    an error."""
+    """Every verb that takes manifests skips foreign documents by name; a file with only foreign
+    documents is an error."""
     both = pod(1000) + b"---" + SERVICE
     tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
     assert (tried.stderr.count("\n"), "Service web" in tried.stderr) == (1, True)
@@ -308,7 +308,8 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
 
 
 def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None:
-    """Pods of another scheduler are reported on stderr and in JSON, and submitted nonetheless."""
+    """Pods of another scheduler are reported on stderr and in JSON, and are submitted
+    nonetheless."""
     other = pod(1000).replace(b"spec:\n", b"spec:\n  schedulerName: x\n")
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]

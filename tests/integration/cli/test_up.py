@@ -1,4 +1,4 @@
-"""`apportion up`: everything starts, the samples are placed, and nothing is left behind.
+"""`apportion up` starts all services, places the samples, and leaves nothing behind.
 
 Tests of its processes start them as users do; all others use forks (tests/support/starts.py).
 """
@@ -28,7 +28,8 @@ FROM_MONITOR = ("durability", "disk")
 
 @pytest.mark.executes
 def test_samples_find_places() -> None:
-    """Every sample pod is placed on the samples' fleet and allocated, and the folder is gone."""
+    """Every sample pod is placed on the samples' fleet and allocated, and `up` removes its folder
+    at the end."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended(timeout_s=150) == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
@@ -41,7 +42,8 @@ def test_samples_find_places() -> None:
 
 
 def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
-    """If samples cannot fit on the chosen fleet, `up` counts them and suggests --no-samples."""
+    """If samples cannot fit on the chosen fleet, `up` counts the samples and suggests
+    `--no-samples`."""
     with Standalone(None, "--ephemeral", "--exit-after-samples", "--fleet", "1xT4") as up:
         assert up.ended(timeout_s=150) == 1, up.output
         told = re.search(r"(\d+) of 26 samples can never fit on 1 x 1xT4: (.*)", up.output)
@@ -51,8 +53,8 @@ def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
 
 
 def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up` warns once about models without a price and names the fix; a complete price file is
-    silent."""
+    """`up` warns once about models without a price and names the fix; with a complete price file it
+    prints no warning."""
     prices = tmp_path / "prices.toml"
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
     for model, told in (("H100", 1), ("T4", 0)):
@@ -69,7 +71,7 @@ def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_login_takes_a_token_for_up_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a login configured, `up` needs a token: without one it starts nothing and names the
+    """With a login configured, `up` needs a token. Without a token it starts nothing and names the
     variable."""
     monkeypatch.setenv("APPORTION_TOKENS", str(people(tmp_path)))
     with Standalone(tmp_path / "none", *SMALL) as up:
@@ -123,7 +125,7 @@ def test_no_argument_no_log_and_no_output_shows_a_secret(tmp_path: Path) -> None
     [pytest.param(signal.SIGINT, marks=pytest.mark.executes), signal.SIGTERM, signal.SIGHUP],
 )
 def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
-    """On a signal `up` stops cleanly with 0, and leaves no process and no connection file."""
+    """On a signal `up` exits with 0, and leaves no process and no connection file."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         assert len(up.left()) == 9  # sentinel, server, fork server and six services
@@ -135,7 +137,7 @@ def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
 
 
 def test_signal_while_starting(tmp_path: Path) -> None:
-    """An impatient Ctrl-C leaves nothing either."""
+    """Ctrl-C during the start leaves no process and no connection file."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.said("ledger at")
         up.signal(signal.SIGINT)
@@ -145,7 +147,8 @@ def test_signal_while_starting(tmp_path: Path) -> None:
 
 @pytest.mark.executes
 def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
-    """`up` itself may be killed: the sentinel ends the rest, and the folder can be used again."""
+    """If `up` itself is killed, the sentinel ends all services, and the folder can be used
+    again."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         up.signal(signal.SIGKILL)
@@ -156,7 +159,8 @@ def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
-    """A new sentinel knows all that the old one knew."""
+    """A replacement sentinel knows all processes of the killed sentinel, and ends them if `up` is
+    killed."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         [sentinel] = up.left_of("sentinel.py")
@@ -169,7 +173,8 @@ def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
 
 @pytest.mark.executes
 def test_sigkill_of_the_fork_server(tmp_path: Path) -> None:
-    """The services die with the process that they are forks of, and come back from another."""
+    """If the fork server is killed, its services die too, and `up` restarts them from a new fork
+    server."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = up.processes()
@@ -191,7 +196,8 @@ def _is_parent(pid: int) -> bool:
 
 
 def test_ledger_outlives_a_run(tmp_path: Path) -> None:
-    """Placements of one run are there in the next, and the samples are not submitted twice."""
+    """The next run on a folder has the placements of the last run, and does not submit the samples
+    again."""
     with Standalone(tmp_path / "data") as first:
         first.up()
         pods = {pod["name"]: pod["uid"] for pod in first.json("get", "pods")["items"]}
@@ -208,7 +214,7 @@ def test_ledger_outlives_a_run(tmp_path: Path) -> None:
 
 
 def _used(up: Standalone) -> dict[str, float]:
-    """The total of the usage report, once each node has recorded its use."""
+    """Return the total of the usage report, once every node has recorded usage."""
     answer = up.json("report", "usage", "--by", "node")
     nodes = [row for row in answer["rows"] if row["granted_gpu_hours"]]
     return dict(answer["total"]) if all(row["reported_gpu_hours"] for row in nodes) else {}
@@ -229,7 +235,8 @@ def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--port", "--nats-port"])
 def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
-    """The address and the option that changes it are named; nothing is left."""
+    """`up` on a port in use names the address and the option that changes it, and leaves
+    nothing."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -255,7 +262,7 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """Doctor sees the disk of a restarted server: its monitoring port is unchanged."""
+    """Doctor still sees the disk of a restarted server, whose monitoring port is unchanged."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = _seen_by_doctor(up)
@@ -275,7 +282,8 @@ def _seen_by_doctor(up: Standalone) -> str:
 
 
 def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
-    """Nodes of an earlier fleet would have no agent: refused, with what to do."""
+    """`up` refuses a ledger with nodes of another fleet, because those nodes have no agent, and
+    names the fix."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", "2xT4") as up:
@@ -305,7 +313,7 @@ def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ports", ["the same", "others"])
 def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str) -> None:
-    """`tail` and `get -w` survive a restart of `up`: they report the outage and its end.
+    """`tail` and `get -w` survive a restart of `up`, and report when the outage begins and ends.
 
     They continue with later events, whatever ports the folder's next `up` uses.
     """
@@ -363,7 +371,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
     ],
 )  # fmt: skip
 def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, ...]) -> None:
-    """All errors in a fleet are reported at once, and nothing is started."""
+    """`up` reports all errors in a fleet at once, and starts nothing."""
     if fleet == "FILE":
         fleet = str(tmp_path / "fleet.yaml")
         Path(fleet).write_text(
@@ -380,7 +388,8 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
 def test_the_ledger_has_the_size_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By option or environment; without either an old one keeps its size; too large is named."""
+    """An option or a variable sets the ledger's size. Otherwise an existing ledger keeps its size,
+    and an excessive size is refused by name."""
 
     def size(*options: str) -> int:
         with Standalone(tmp_path / "data", *SMALL, *options) as up:

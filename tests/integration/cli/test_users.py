@@ -1,4 +1,4 @@
-"""Users without a cluster connect with their own keys, and a revoked user is disconnected."""
+"""Without a cluster users connect with their own keys, and a revoked user is disconnected."""
 
 import asyncio
 import json
@@ -39,7 +39,8 @@ def mode(path: Path) -> int:
 
 
 async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_path: Path) -> None:
-    """The server obeys while others go on; the seed is its owner's, and a name is used once."""
+    """A user connects with a key and is disconnected when revoked, without affecting other users.
+    Only the owner can read the seed, and a name is used once."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -74,7 +75,7 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
     """A revoked user's `tail` reports the revocation and ends.
 
-    On this machine the user's key is deleted; elsewhere it remains, and the server rejects it.
+    On this machine the user's key is deleted; elsewhere the key remains, and the server rejects it.
     """
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
@@ -126,7 +127,7 @@ async def test_a_token_that_is_good_no_more_is_told_after_a_time(
 
 
 async def test_users_stand_in_columns(tmp_path: Path) -> None:
-    """`user list` prints columns like all lists."""
+    """`user list` prints aligned columns, as all lists do."""
     await said(tmp_path, "begin", "--agent", "gpu-7=gpu-7,gpu-8")
     command = [sys.executable, "-m", "apportion.cli.main", "user", "list", "--data", str(tmp_path)]
     ended = await asyncio.to_thread(
@@ -141,7 +142,7 @@ async def test_users_stand_in_columns(tmp_path: Path) -> None:
 
 
 async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
-    """A client without a key, or with another user's key, is rejected."""
+    """The server rejects a client without a key or with another user's key."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -159,7 +160,8 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
-    """`user` refuses invalid arguments: an agent without nodes, unknown roles and unknown names."""
+    """`user` refuses invalid arguments by name: an agent without nodes, unknown roles and unknown
+    users."""
     for arguments, cause in (
         (("add", "agent", "a"), "--node"),
         (("add", "root", "a"), "role 'root'"),
@@ -171,7 +173,8 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 
 async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
-    """The help names every role that can be added; what the verb ends with is enough to append."""
+    """The help names every role that can be added, and the verb's output is enough to connect and
+    append."""
     user = [sys.executable, "-m", "apportion.cli.main", "user", "add"]
 
     async def printed(*arguments: str) -> str:
@@ -207,7 +210,8 @@ async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
 
 
 async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
-    """Without bootstrap no ledger is made, and so `up` never started again."""
+    """`user revoke bootstrap` is refused, because without that user no ledger can be created and
+    `up` cannot start."""
     await said(tmp_path, "begin")
     key = tmp_path / "offline" / "bootstrap.nk"
     assert await said(tmp_path, "revoke", "bootstrap", code=1)
@@ -216,8 +220,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """`user begin --hand-out` gives each service only its own seed, plus the ledger key if it
-    appends."""
+    """`user begin --hand-out` gives a service only its own seed, and the ledger key only if the
+    service appends."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

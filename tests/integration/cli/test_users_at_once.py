@@ -1,4 +1,4 @@
-"""Two processes that change the users of one folder at once: what both did stands afterwards."""
+"""Two processes change the users of one folder at the same time, and both changes are kept."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ for number in range(int(sys.argv[3])):
 
 
 def test_of_two_processes_that_add_users_at_once_neither_undoes_the_other(tmp_path: Path) -> None:
-    """Two processes that add users at once do not lose each other's change."""
+    """Two processes that add users at the same time do not lose each other's change."""
     Users(tmp_path).begin()
     both = [
         subprocess.Popen(

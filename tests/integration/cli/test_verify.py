@@ -28,13 +28,13 @@ AGREEMENT = Path(__file__).parents[2] / "golden" / "ledgers" / "v1-agreement.jso
 
 
 class Verb:
-    """The command line against one ledger."""
+    """Runs verbs of the command line against one ledger."""
 
     def __init__(self, bus: Bus) -> None:
         self.environ = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Code and output of one verb."""
+        """Run one verb and return its exit code and output."""
         command = [sys.executable, "-m", "apportion.cli.main", *arguments]
         return await asyncio.to_thread(
             subprocess.run, command, env=self.environ, capture_output=True, text=True, check=False
@@ -49,7 +49,7 @@ class Verb:
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A ledger on which an agent, a scheduler and a binder have worked; it wrote snapshots too."""
+    """Provide a ledger that an agent, a scheduler and a binder have written, with snapshots."""
     async with running_bus(tmp_path / "nats") as running:
         facts = Facts(running)
         await facts.open()
@@ -77,7 +77,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
     bus: Bus, tmp_path: Path
 ) -> None:
-    """Whole, in part, from an archive; then a rogue's event, an altered file, a bad snapshot."""
+    """`verify` accepts a real ledger as a whole, in part and from an archive. It reports a rogue
+    event, an altered file and a bad snapshot."""
     verb = Verb(bus)
     # The pen of the tests signs as a test; that, and nothing else, is not as it must be.
     told = await verb.verify(code=1)
@@ -124,7 +125,8 @@ async def plant_bad_snapshot(bus: Bus) -> None:
 
 
 async def test_a_range_that_is_not_there(tmp_path: Path) -> None:
-    """`verify` rejects ranges beyond the ledger or reversed, and passes an empty ledger."""
+    """`verify` rejects ranges that are reversed or beyond the ledger, and accepts an empty
+    ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         verb = Verb(bus)
         assert (await verb.verify(code=0))["checked"] == 0
@@ -135,7 +137,7 @@ async def test_a_range_that_is_not_there(tmp_path: Path) -> None:
 
 
 def resource_limited(verb: Verb, file: Path) -> None:
-    """Archive where no file may grow beyond a few blocks, as on a full disk."""
+    """Check that `ledger archive` fails cleanly when files cannot grow, as on a full disk."""
     command = f"ulimit -f 16 && exec {sys.executable} -m apportion.cli.main ledger archive {file}"
     done = subprocess.run(
         ["/bin/sh", "-c", command], env=verb.environ, capture_output=True, text=True, check=False
@@ -146,7 +148,8 @@ def resource_limited(verb: Verb, file: Path) -> None:
 
 
 async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
-    """The name is taken only by a whole file; what was begun is removed."""
+    """On a full disk `ledger archive` removes its unfinished file, and only a complete archive gets
+    the name."""
     async with running_bus(tmp_path / "nats") as bus:
         verb = Verb(bus)
         facts = Facts(bus)
@@ -156,7 +159,8 @@ async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
 
 
 def test_where_cluster_and_ledger_differed_is_told() -> None:
-    """`verify` reports differences between cluster and ledger, but not as violations."""
+    """`verify` reports differences between cluster and ledger, but does not count them as
+    violations."""
     command = [sys.executable, "-m", "apportion.cli.main", "verify", "--archive", str(AGREEMENT)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "annotation 1, gone 1" in said

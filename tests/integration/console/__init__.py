@@ -1,1 +1,1 @@
-"""The console in a real browser, on a real gateway."""
+"""Tests of the console in a real browser, with a real gateway."""

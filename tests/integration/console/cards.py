@@ -1,7 +1,7 @@
-"""Make simulated GPUs fail and recover, and wait until the gateway has seen it.
+"""Make simulated GPUs fail and recover, and wait until the gateway reports the change.
 
-The command itself appends no event: the agent's next check does, however long a busy machine takes
-for it. If a GPU recovers before that check, its failure is never recorded.
+The command itself appends no event: the agent's next check does, and on a busy machine that can
+take a while. If a GPU recovers before that check, its failure is never recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.standalone import Standalone
 
 
 def fail(cluster: Standalone, *cards: str, reason: str) -> None:
-    """Make simulated GPUs fail, and wait until the gateway reports it."""
+    """Make simulated GPUs fail, and wait until the gateway reports the failure."""
     for card in cards:
         done = cluster.run("simulate", "fail", card, "--reason", reason)
         assert done.returncode == 0, done.stderr
@@ -19,7 +19,7 @@ def fail(cluster: Standalone, *cards: str, reason: str) -> None:
 
 
 def recover(cluster: Standalone, *cards: str) -> None:
-    """Let them recover, and wait until the gateway knows."""
+    """Make simulated GPUs recover, and wait until the gateway reports the recovery."""
     for card in cards:
         done = cluster.run("simulate", "recover", card)
         assert done.returncode == 0, done.stderr

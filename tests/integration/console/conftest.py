@@ -1,6 +1,7 @@
 """One cluster and one browser for all tests of the console.
 
-Both end with the package: a running browser holds the event loop that asynchronous tests need.
+Cluster and browser end with the package: a running browser holds the event loop that asynchronous
+tests need.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ nodes:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """`apportion up` with five nodes and the sample pods, of which some cannot be placed."""
+    """Provide `apportion up` with five nodes and the sample pods, some of which cannot be
+    placed."""
     skip_unless_here()
     folder = tmp_path_factory.mktemp("console")
     fleet = folder / "fleet.yaml"
@@ -39,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="package")
 def base(cluster: Standalone) -> str:
-    """Return the address of the gateway, which serves the console."""
+    """Return the address of the gateway that serves the console."""
     assert cluster.data is not None
     text = (Path(cluster.data) / "connection.json").read_text()
     return str(json.loads(text)["gateway"])
@@ -47,7 +49,7 @@ def base(cluster: Standalone) -> str:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The machine's own Chromium."""
+    """Provide the machine's own Chromium."""
     skip_unless_here()
     with running_browser() as running:
         yield running

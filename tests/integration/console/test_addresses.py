@@ -1,4 +1,4 @@
-"""For an address that names something unknown, the page says so and says what it shows instead."""
+"""If an address names something unknown, the page reports that and names what it shows instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.standalone import Standalone
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """An unknown span, phase or pod in the address is named; none is silently replaced."""
+    """An unknown span, phase or pod in the address is reported; the page replaces nothing
+    silently."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?span=3h")
         expect(page.locator(".answer")).to_contain_text("“3h”. Use 1h, 6h, 1d or 7d; showing 1d")
@@ -42,7 +43,7 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
 def test_a_change_for_a_pod_is_answered_about_that_pod(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The headline of a what-if for a pod is about that pod; an added node has no link."""
+    """The headline of a what-if for a pod is about that pod, and an added node is not a link."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     runs = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["node"])

@@ -1,4 +1,4 @@
-"""Every page passes axe-core: it knows more rules of access than our own audit."""
+"""Every page passes axe-core, which checks more accessibility rules than our own audit."""
 
 import subprocess
 
@@ -33,7 +33,7 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The source of axe-core, which npm installs by its hash."""
+    """Provide the source of axe-core, which npm installs by its hash."""
     subprocess.run([INSTALL, "--install"], check=True)
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: make check says why")
@@ -41,7 +41,7 @@ def axe() -> str:
 
 
 def serious(page: Page, axe: str) -> list[str]:
-    """Return the serious and critical issues of the current page."""
+    """Return axe-core's serious and critical issues on the current page."""
     page.evaluate(axe)
     return [str(each) for each in page.evaluate(RUN)]
 
@@ -51,7 +51,8 @@ def serious(page: Page, axe: str) -> list[str]:
 def test_no_page_has_a_serious_issue(
     browser: Browser, base: str, axe: str, size: tuple[int, int], theme: str
 ) -> None:
-    """Wide and narrow, light and dark; pages with details that are open as well."""
+    """No page has a serious accessibility issue: wide or narrow, light or dark, also with open
+    details."""
     with opened(browser, base, size=size, theme=theme) as page:
         found = []
         for address in PAGES:

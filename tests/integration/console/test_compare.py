@@ -1,4 +1,5 @@
-"""Comparing two points in time: headline, form and address always agree on both."""
+"""The page that compares two points in time: headline, form and address always show the same
+points."""
 
 import re
 from typing import Any
@@ -22,14 +23,15 @@ def asked(page: Page) -> tuple[str, str]:
 
 
 def told(page: Page) -> list[str]:
-    """What the fields show; the headline must have told the same two moments in the same form."""
+    """Return both times from the form; check that the headline shows the same times in the same
+    format."""
     fields = [page.locator(f"#moments [name={name}]").input_value() for name in ("from", "to")]
     expect(page.locator("h1")).to_contain_text(f"between {fields[0]} and {fields[1]}")
     return fields
 
 
 def compare(page: Page, **moments: str) -> list[str]:
-    """Fill in the form, press Compare and return what the page shows."""
+    """Fill in the form, press Compare and return the times that the page then shows."""
     for name, text in moments.items():
         page.locator(f"#moments [name={name}]").fill(text)
     page.evaluate("() => { document.getElementById('main').dataset.shown = ''; }")
@@ -39,7 +41,7 @@ def compare(page: Page, **moments: str) -> list[str]:
 
 
 def answered(page: Page) -> Any:
-    """Return the gateway's diff for the address's points in time."""
+    """Return the gateway's diff for the points in time in the address."""
     begin, end = asked(page)
     answer = page.request.get("/api/v1/diff", params={"from": begin, "to": end})
     assert answer.ok, answer.text()
@@ -51,7 +53,8 @@ def answered(page: Page) -> Any:
 def test_headline_and_fields_tell_the_same_moments(
     browser: Browser, base: str, size: tuple[int, int], zone: str
 ) -> None:
-    """By the link, by the address and by the fields; in times of the browser, as all the page."""
+    """Headline and fields show the same times, in the browser's time zone, however the comparison
+    was opened."""
     with opened(browser, base, size=size, zone=zone) as page:
         visit(page, "#/events")
         page.get_by_role("link", name="Compare…").click()
@@ -72,7 +75,7 @@ def test_headline_and_fields_tell_the_same_moments(
 
 
 def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str) -> None:
-    """In a field in the browser's zone, in an address in UTC, as --at has it."""
+    """A time in a field is in the browser's zone; a time in an address is in UTC, as for --at."""
     with opened(browser, base, zone="Asia/Tokyo") as page:
         visit(page, "#/events?diff=2020-01-02T03:00,now")
         assert told(page) == ["2020-01-02 12:00:00", "now"]
@@ -84,7 +87,8 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """A comparison resolves each time to its newest event, and shows the time of each revision."""
+    """A comparison resolves every time to the newest event before it, and shows that event's
+    time."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -103,7 +107,8 @@ def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str)
 def test_what_the_first_event_told_is_said_to_count_as_there_before(
     browser: Browser, base: str, begin: str
 ) -> None:
-    """By its revision or a time before it: its node is none of those that joined."""
+    """A comparison that starts at or before the first event counts that event's node as already
+    present."""
     with opened(browser, base) as page:
         visit(page, f"#/events?diff={begin},2")
         first, second = (
@@ -121,7 +126,8 @@ def test_what_the_first_event_told_is_said_to_count_as_there_before(
 def test_the_bar_and_its_keys_move_the_later_moment(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """The time bar and its keys move the later point of a comparison, and other pages follow it."""
+    """The time bar and its keys move the later point of a comparison, and other pages keep that
+    time."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,now")
         expect(page.locator("#t-range")).to_have_attribute("aria-valuetext", re.compile("now$"))
@@ -147,7 +153,7 @@ def test_the_bar_and_its_keys_move_the_later_moment(
 
 
 def told_time(page: Page) -> str:
-    """The time of day of the later moment, as the gateway has it."""
+    """Return the gateway's time of day for the later point."""
     return str(answered(page)["to"]["time"])[11:19]
 
 
@@ -155,7 +161,8 @@ def told_time(page: Page) -> str:
 def test_a_moment_that_cannot_be_is_mended_where_it_stands(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """The words of the gateway are the headline, and the fields have what was written."""
+    """For an invalid time the headline shows the gateway's error, and the invalid field keeps its
+    text."""
     with opened(browser, base, size=size) as page:
         for moments, name, problem in (
             ("yesterdy,2", "from", "'yesterdy' is not a time"),
@@ -192,7 +199,7 @@ def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, bas
 
 
 def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
-    """Pressed once more with the same words it is another answer, and not a dead button."""
+    """Pressing Compare again with the same times sends a new request, because "now" has changed."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=1,now")
         with page.expect_response(re.compile(r"/api/v1/diff\?")):
@@ -204,8 +211,8 @@ def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
 def test_the_keyboard_stays_where_it_was(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """After a comparison the focus stays on the pressed button, or in the field that was left by
-    Enter."""
+    """After a comparison the focus stays on the pressed button, or in the field in which Enter was
+    pressed."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/events?diff=1,3")
         page.locator("#moments [name=from]").fill("#2")
@@ -223,7 +230,7 @@ def test_the_keyboard_stays_where_it_was(
 
 @pytest.mark.parametrize("last", ["3", "999999999"], ids=["answered", "refused"])
 def test_what_is_typed_while_the_answer_comes_stays(browser: Browser, base: str, last: str) -> None:
-    """The answer stands around the form: text, caret and keyboard are where they were."""
+    """When a response arrives while the user types, the form keeps its text, caret and focus."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=1,2")
         held = Held(page, re.compile(r"/api/v1/diff\?"))

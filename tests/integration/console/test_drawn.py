@@ -1,4 +1,4 @@
-"""Test what the console draws and words: charts, shares, node names and event chips."""
+"""Charts, shares, node names and event chips, as the console's modules draw and label them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Boxes = list[list[float]]
 def test_words_of_marks_lie_on_no_line_and_no_other_words(
     page: Page, minutes: tuple[int, ...]
 ) -> None:
-    """However near marks are to each other and to the edge."""
+    """A mark's label overlaps no line and no other label, however close marks are to each other or
+    the edge."""
     words, lines, _ = charted(page, [(at, KINDS[each % 3]) for each, at in enumerate(minutes)])
     assert words
     assert lines
@@ -32,7 +33,7 @@ def test_words_of_marks_lie_on_no_line_and_no_other_words(
 
 
 def test_no_mark_hides_a_failure(page: Page) -> None:
-    """Where marks would overlap, failures are drawn and named; other marks are only counted."""
+    """Where marks would overlap, failures are drawn and labelled; other marks are only counted."""
     marks = [
         (60, "failure"),
         (120, "failure"),
@@ -46,7 +47,7 @@ def test_no_mark_hides_a_failure(page: Page) -> None:
 
 
 def test_failures_and_recoveries_of_one_mark_are_counted_apart(page: Page) -> None:
-    """A mark that groups failures and recoveries counts them separately, each in its own colour."""
+    """A mark that groups failures and recoveries shows two counts in different colours."""
     found = run(
         page,
         "marks.js",
@@ -64,7 +65,8 @@ KINDS = ("configuration", "failure", "uncordon")
 
 
 def charted(page: Page, marks: list[tuple[int, str]]) -> tuple[Boxes, Boxes, list[str]]:
-    """Where a chart has the words of marks and their lines, and what the words are."""
+    """Draw a chart with these marks. Return the boxes of the labels, the boxes of the lines, and
+    the labels."""
     words, lines, told = run(
         page,
         "chart.js",
@@ -90,13 +92,13 @@ def charted(page: Page, marks: list[tuple[int, str]]) -> tuple[Boxes, Boxes, lis
 
 
 def meet(one: list[float], other: list[float]) -> bool:
-    """Whether two boxes have a point in common."""
+    """Return True if two boxes overlap."""
     across = one[0] < other[1] and other[0] < one[1]
     return across and one[2] < other[3] and other[2] < one[3]
 
 
 def test_the_pods_own_card_is_outlined_when_it_has_failed(page: Page) -> None:
-    """A failed device is outlined if the pod has a share of it."""
+    """A failed device is outlined if the pod shown has a share of that device."""
     found = run(
         page,
         "cards.js",

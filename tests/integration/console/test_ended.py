@@ -1,4 +1,4 @@
-"""The page of a pod that has ended: it speaks of what was, and offers nothing that would help."""
+"""The page of a pod that has ended describes the past, and suggests no fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOO_LARGE = LATER.replace(b"nvidia.com/gpu: 1", b"nvidia.com/gpu: 1, nvidia.com/
 def test_a_pod_that_ended_while_it_waited_waits_no_more(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """A pod deleted while pending is shown as ended without a placement, and no help is offered."""
+    """A pod deleted while pending is shown as ended without a placement, and no fix is offered."""
     name = f"in-vain-{size[0]}"
     manifest = TOO_LARGE.replace(b"later", name.encode())
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest, code=1)
@@ -44,8 +44,8 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
 def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """The page of a deleted pod shows who deleted it and what it held, and requests nothing
-    missing."""
+    """The page of a deleted pod shows who deleted the pod and which devices it had, without any
+    failed request."""
     name = f"held-{size[0]}"
     manifest = LATER.replace(b"later", name.encode())
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest)

@@ -1,4 +1,5 @@
-"""The page of events: what was asked last is shown, and what happened last; the keyboard stays."""
+"""The events page shows the answer to the newest request and the newest events, and keeps the
+focus."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ REVISIONS = "each => each.map(row => Number(row.dataset.first))"
 
 
 def newest(page: Page) -> int:
-    """How far the ledger is."""
+    """Return the newest revision of the ledger."""
     return int(page.request.get("/api/v1/revision").json()["revision"])
 
 
@@ -28,7 +29,8 @@ def knows(page: Page, revision: int) -> None:
 
 
 def in_small_pages(page: Page, size: int = 10) -> None:
-    """Shrink the pages so that a small ledger has older events."""
+    """Make the page load few events at a time, so that even a small ledger has older events to
+    load."""
 
     def few(route: Route) -> None:
         route.continue_(url=route.request.url.replace("limit=150", f"limit={size}"))
@@ -37,7 +39,7 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """The answer to a question for older events, in however large a page."""
+    """Return a pattern for the same request for older events, with any page size."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 
@@ -48,12 +50,13 @@ def revisions(page: Page) -> list[int]:
 
 
 def older_than(page: Page, revision: int) -> None:
-    """Wait for rows of events before that one."""
+    """Wait for rows of events before this revision."""
     wait_until(lambda: revisions(page)[-1] < revision, f"events before {revision}")
 
 
 def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
-    """The last text typed is answered, although the answer to an earlier text arrives later."""
+    """The page shows the answer to the last text typed, even if the answer to an earlier text
+    arrives later."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         asked = Held(page, re.compile(r"/api/v1/log\?.*text="))
@@ -72,7 +75,7 @@ def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
 def test_older_events_are_those_of_the_list_that_they_are_under(
     browser: Browser, base: str
 ) -> None:
-    """Older events that were requested under another filter are dropped, and none appears twice."""
+    """Older events requested under another filter are dropped, and no event appears twice."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")
@@ -100,8 +103,8 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
 
 
 def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
-    """Enter on "Older" loads more events each time and keeps the focus there until none are
-    left."""
+    """Enter on "Older" loads more events and keeps the focus on the button until no older events
+    are left."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")
@@ -114,7 +117,8 @@ def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
 
 
 def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, base: str) -> None:
-    """To what came first, or where nothing there has the keyboard, as on a phone, to the page."""
+    """When the last older events are loaded, the focus moves to the first of them, or on a phone to
+    the page."""
     for size, there in ((WIDE, "#rows a:focus"), (NARROW, "#rows a:focus, main:focus")):
         with opened(browser, base, size=size) as page:
             in_small_pages(page, 40)
@@ -151,7 +155,7 @@ def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Stan
 
 
 def test_the_keyboard_stays_on_a_kind(browser: Browser, base: str, cluster: Standalone) -> None:
-    """That it hides or shows, and while events come by themselves."""
+    """A kind's chip keeps the focus when pressed, and when new events arrive."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         page.mouse.move(5, 5)

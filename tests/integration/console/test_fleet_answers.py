@@ -1,4 +1,4 @@
-"""Responses that arrive while the fleet page is in use apply in order and never break a mouse
+"""Responses that arrive while the fleet page is in use apply in order and never disturb a mouse
 press."""
 
 import re
@@ -15,7 +15,7 @@ CHANGES = re.compile(r"/api/v1/fleet\?after=")
 
 
 def to_the_beginning(page: Page) -> None:
-    """Show the first moment of all, and wait until the page does."""
+    """Move the time bar to the first event, and wait until the page shows that time."""
     was = page.locator("h1").inner_text()
     page.locator("#t-range").focus()
     page.keyboard.press("Home")
@@ -93,7 +93,8 @@ def test_a_press_lasts_over_an_answer(
 
 
 def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: Standalone) -> None:
-    """In the list others come before it; in the heading and the panel words are other ones."""
+    """A link keeps the focus when other rows are inserted before it, and when its heading or panel
+    changes."""
     assert cluster.run("cordon", "h100-2", "--reason", "dust").returncode == 0
     try:
         with opened(browser, base) as page:
@@ -122,7 +123,8 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
 
 
 def test_the_keyboard_leaves_a_panel_that_goes(browser: Browser, base: str) -> None:
-    """At a moment when its node was not there yet: for the picture, from where it goes on."""
+    """When a panel closes because its node did not exist at that time, the focus moves to the
+    picture."""
     with opened(browser, base) as page:
         [[first, *_]] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
         visit(page, f"#/fleet?card={'h100-2' if first == 'h100-1' else 'h100-1'}")

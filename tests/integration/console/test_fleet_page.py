@@ -14,7 +14,7 @@ CARDS = 32
 
 
 def blue(page: Page) -> int:
-    """How many pixels of the picture have the colour of what runs."""
+    """Return the number of pixels of the picture in the colour of allocated devices."""
     count: int = page.evaluate(
         """() => {
           const shown = document.getElementById("pixels");
@@ -53,8 +53,8 @@ FILL = "each => getComputedStyle(each).backgroundColor"
 def test_a_state_looks_the_same_on_every_page(
     browser: Browser, base: str, cluster: Standalone, theme: str
 ) -> None:
-    """Each device state has the same colour in the picture, on the pod's page, in What if and in
-    legends."""
+    """A device state has the same colour in the picture, on the pod's page, on the What if page and
+    in legends."""
     pods = cluster.json("get", "pods")["items"]
     [runs] = [pod for pod in pods if pod["name"] == "hami-pod"]
     assert runs["phase"] == "allocated"
@@ -85,8 +85,8 @@ def test_a_state_looks_the_same_on_every_page(
 def test_a_card_is_found_and_says_who_holds_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Using only the keyboard, a GPU can be selected and opened, and its address leads back to
-    it."""
+    """A GPU can be selected and opened with only the keyboard, and its address leads back to the
+    GPU."""
     with opened(browser, base) as page:
         visit(page, "")
         page.locator("#cards").focus()
@@ -149,7 +149,8 @@ def test_the_tooltip_follows_a_zoom_by_key(
 
 
 def test_a_filter_shows_free_devices_in_a_colour_of_their_own(browser: Browser, base: str) -> None:
-    """The filter for free devices shows them, and their legend entry, in a stronger colour."""
+    """The filter for free devices shows free devices, and their legend entry, in a stronger
+    colour."""
     with opened(browser, base) as page:
         visit(page, "")
         swatch = page.locator(".legend .sw.free")
@@ -161,7 +162,7 @@ def test_a_filter_shows_free_devices_in_a_colour_of_their_own(browser: Browser, 
 
 
 def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> None:
-    """A filter lists the matching GPUs as text as well, and dims all others in the picture."""
+    """A filter also lists the matching GPUs as text, and dims all other GPUs in the picture."""
     with opened(browser, base) as page:
         visit(page, "")
         before = blue(page)
@@ -177,7 +178,8 @@ def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> N
 def test_what_happens_is_shown_without_a_reload(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A cordon and its removal appear without a reload; the headline's count leads to the GPUs."""
+    """A cordon and its removal appear without a reload, and the headline's count links to the
+    GPUs."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?card=h100-10:0")
         expect(page.locator("h1")).not_to_contain_text("cordoned")
@@ -191,7 +193,7 @@ def test_what_happens_is_shown_without_a_reload(
 
 
 def without_a_node(route: Route) -> None:
-    """The gateway's answer as it would be if t4-1 were not heard."""
+    """Answer with the gateway's fleet, changed as if node t4-1 were not ready."""
     answer = route.fetch().json()
     for row in answer["nodes"]:
         if row[0] == "t4-1":
@@ -200,7 +202,7 @@ def without_a_node(route: Route) -> None:
 
 
 def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone) -> None:
-    """The headline's counts add up, counting GPUs that are both in use and unhealthy or
+    """The headline's counts add up, also with GPUs that are both in use and unhealthy or
     cordoned."""
     devices = cluster.json("get", "devices")["items"]
     failing = next(each for each in devices if each["node"] == "h100-1" and each["holders"])
@@ -224,7 +226,7 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
 
 
 def added(answer: str) -> tuple[int, int]:
-    """Return the number of GPUs in the headline, and the sum of its parts."""
+    """Return the number of GPUs in the headline, and the sum of the headline's other counts."""
     [(granted, cards)] = re.findall(r"(\d+) of (\d+) GPUs", answer)
     [free] = re.findall(r"(\d+) free", answer)
     total = int(granted) + int(free)
@@ -252,7 +254,7 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if for one device loses only that device, even a free one, and shows its node."""
+    """A what-if for one device loses only that device, even if it is free, and shows its node."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:
@@ -265,7 +267,7 @@ def test_what_if_of_a_card_loses_that_card_alone(
 def test_cordoned_cards_are_said_to_be_what_they_are(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Not that they are broken as well where none is."""
+    """The headline counts a cordoned GPU as cordoned, and not also as unhealthy."""
     held = [each for each in cluster.json("get", "devices")["items"] if each["holders"]]
     assert cluster.run("cordon", held[0]["device"], "--reason", "dust").returncode == 0
     try:
@@ -302,7 +304,7 @@ COVERED = """() => {
 def test_a_panel_lies_over_no_card_of_its_own(
     browser: Browser, base: str, size: tuple[int, int], name: str
 ) -> None:
-    """A panel covers none of the GPUs that it is about, and its buttons are always in view."""
+    """A panel covers none of the GPUs that it describes, and its buttons are always visible."""
     with opened(browser, base, size=size) as page:
         for address in (f"#/fleet?card={name}:3", f"#/fleet?card={name}"):
             visit(page, address)
@@ -352,7 +354,8 @@ NAMED_AT = """() => {
 def test_the_panel_tells_cores_slots_and_what_the_node_went_through(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """That all cores are held can be checked there, and why nothing new comes."""
+    """A GPU's panel shows the cores and slots in use, and the events of its node, such as a
+    cordon."""
     [card] = [
         each for each in cluster.json("get", "devices")["items"]
         if (each["node"], each["index"]) == ("h100-1", 0)
@@ -386,7 +389,8 @@ WRITTEN = """() => {
 def test_a_heading_says_how_many_nodes_and_cards_there_are(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """Its name is that of one node's hardware; where it is too long counts are a second line."""
+    """A group's heading shows the hardware of one node and the counts; a long heading moves the
+    counts to a second line."""
     with opened(browser, base, size=size) as page:
         page.add_init_script(f"({WRITTEN})()")
         visit(page, "")

@@ -1,4 +1,4 @@
-"""While no pod can be placed the badge is not green and names the cause; then it is green again."""
+"""The console's badge is not green while no pod can be placed, and names the cause."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ COLOURS = """() => ["#dot", "#t-live i"].map(
 
 @contextmanager
 def full(cluster: Standalone) -> Iterator[str]:
-    """The stream may take no byte more, for as long as this lasts."""
+    """Keep the stream full for the length of a `with`, so that it accepts no more bytes."""
     assert cluster.run("ledger", "resize", "--max-bytes", "4096").returncode == 0
     try:
         yield "ledger full"
@@ -27,7 +27,7 @@ def full(cluster: Standalone) -> Iterator[str]:
 
 @contextmanager
 def stopped(cluster: Standalone, service: str) -> Iterator[str]:
-    """Suspend the service's process for as long as this lasts."""
+    """Suspend the service's process for the length of a `with`."""
     pid = cluster.processes()[service]
     os.kill(pid, signal.SIGSTOP)
     try:

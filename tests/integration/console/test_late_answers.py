@@ -13,12 +13,13 @@ REVISION = re.compile(r"/api/v1/revision$")
 
 
 def go(page: Page, address: str) -> None:
-    """Leave for an address, and do not wait until its page stands there."""
+    """Open an address without waiting for its page."""
     page.evaluate("address => { location.hash = address; }", address)
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """The second one waits as well until it is known what the moment means."""
+    """Two pages opened in turn for the same point in time both wait until the gateway has resolved
+    that time."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")
@@ -35,8 +36,8 @@ def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -
 
 
 def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
-    """Removing a GPU from What if cancels the lookup of its id, and its late response changes
-    nothing."""
+    """Removing a GPU from the What if page cancels the lookup of its id, and its late response
+    changes nothing."""
     with opened(browser, base) as page:
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
@@ -51,7 +52,7 @@ def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -
 
 
 def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, base: str) -> None:
-    """Text and keyboard are where they were; the tag has the id."""
+    """When a GPU's id arrives, the tag shows the id, and the field keeps its text and focus."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#lose")
@@ -68,7 +69,7 @@ def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, bas
 
 
 def test_a_list_of_places_leaves_the_next_dialog_alone(browser: Browser, base: str) -> None:
-    """A late response for the closed Go To dialog does not affect the next dialog."""
+    """A late response for the closed "Go To" dialog does not affect the next dialog."""
     with opened(browser, base) as page:  # which hears what a page throws
         visit(page, "#/pods")
         revisions = Held(page, REVISION)
@@ -87,7 +88,8 @@ def test_a_list_of_places_leaves_the_next_dialog_alone(browser: Browser, base: s
 def test_who_leaves_while_a_manifest_is_typed_takes_nothing_along(
     browser: Browser, base: str
 ) -> None:
-    """The next page has its own address, and no manifest in it."""
+    """Leaving the What if page while typing a manifest puts nothing of the manifest into the next
+    page's address."""
     with opened(browser, base) as page:
         page.clock.install()
         visit(page, "#/pods")

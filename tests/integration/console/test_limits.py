@@ -1,4 +1,4 @@
-"""For a pod blocked by a limit, no page counts nodes, because none was evaluated."""
+"""For a pod blocked by a limit, no page counts nodes, because the scheduler evaluated no node."""
 
 import re
 from urllib.parse import quote
@@ -28,15 +28,15 @@ SAID = "its queue shut caps volcano.sh/vgpu-number at 1, but the pod needs 2"
 
 
 def heading(page: Page, words: str) -> Locator:
-    """A heading of that text, whatever stands small behind it."""
+    """Return the heading with this text, ignoring any smaller text after it."""
     return page.get_by_role("heading", name=words)
 
 
 def test_a_limit_is_named_and_no_node_is_counted(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a pod blocked by its queue, the pod's page, the queue and What if name the limit, not
-    nodes."""
+    """For a pod blocked by its queue's limit, the pod's page, the queue and the What if page name
+    the limit, not nodes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=LIMITED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/kept-out")
@@ -81,7 +81,8 @@ spec:
 def test_the_headline_says_how_much_of_a_gang_is_missing(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """In the words of `apportion why`, not that of a cause, which has no numbers."""
+    """The headline of an incomplete gang has the same counts as `apportion why`, not just the
+    cause."""
     cluster.run("submit", "--wait", "-f", "-", stdin=GANG.encode())
     said = "gang needs 3 pods to start, but has 1"
     assert said in cluster.json("why", "half-0")["sentence"]
@@ -123,7 +124,8 @@ LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
 def test_of_a_gang_that_is_too_large_its_line_says_that_first(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a gang larger than the fleet, the queue gives that reason and counts all its pods."""
+    """For a gang larger than the fleet, the queue page shows that reason first and counts all its
+    pods."""
     declared, _, member = LARGE.partition("---\n")
     members = [member.replace("large-0", f"large-{number}") for number in range(200)]
     cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
@@ -161,7 +163,7 @@ spec:
 def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A gated pod is pending for its gates: it has no position in the queue and no suggested
+    """A gated pod is pending for its gates, without a position in the queue and without a suggested
     fix."""
     cluster.run("submit", "-f", "-", stdin=GATED.encode())
     with opened(browser, base) as page:
@@ -201,7 +203,7 @@ spec:
 def test_who_would_be_beyond_a_quota_is_told_that(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if reports a displaced pod that would exceed its quota as blocked by that quota."""
+    """The What if page reports that a displaced pod would be blocked by its quota."""
     cluster.run("submit", "-f", "-", stdin=QUOTA.replace("MOST", "9000").encode())
     for name in ("one", "two"):
         cluster.json("submit", "--wait", "-f", "-", stdin=HOLDER.replace("NAME", name).encode())
@@ -231,7 +233,7 @@ spec:
 def test_what_was_taken_off_offer_since_is_said_below_the_headline(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A node cordoned after the decision is shown below the headline, not among the decision's
+    """A node cordoned after the decision is named below the headline, not among the decision's
     causes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=ALL_CARDS.encode())
     near = cluster.json("why", "all-cards")["refused"]["nearest"][0]["node"]

@@ -20,7 +20,7 @@ REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
-    """A report by queue stays when the earlier answer by node, or its error, arrives later."""
+    """A report by queue stays when the earlier report by node, or its error, arrives later."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         asked = Held(page, USAGE)
@@ -44,7 +44,7 @@ def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refus
 def test_a_chart_is_there_though_the_page_grew_while_it_was_asked_for(
     browser: Browser, base: str
 ) -> None:
-    """A chart appears even if the window was resized while its data was loading."""
+    """A chart appears even if the window is resized while the chart's data is loading."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         before = page.locator("#chart svg").get_attribute("width")
@@ -59,7 +59,8 @@ def test_a_chart_is_there_though_the_page_grew_while_it_was_asked_for(
 
 
 def test_a_moment_that_was_played_is_not_drawn_over_now(browser: Browser, base: str) -> None:
-    """Returning to now is not undone by a late response for a past time."""
+    """A late response for a past time does not replace the current view after the user returns to
+    now."""
     with opened(browser, base) as page:
         visit(page, "#/pods?at=2")
         expect(page.locator("h1")).to_have_text("No live pods")
@@ -98,7 +99,7 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
 
 @contextmanager
 def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
-    """The button that offers what has happened since."""
+    """Cordon a node, and provide the button that offers to show newer entries."""
     assert cluster.run("cordon", "t4-1", "--reason", "newer").returncode == 0
     try:
         button = page.locator("#newer")
@@ -111,7 +112,8 @@ def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
 def test_the_keyboard_stays_on_what_a_report_is_by(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Tab goes on to the next one, also where something newer was offered before it."""
+    """The chosen grouping of a report keeps the focus, and Tab leads to the next grouping, also
+    after a button for newer entries appeared."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         with newer(page, cluster):
@@ -126,7 +128,7 @@ def test_the_keyboard_stays_on_what_a_report_is_by(
 def test_what_is_newer_comes_and_the_keyboard_is_on_the_page(
     browser: Browser, base: str, cluster: Standalone, name: str
 ) -> None:
-    """After the button for newer entries is used it disappears, and the focus moves to the page."""
+    """The button for newer entries disappears when pressed, and the focus moves to the page."""
     with opened(browser, base) as page:
         visit(page, f"#/{name}")
         with newer(page, cluster) as button:

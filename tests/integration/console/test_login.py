@@ -1,4 +1,4 @@
-"""The console of a gateway with a login: a token first, then a cordon in its owner's name."""
+"""The console of a gateway with a login: users enter a token, and cordon in their own name."""
 
 import asyncio
 import os
@@ -20,7 +20,8 @@ from tests.support.tokens import people
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway with tokens, on its own event loop, because the browser occupies this one."""
+    """Provide a gateway with tokens, run on its own event loop because the browser occupies this
+    one."""
     folder = tmp_path_factory.mktemp("login")
     ready, done = threading.Event(), threading.Event()
     found: list[str] = []
@@ -54,7 +55,8 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_token_is_asked_for_first(
     browser: Browser, gate: str, size: tuple[int, int], theme: str
 ) -> None:
-    """Nothing of the cluster is there before; a wrong token is refused in words, a right one in."""
+    """Before the login the page shows nothing of the cluster; a wrong token is refused with a
+    message."""
     with opened(browser, gate, size=size, theme=theme) as page:
         page.goto("/#/pods")
         expect(page.locator("h1")).to_have_text("Log in")
@@ -84,7 +86,7 @@ def entered(page: Page, who: str) -> None:
 
 
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:
-    """An authorized user cordons and uncordons a node under their name; others are shown the
+    """An authorized user cordons and uncordons a node in their own name; other users see the
     command."""
     with opened(browser, gate) as page:
         entered(page, "olga")
@@ -113,7 +115,8 @@ def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> No
 
 
 def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> None:
-    """The node that was gone to is where the arrows begin; Escape closes one thing at a time."""
+    """A GPU can be cordoned by keyboard: arrow keys start at the node that was opened, and Escape
+    closes one thing at a time."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         page.keyboard.press("Control+k")
@@ -157,7 +160,7 @@ def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> No
 def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
     browser: Browser, gate: str
 ) -> None:
-    """For another user's cordon the panel shows the command that lifts it, and the drain
+    """For another user's cordon the panel shows the command that lifts the cordon, and the drain
     command."""
     with opened(browser, gate) as page:
         entered(page, "olga")
@@ -169,8 +172,7 @@ def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) -> None:
-    """A phone offers the sidebar's functions under More, and no panel covers the GPU it is
-    about."""
+    """On a phone the More menu has the sidebar's functions, and no panel covers its own GPU."""
     with opened(browser, gate, size=NARROW, theme=theme) as page:
         entered(page, "olga")
         page.get_by_role("button", name="More").click()

@@ -1,4 +1,5 @@
-"""Every sentence of the gateway is another one: each page has the same parts, links and colours."""
+"""With every sentence of the gateway replaced, each page keeps the same parts, links and
+colours."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
 
 @contextmanager
 def in_other_words(page: Page) -> Iterator[list[str]]:
-    """Within it each answer has other sentences; yields the paths of those that had some."""
+    """Replace the sentences in all responses for the length of a `with`, and yield the addresses of
+    changed responses."""
     changed: list[str] = []
 
     def answer(route: Route) -> None:
@@ -48,7 +50,8 @@ def in_other_words(page: Page) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def addresses(cluster: Standalone) -> list[str]:
-    """A journey: the fleet, waiting and other pods, what happened, what would, the checks."""
+    """Provide the addresses of a tour: the fleet, pending and other pods, events, a what-if, and
+    doctor."""
     pods: list[dict[str, Any]] = cluster.json("get", "pods")["items"]
     kinds = {(bool(each["node"]), each["never"]): each for each in pods}
     revision = cluster.json("get", "nodes")["revision"]
@@ -59,7 +62,8 @@ def addresses(cluster: Standalone) -> list[str]:
 
 
 def facts(page: Page, address: str) -> list[str]:
-    """Return the page's facts apart from its text; the events page also loads its newest event."""
+    """Return the page's parts, links and colours without its text; the events page also loads its
+    newest event."""
     visit(page, address)
     if address.startswith("#/events"):
         expect(page.locator("#detail .x")).to_be_attached()
@@ -67,7 +71,8 @@ def facts(page: Page, address: str) -> list[str]:
 
 
 def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: list[str]) -> None:
-    """What a page decides, it decides by facts: parts, looks, links and commands stay."""
+    """Pages decide by fields of the response, not by sentences: parts, colours, links and commands
+    stay the same."""
     found: list[dict[str, list[str]]] = []
     with opened(browser, base) as page:
         for other in (False, True):

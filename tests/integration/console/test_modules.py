@@ -1,4 +1,4 @@
-"""What the console's pure modules draw, in the browser that lays it out."""
+"""The output of the console's pure modules, in the browser that lays it out."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,14 +12,14 @@ from tests.support.browser.chromium import opened
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, base: str) -> Iterator[Page]:
-    """A page of the console, from which its modules can be imported."""
+    """Provide a console page from which a test can import the modules."""
     with opened(browser, base) as shown:
         shown.goto("/")
         yield shown
 
 
 def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
-    """Return what the code computes from a module `m` and the arguments."""
+    """Run code with the module `m` and the arguments in the page, and return the result."""
     return page.evaluate(
         f"async given => {{ const m = await import('/console/js/{module}'); {code} }}",
         list(arguments),
@@ -27,7 +27,7 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
 
 
 def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> None:
-    """A narrow chart lists its colours and its most important marks below, in order of time."""
+    """A narrow chart lists its colours and its most important marks below it, in order of time."""
     code = """const marks = given[0].map(([ms, look, words]) => ({ ms, look, words, kind: look }));
         const drawn = width => m.stackNotes({ width, times: [0], end: 100, marks,
           series: [{ name: "research", colour: "#4477AA", values: [1] }] });
@@ -45,7 +45,7 @@ def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> Non
 
 
 def test_templates_escape_what_is_put_in(page: Page) -> None:
-    """Text from outside stays text, in elements and in attributes."""
+    """Text from outside remains text, in elements and in attributes."""
     evil = "<img src=x onerror=alert(1)>\"'&"
     found = run(
         page,
@@ -65,7 +65,8 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 def test_no_mark_lies_on_another_however_many_it_counts(
     page: Page, counts: tuple[int, ...], looks: int
 ) -> None:
-    """Bursts near each other; counts of many, or of several looks, are wide, and become one."""
+    """Marks never overlap: wide marks of neighbouring bursts, with large counts or several kinds,
+    are merged."""
     drawn = run(
         page,
         "marks.js",

@@ -1,4 +1,5 @@
-"""Every page, wide and narrow, light and dark: it answers, and keeps the rules of access."""
+"""Every page, wide and narrow, light and dark, answers its question and meets the accessibility
+rules."""
 
 import re
 
@@ -29,7 +30,8 @@ PAGES = {
 def test_every_page_answers_and_keeps_the_rules(
     browser: Browser, base: str, size: tuple[int, int], theme: str
 ) -> None:
-    """One sentence that answers, names for controls, one heading, no scrolling sideways."""
+    """Every page answers in its headline, names its controls, has one heading, and never scrolls
+    sideways."""
     with opened(browser, base, size=size, theme=theme) as page:
         for address, answer in PAGES.items():
             visit(page, f"#/{address}")
@@ -39,7 +41,8 @@ def test_every_page_answers_and_keeps_the_rules(
 
 
 def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
-    """Each page marks its navigation row, has a title and one heading, and is accessible."""
+    """Every page of the navigation opens by its key, marks its row, has a title and one heading,
+    and is accessible."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         for key, path in enumerate(navigation(), 1):
@@ -55,7 +58,8 @@ def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, ba
 def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A key that is always there is taken for a count; a page without a count has no badge."""
+    """The navigation shows a badge only with a count, and shows keys only on hover, so that no key
+    is mistaken for a count."""
     pods = cluster.json("get", "pods")["items"]
     pending = sum(pod["phase"] == "pending" for pod in pods)
     with opened(browser, base) as page:
@@ -74,7 +78,7 @@ def test_the_navigation_counts_pending_pods_and_shows_keys_when_asked(
 
 
 def test_the_fonts_come_with_the_page(browser: Browser, base: str) -> None:
-    """A machine without these fonts shows the same page; both are loaded and in use."""
+    """The page loads both of its fonts itself, so it looks the same on every machine."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         page.wait_for_function("document.fonts.status === 'loaded'")
@@ -133,7 +137,7 @@ def test_an_address_that_can_mean_but_one_page_leads_there(
 def test_what_an_address_asks_in_vain_is_said(
     browser: Browser, base: str, address: str, words: str
 ) -> None:
-    """An address with invalid parameters names them and the alternatives, and its page still
+    """For invalid parameters in an address the page names them and the alternatives, and still
     loads."""
     with opened(browser, base) as page:
         visit(page, address)
@@ -146,7 +150,8 @@ def test_what_an_address_asks_in_vain_is_said(
 
 
 def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Among the events as on the bar: both are of health, and one is well."""
+    """Among the events a recovery has another colour than a failure, although both are of kind
+    health."""
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
     fail(cluster, card["device"], reason="XID 31")
     recover(cluster, card["device"])
@@ -160,7 +165,7 @@ def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: 
 
 
 def test_who_can_never_have_a_place_is_counted(browser: Browser, base: str) -> None:
-    """In the words of `why`, whatever keeps them out."""
+    """The queue page counts the pods that can never be placed, in the words of `why`."""
 
     def counted(route: Route) -> None:
         route.fulfill(json={**route.fetch().json(), "lasting": 2})
@@ -190,7 +195,8 @@ LONG_NAME = "{namespace}/{name}".format(
 def test_a_narrow_screen_has_all_columns_and_long_names(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What has no column of its own is the second line of its row; nothing is cut."""
+    """On a narrow screen hidden columns appear as a second line of the row, and long names are
+    never cut."""
     cluster.run("submit", "--wait", "-f", "-", stdin=LONG.encode())
     try:
         with opened(browser, base, size=NARROW) as page:
@@ -224,7 +230,8 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
 def test_a_request_opens_to_its_reasons_and_stays_so(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """One row each; a press opens it, an update leaves it open, and the address opens it again."""
+    """A request is one row that a key press opens; it stays open after an update and opens by its
+    address."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         lines = page.locator(".line")
@@ -251,7 +258,7 @@ def test_a_request_opens_to_its_reasons_and_stays_so(
 
 
 def test_the_first_line_begins_with_number_one(browser: Browser, base: str) -> None:
-    """Lines stand as the queue does, whatever their length."""
+    """Groups of the queue are in queue order, beginning with number 1, whatever their size."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         numbers = page.locator(".line tbody tr:first-child td:first-child").all_text_contents()
@@ -260,7 +267,7 @@ def test_the_first_line_begins_with_number_one(browser: Browser, base: str) -> N
 
 
 def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str) -> None:
-    """Every number and name leads to its reason."""
+    """Links lead from a pod to its node, and from a pending pod to its row in the queue."""
     with opened(browser, base) as page:
         visit(page, "#/pods?q=hami-pod")
         page.locator("tbody a", has_text="hami-pod").first.click()
@@ -275,7 +282,8 @@ def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str)
 
 
 def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
-    """Pages by numbers, a pod by Ctrl K, rows by j and k, the theme by t; keys rest in fields."""
+    """Keys open pages (numbers), a pod (Ctrl+K), rows (j, k) and the other theme (t), but not
+    inside text fields."""
     with opened(browser, base) as page:
         visit(page, "")
         page.keyboard.press("2")
@@ -306,7 +314,7 @@ def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
 def test_a_name_with_dots_is_found_however_its_address_has_them(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """As the list links it, and as subjects of the ledger write it: `%2E`."""
+    """A pod name with dots is found whether its address has plain dots or `%2E`."""
     cluster.json("submit", "-f", "-", "--wait", stdin=LATER.replace(b"later", b"v1.2.dotted"))
     try:
         with opened(browser, base) as page:

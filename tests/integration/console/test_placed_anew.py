@@ -1,4 +1,4 @@
-"""The page of a pod that was evicted and placed again says which wait it describes."""
+"""The page of a pod that was evicted and placed again names the pending time that it describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: Path) -> None:
-    """And the story is headed with the word that it uses."""
+    """The page shows the pending time of the newest pod of that name, and its history has the
+    matching heading."""
     skip_unless_here()
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
     with Standalone(tmp_path / "data", *options) as running:

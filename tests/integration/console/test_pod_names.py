@@ -1,4 +1,4 @@
-"""A pod by its name in the address bar: its page, or what may have been meant by the name."""
+"""A pod name in the address bar opens the pod's page, or lists the pods that the name may mean."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ def pod(name: str, namespace: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def named(cluster: Standalone) -> Iterator[Standalone]:
-    """Two pods of one name in two namespaces, one with a unique name, and one that has ended."""
+    """Provide two pods with the same name in two namespaces, one pod with a unique name, and one
+    that has ended."""
     for name, namespace in (("twin", "red"), ("twin", "blue"), ("lone", "red"), ("gone", "red")):
         cluster.json("submit", "-f", "-", "--wait", stdin=pod(name, namespace))
     assert cluster.run("delete", "red/gone").returncode == 0
@@ -30,13 +31,13 @@ def named(cluster: Standalone) -> Iterator[Standalone]:
 
 
 def offered(page: Page) -> set[str]:
-    """The pods that the page offers by links to their pages."""
+    """Return the pods to whose pages the page links."""
     links = page.locator("#main .lead a[href^='#/pod/']")
     return {each for each in links.all_inner_texts() if FULL_NAME.fullmatch(each)}
 
 
 def told(cluster: Standalone, *words: str) -> set[str]:
-    """The pods that `apportion why` offers instead of the one that it was asked for."""
+    """Return the pods that `apportion why` suggests instead of the requested one."""
     done = cluster.run("why", *words)
     assert done.returncode == 1, done.stdout
     [_, meant] = re.split(r"did you mean|several pods have this name:", done.stderr)
@@ -47,7 +48,8 @@ def told(cluster: Standalone, *words: str) -> set[str]:
 def test_the_pod_that_is_typed_is_shown(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """As the list is called, with a moment too; the address becomes the one that links have."""
+    """An address typed as `#/pods/NAMESPACE/NAME` opens the pod, also for a past time, and becomes
+    the canonical address."""
     at = cluster.json("get", "pods")["revision"]
     with opened(browser, base, size=size) as page:
         visit(page, "#/waiting")
@@ -67,7 +69,8 @@ def test_the_pod_that_is_typed_is_shown(
 
 
 def test_a_name_alone_is_that_of_why(browser: Browser, base: str, named: Standalone) -> None:
-    """In default, else wherever one is, else wherever one was."""
+    """A name without a namespace means the pod in default, else the live pod, else the ended one,
+    as in `why`."""
     said = {"hami-pod": "default", "lone": "red", "gone": "red"}
     with opened(browser, base) as page:
         for name, namespace in said.items():
@@ -98,7 +101,7 @@ def test_of_a_name_that_is_there_again_the_newest_is_shown(
 def test_what_may_be_meant_is_what_the_command_line_offers(
     browser: Browser, base: str, named: Standalone, size: tuple[int, int]
 ) -> None:
-    """Of several pods all; of none those of that name elsewhere, or else of names like it."""
+    """For an ambiguous or unknown name the page suggests the same pods as the command line."""
     asked = {"twin": ["twin"], "default/twin": ["default/twin"], "hami-pdo": ["hami-pdo"],
              "default/hami-pdo": ["default/hami-pdo"]}  # fmt: skip
     with opened(browser, base, size=size) as page:
@@ -124,7 +127,8 @@ def test_what_may_be_meant_is_what_the_command_line_offers(
 def test_a_pod_that_came_later_is_offered_with_its_moment(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """In a view of the past, a pod that came later is offered with a link to its first revision."""
+    """A view of the past offers a pod that was submitted later with a link to its first
+    revision."""
     came = cluster.json("why", "hami-pod")["history"][0]["revision"]
     with opened(browser, base) as page:
         visit(page, f"#/pods/default/hami-pod?at={came - 1}")

@@ -1,4 +1,4 @@
-"""The pods page: sorted, filtered and grouped, all of it in the address."""
+"""Sorting, filters and groups of the pods page, all of which are in the address."""
 
 from playwright.sync_api import Browser, expect
 
@@ -22,7 +22,7 @@ spec:
 
 
 def test_pods_are_sorted_and_filtered_by_the_address(browser: Browser, base: str) -> None:
-    """Sorting and filters of the pods page are in its address, and the address restores them."""
+    """The address of the pods page contains sorting and filters, and restores both."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         page.get_by_role("button", name="Node", exact=True).click()
@@ -49,7 +49,7 @@ def test_pods_are_sorted_and_filtered_by_the_address(browser: Browser, base: str
 def test_pods_are_grouped_from_workload_to_share(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A workload opens to its pods and a pod to its shares, also by the keyboard."""
+    """A workload's row opens to its pods and a pod's row to its shares, also by the keyboard."""
     assert cluster.run("submit", "--wait", "-f", "-", stdin=JOB).returncode == 0
     try:
         for size in (WIDE, NARROW):

@@ -1,4 +1,4 @@
-"""What if, reports and doctor agree with the command line, and change nothing."""
+"""The What if page, reports and doctor agree with the command line, and change nothing."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -26,14 +26,15 @@ spec:
 
 
 def newest(cluster: Standalone) -> int:
-    """How far the ledger is."""
+    """Return the newest revision of the ledger."""
     return int(cluster.json("get", "pods")["revision"])
 
 
 def test_a_lost_node_says_who_is_hit_and_appends_nothing(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Every pod of the node, with where it would go; the ledger stays as it is."""
+    """A what-if for a lost node lists every pod of the node with its new node, and appends no
+    event."""
     held = [pod["name"] for pod in cluster.json("get", "pods")["items"] if pod["node"] == "t4-1"]
     assert held
     before = newest(cluster)
@@ -62,7 +63,7 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if offers a node's GPUs once the node is named, and draws only the lost one as
+    """The What if page offers a node's GPUs once the node is named, and draws only the lost one as
     failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
@@ -91,7 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """As the addresses of the console have it; a word that is none stays, whole in the command."""
+    """The What if page accepts a GPU as NODE:NUMBER in its address, and keeps an unknown name in
+    full in the command."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -103,7 +105,7 @@ def test_a_card_is_named_by_its_node_and_number(
 
 
 def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
-    """What if lists pods that were already pending separately from those that the loss
+    """The What if page lists pods that were already pending separately from pods that the loss
     displaces."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
@@ -113,7 +115,8 @@ def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
 
 
 def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> None:
-    """It stands below a long form; names of nodes are completed but those that are lost already."""
+    """On a phone the page scrolls to the answer below the form, and completes only nodes that are
+    not lost yet."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/whatif")
         page.locator("#lose").fill("t4-")
@@ -127,7 +130,8 @@ def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> 
 
 
 def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
-    """What if distinguishes a manifest that never fits from one that fits or is invalid."""
+    """The What if page distinguishes a manifest that never fits from one that fits or is
+    invalid."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         page.locator("#manifest").fill(NEVER.replace("64", "1"))
@@ -139,8 +143,8 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
 
 
 def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
-    """A what-if's address holds all its inputs, so a link reproduces it, unless it would be too
-    long."""
+    """A what-if's address contains all inputs, so a link reproduces the what-if, unless the address
+    would be too long."""
     manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -166,8 +170,8 @@ def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> Non
 def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A manifest of a pending pod is evaluated again, says since when it waits, and is listed
-    once."""
+    """A manifest of a pending pod is evaluated again, and the pod is listed once, with the time
+    since when it is pending."""
     manifest = NEVER.replace("giant", "waits-already")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pod = cluster.json("get", "pods", "waits-already")["items"][0]
@@ -186,7 +190,7 @@ def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
 def test_the_page_of_a_pod_says_that_its_node_is_lost(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a pod on a lost node, its page reports the loss and does not claim that the pod is
+    """The page of a pod on a lost node reports the loss and does not claim that the pod is
     running."""
 
     def ready(node: str) -> bool:
@@ -218,8 +222,8 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
 def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Try a change for a pending pod starts empty and predicts nothing until a change is
-    entered."""
+    """A what-if for a pending pod, opened by "Try a change", predicts nothing until the user enters
+    a change."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
@@ -245,8 +249,8 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
 def test_what_if_begins_with_the_first_in_the_queue(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """What if opens with the first pod in the queue; with an empty queue it explains what to
-    enter."""
+    """The What if page opens with the first pod in the queue; with an empty queue the page explains
+    what to enter."""
     pods = cluster.json("get", "pods")["items"]
     waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
     with opened(browser, base) as page:
@@ -267,7 +271,7 @@ def test_what_if_begins_with_the_first_in_the_queue(
 def test_a_link_names_no_pod_that_it_is_not_about(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A what-if that is not about a pod keeps no pod in its link."""
+    """The link of a what-if contains a pod only if the what-if is about that pod."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
@@ -281,7 +285,8 @@ def test_a_link_names_no_pod_that_it_is_not_about(
 
 
 def test_a_node_far_down_a_large_fleet_is_offered(browser: Browser, base: str) -> None:
-    """What if offers every node of a fleet of 7,000, because it reads the list to its end."""
+    """The What if page offers every node of a fleet of 7,000, because the page reads all pages of
+    the list."""
 
     def listed(route: Route) -> None:
         after = int((re.findall(r"continue=(\d+)", route.request.url) or ["0"])[0])
@@ -311,7 +316,8 @@ spec:
 def test_each_cause_has_a_line_and_a_cure_of_its_own(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """As many as the gateway names, each with what would unblock it; also in the pod's story."""
+    """The queue page and the pod's history show every cause that the gateway names, with what would
+    remove it."""
     cluster.run("submit", "--wait", "-f", "-", stdin=TWO_CAUSES.encode())
     with opened(browser, base) as page:
         lines = page.request.get("/api/v1/lines").json()["lines"]
@@ -345,7 +351,8 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
 def test_a_report_is_that_of_the_command_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A report page shows the same rows as the CLI, a chart with a name, and a table."""
+    """A report page shows the same rows as the CLI, a chart with an accessible name, and a
+    table."""
     rows = cluster.json("report", "usage")["rows"]
     with opened(browser, base) as page:
         visit(page, "#/reports")
@@ -366,7 +373,8 @@ def test_a_report_is_that_of_the_command_line(
 def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """Each file is called what it holds; a narrow chart has below it what has no room in it."""
+    """Downloaded reports have file names that describe the content; a narrow chart has its legend
+    below."""
     cluster.json("cordon", "t4-1", "--reason", "dust", "--by", "ann")
     cluster.json("uncordon", "t4-1", "--by", "ann")
     with opened(browser, base, size=size) as page:
@@ -390,7 +398,7 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
 
 
 def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> None:
-    """Amounts that are rounded each by itself: their difference is that of the rounded ones."""
+    """A displayed difference is the difference of the two displayed, rounded amounts."""
 
     def rounded(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}
@@ -408,8 +416,8 @@ def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> 
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
-    """An empty report says so in words, and a gateway without prices is asked for them only
-    once."""
+    """An empty report shows a message. From a gateway without prices the page requests the cost
+    report only once."""
     asked: list[str] = []
 
     def nothing(route: Route) -> None:
@@ -451,7 +459,7 @@ def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
 def test_the_line_of_a_report_falls_with_what_breaks(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """The capacity line of a usage chart excludes unhealthy devices that no pod holds."""
+    """The capacity line of a usage chart excludes unhealthy devices that no pod uses."""
     card = next(
         each["device"] for each in cluster.json("get", "devices")["items"] if not each["holders"]
     )
@@ -486,7 +494,8 @@ def test_the_line_of_a_report_falls_with_what_breaks(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """Names for controls, one heading, no scrolling sideways; wide and narrow."""
+    """Every page names its controls, has one heading, and never scrolls sideways, wide or
+    narrow."""
     with opened(browser, base, size=size) as page:
         for address in ("whatif", "reports", "doctor", "events"):
             visit(page, f"#/{address}")
@@ -494,7 +503,7 @@ def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, 
 
 
 def test_the_doctor_counts_in_a_whole_sentence(browser: Browser, base: str) -> None:
-    """One server of the ledger is enough today, and should not stay so."""
+    """Doctor's headline counts problems, warnings and passed checks."""
     with opened(browser, base) as page:
         visit(page, "#/doctor")
         counted = r"Healthy: \d+ passed, \d+ warnings?|\d+ problems?, \d+ warnings?, \d+ passed"
@@ -502,7 +511,7 @@ def test_the_doctor_counts_in_a_whole_sentence(browser: Browser, base: str) -> N
 
 
 def test_what_the_doctor_names_is_a_link(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Doctor's findings link to the node's GPUs and to the unhealthy ones."""
+    """Doctor's findings link to the node's GPUs and to the unhealthy GPUs."""
     sees = re.compile(r"failed, on .*\bt4-1\b")
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
     fail(cluster, card["device"], reason="XID 79")
@@ -522,7 +531,7 @@ def test_what_the_doctor_names_is_a_link(browser: Browser, base: str, cluster: S
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_no_policy_is_cut_off(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """The buttons stay on one line each, and all of them within the form."""
+    """Each policy button fits on one line, and all buttons are within the form."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/whatif")
         group = page.get_by_role("group", name="Policy")
@@ -538,7 +547,7 @@ def test_no_policy_is_cut_off(browser: Browser, base: str, size: tuple[int, int]
 
 
 def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None:
-    """What if heads its columns "Before" and "After" when a node is lost."""
+    """The What if page heads its columns "Before" and "After" when a node is lost."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-1")
         heads = page.locator("#result .cmp th[scope=col]").all_inner_texts()
@@ -550,7 +559,7 @@ def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None
 def test_of_what_cannot_be_read_only_that_is_said(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """For unreadable input What if shows only the errors and makes no prediction."""
+    """For unreadable input the What if page shows only the errors and predicts nothing."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/whatif?manifest=kind:%20[")
         expect(page.locator("h1")).to_contain_text("document 1, line 1")
@@ -567,7 +576,8 @@ def test_of_what_cannot_be_read_only_that_is_said(
 def test_the_field_of_a_manifest_says_what_it_takes_and_that_it_asks_by_itself(
     browser: Browser, base: str
 ) -> None:
-    """Every kind that it names is one that is taken; limits are, too."""
+    """The manifest field names only kinds that are accepted, including limits, and states that it
+    evaluates as you type."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#manifest")
@@ -583,7 +593,7 @@ COUNTED = """() => [...document.querySelectorAll("h1, #kinds em")].map(each => e
 
 
 def test_chips_of_kinds_count_all_events(browser: Browser, base: str) -> None:
-    """The counts on the chips add up to the number of all events."""
+    """The counts on the kind chips add up to the number of all events."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         answer, *counts = page.evaluate(COUNTED)

@@ -1,4 +1,4 @@
-"""A page that is added by the recipe of CONTRIBUTING.md is found wherever pages are."""
+"""A console page added by the recipe in CONTRIBUTING.md appears on every surface."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,8 @@ ROW = """\
 
 
 def fulfilled(file: Path) -> Callable[[Route], None]:
-    """Answers with a file of the copy what the gateway would answer with its own."""
+    """Return a route handler that answers with a file of the copy instead of the gateway's own
+    file."""
     return lambda route: route.fulfill(path=file)
 
 

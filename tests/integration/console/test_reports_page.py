@@ -1,4 +1,5 @@
-"""Reports by pod label: the page asks for the label key and keeps it in the address."""
+"""The report by pod label: the page has a field for the label key, and keeps the key in its
+address."""
 
 from playwright.sync_api import Browser, expect
 

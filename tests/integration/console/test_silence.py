@@ -1,4 +1,4 @@
-"""When the gateway is down the pages say so and since when, and recover by themselves."""
+"""When the gateway is down, the pages show that and since when, and recover automatically."""
 
 import re
 
@@ -13,8 +13,8 @@ NO_ANSWER = re.compile(r"^offline since \d\d:\d\d:\d\d$")
 
 
 def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -> None:
-    """While the gateway does not answer, nothing claims to be live, and a page loads once it is
-    back."""
+    """While the gateway does not answer, no page claims to be live; the pages load once the gateway
+    is back."""
     gone = False
 
     def pass_on(route: Route) -> None:

@@ -1,4 +1,4 @@
-"""For a user limited to some namespaces, other pods have no name, no link and no page."""
+"""A user limited to some namespaces sees no name, link or page of other pods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def pod(space: str, name: str, amount: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def shared(cluster: Standalone) -> Iterator[str]:
-    """A node on which a pod of another namespace runs; one of that waits as well."""
+    """Provide a node on which a pod of another namespace runs, and a pending pod of that
+    namespace."""
     cluster.json("submit", "-f", "-", "--wait", stdin=pod("theirs", "runs", 1000))
     cluster.json("submit", "-f", "-", "--wait", stdin=pod("theirs", "waits", 900_000), code=1)
     pods = cluster.json("get", "pods", "--namespace", "theirs")["items"]
@@ -43,7 +44,7 @@ def shared(cluster: Standalone) -> Iterator[str]:
 def test_what_if_begins_with_no_pod_of_others(
     browser: Browser, base: str, shared: str, sees: str
 ) -> None:
-    """What if never opens with a pod of another namespace."""
+    """The What if page never opens with a pod of another namespace."""
     with opened(browser, base) as page, seen_by_a_tenant(page, sees):
         visit(page, "#/whatif")
         expect(page.locator("h1")).to_contain_text("What would")
@@ -55,7 +56,8 @@ def test_what_if_begins_with_no_pod_of_others(
 def test_who_is_not_told_has_no_dangling_name(
     browser: Browser, base: str, cluster: Standalone, shared: str
 ) -> None:
-    """GPU panels and events refer to hidden pods without a name, and merge runs of their events."""
+    """GPU panels and events mention hidden pods without a name, and merge consecutive events of
+    such pods."""
     [device] = [
         each for each in cluster.json("get", "devices", "--node", shared)["items"]
         if any(holder["pod"] == "runs" for holder in each["holders"])

@@ -1,4 +1,4 @@
-"""Time, as the console has it: any moment, on every page, and what differs between two."""
+"""Time travel in the console: any time on every page, and differences between two times."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -21,12 +21,13 @@ def revision(cluster: Standalone, *words: str) -> int:
 
 
 def failed(page: Page) -> None:
-    """Wait until the fleet reports one unhealthy GPU."""
+    """Wait until the fleet page reports one unhealthy GPU."""
     expect(page.locator("h1")).to_contain_text("1 unhealthy")
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Press keys until the page is there: the mark of an older failure may be drawn before this."""
+    """Press keys until the page shows this revision, because a mark of an older failure may be
+    drawn first."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -40,7 +41,7 @@ def to_the_newest_mark(page: Page, when: int) -> None:
 def test_the_past_is_shown_and_says_that_it_is(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A view from before a GPU failed shows it healthy, and is marked as the past."""
+    """A view from before a GPU failed shows the GPU as healthy, and is marked as the past."""
     [card] = [
         each for each in cluster.json("get", "devices")["items"]
         if (each["node"], each["index"]) == ("h100-2", 3)
@@ -101,7 +102,7 @@ were one with the mark that is held may be another by now."""
 
 
 def as_one(page: Page, count: int) -> bool:
-    """Return True if the last mark groups at least this many as the ledger grows."""
+    """Reload the page, and return True if the last mark groups at least this many marks."""
     page.reload()
     page.wait_for_selector(".mk")
     told = page.locator(".mk").last.get_attribute("aria-label") or ""
@@ -112,7 +113,7 @@ def as_one(page: Page, count: int) -> bool:
 def test_marks_that_would_overlap_are_one_that_lists_them(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Marks that would overlap become one with a count, which lists them with links."""
+    """Marks that would overlap become one mark with a count, which lists them with links."""
     cards = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-10")["items"]
     ]
@@ -174,7 +175,7 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """A real slider with a spoken value; playing goes forwards from there, to now."""
+    """The time slider announces its value, and Play moves forwards from the chosen time to now."""
     with opened(browser, base) as page:
         visit(page, "")
         slider = page.locator("#t-range")
@@ -202,7 +203,7 @@ def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
 
 
 def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> None:
-    """The clock and the buttons stay; a new page has the bar as it was left."""
+    """A collapsed time bar keeps the clock and the buttons, and stays collapsed after a reload."""
     for size in (WIDE, NARROW):
         with opened(browser, base, size=size) as page:
             visit(page, "#/pods")
@@ -229,7 +230,8 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
 def test_a_range_of_time_ends_now_and_is_kept(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A moment before the range is on the whole ledger; the choice is there on the next page."""
+    """The chosen time range ends now and applies on the next page; an earlier time switches to the
+    whole ledger."""
     with opened(browser, base) as page:
         page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
         visit(page, "#/pods")
@@ -262,7 +264,7 @@ def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None
 
 
 def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str) -> None:
-    """An address with an unescaped plus in its time zone is understood, and the bar shows that
+    """The page accepts an address with an unescaped plus in its time zone, and the bar shows that
     time."""
     now = datetime.now(UTC).replace(microsecond=0)
     there = now.astimezone(timezone(timedelta(hours=2)))
@@ -275,7 +277,7 @@ def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str
 
 
 def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Events are found by text and by kind, and lead to their details and to the fleet at that
+    """Events can be found by text and by kind, and link to their details and to the fleet at that
     time."""
     with opened(browser, base) as page:
         visit(page, "#/events?q=vgpu-percentage")
@@ -304,7 +306,7 @@ def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Stan
 
 
 def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> None:
-    """A date with its time and zone fits into its field, wide and narrow."""
+    """A date with its time and zone fits into its field, on wide and narrow screens."""
     for size in (WIDE, NARROW):
         with opened(browser, base, size=size) as page:
             visit(page, "#/events?diff=1,2")
@@ -319,7 +321,8 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
     """A view of the past shows the requested time, not the last event's, and measures waits up to
-    it. The browser's clock runs ahead, so that the ledger is quiet before the requested time."""
+    the requested time. The browser's clock runs ahead, so that the ledger is quiet before that
+    time."""
     manifest = NEVER.replace("giant", "asked-for")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pods = cluster.json("get", "pods", "asked-for")
@@ -351,7 +354,7 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
 def test_the_end_of_the_slider_is_now_however_long_the_past_was_shown(
     browser: Browser, base: str
 ) -> None:
-    """It was drawn when the past was gone to, and stands still there."""
+    """The end of the slider still leads to now after the past was shown for a while."""
     with opened(browser, base) as page:
         page.clock.install()
         visit(page, "")
@@ -366,7 +369,8 @@ def test_the_end_of_the_slider_is_now_however_long_the_past_was_shown(
 
 
 def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser, base: str) -> None:
-    """Not one in which they were followed before."""
+    """Links of the navigation keep the time that is shown now, not the time at which they were last
+    followed."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?at=5")
         pages = page.get_by_role("navigation")

@@ -29,14 +29,14 @@ SAMPLE_MS = 5_000
 
 @contextmanager
 def troubled(browser: Browser, base: str) -> Iterator[Page]:
-    """A page of a gateway that leaves some requests unanswered."""
+    """Provide a page on which the browser may report failed requests to the gateway."""
     with opened(browser, base, answers=(*ANSWERS, BUSY, PROXY, TORN)) as page:
         yield page
 
 
 @contextmanager
 def cordoned(cluster: Standalone) -> Iterator[None]:
-    """Something happens, of which live pages hear."""
+    """Cordon a node for the length of a `with`, so that live pages receive an event."""
     assert cluster.run("cordon", "t4-1", "--reason", "unanswered").returncode == 0
     try:
         yield
@@ -45,17 +45,17 @@ def cordoned(cluster: Standalone) -> Iterator[None]:
 
 
 def refuse(route: Route) -> None:
-    """The answer of a gateway that has none in time."""
+    """Answer a request with 503, as a gateway that timed out."""
     route.fulfill(status=503, json=LATE)
 
 
 def first(page: Page, pattern: re.Pattern[str]) -> Held:
-    """The next question of a kind is held; those after it go their way."""
+    """Hold the next request that matches the pattern, and let later requests pass."""
     return Held(page, pattern, times=1)
 
 
 def refuse_late(page: Page, route: Route) -> None:
-    """The same, and the page has had it, and shown what it would."""
+    """Answer a request with 503, and wait until the page has processed the answer."""
     with page.expect_response(lambda response: response.request == route.request) as late:
         refuse(route)
     settled(page, late.value)
@@ -73,7 +73,8 @@ def refuse_late(page: Page, route: Route) -> None:
 def test_a_moment_without_an_answer(
     browser: Browser, base: str, name: str, pattern: re.Pattern[str], then: str
 ) -> None:
-    """The page of the moment before does not stand there as if it were of this one."""
+    """When a request for another time fails, the page shows the error instead of the previous
+    time's content."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=2")
         intercept(page, pattern, refuse)
@@ -87,7 +88,7 @@ def test_a_moment_without_an_answer(
 
 @pytest.mark.parametrize("pattern", [PODS, MOMENT], ids=["pods", "moment"])
 def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Pattern[str]) -> None:
-    """The play ends there, so that the button can be pressed, and does not go on to now."""
+    """When a request fails during Play, playing stops at that time and does not jump to now."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, pattern, refuse)
@@ -113,7 +114,7 @@ def test_a_report(browser: Browser, base: str, status: int) -> None:
 
 
 def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standalone) -> None:
-    """After a broken connection the page retries by itself once the gateway is back."""
+    """After a broken connection the page retries automatically once the gateway is back."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, PODS, lambda route: route.abort())
@@ -129,7 +130,8 @@ def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standal
 def test_what_is_typed_goes_on(
     browser: Browser, base: str, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """No letter is a key or presses a button, and the page that comes then has found it."""
+    """Text typed while a request fails triggers no shortcut or button, and filters the page that
+    loads next."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=2")
         asked = Held(page, pattern)
@@ -161,7 +163,7 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """A page that is not shown yet does not get the search of the one before."""
+    """Going back to a page that fails to load does not show the search field of the page before."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")
@@ -174,7 +176,7 @@ def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
 
 
 def test_what_is_typed_into_compare(browser: Browser, base: str) -> None:
-    """When a comparison fails, its form keeps what was typed and its button tries again."""
+    """When a comparison fails, the form keeps the typed text and its button tries again."""
     with troubled(browser, base) as page:
         asked = Held(page, DIFF)
         page.goto("/#/events?diff=3,6")
@@ -190,7 +192,7 @@ def test_what_is_typed_into_compare(browser: Browser, base: str) -> None:
 
 
 def test_older_events_of_another_list(browser: Browser, base: str) -> None:
-    """A failed request for older events of a previous filter is ignored."""
+    """The page ignores a failed request for older events of a previous filter."""
     with troubled(browser, base) as page:
         page.route(LOG, lambda route: route.continue_(url=route.request.url.replace("=150", "=10")))
         visit(page, "#/events")
@@ -206,7 +208,8 @@ def test_older_events_of_another_list(browser: Browser, base: str) -> None:
 
 
 def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Though it is about the same moment, now, that a newer one has answered."""
+    """The failure of an older fleet request is ignored once a newer request for the same time has
+    been answered."""
     with troubled(browser, base) as page:
         visit(page, "#/fleet?at=2")
         asked = first(page, FLEET)
@@ -222,7 +225,7 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
 def test_what_takes_the_place_of_a_question(
     browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """A background refresh that replaces a request also reports its failure to the user."""
+    """A background refresh that replaces a user's request reports its failure to the user."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)
@@ -236,7 +239,7 @@ def test_what_takes_the_place_of_a_question(
 
 
 def test_what_is_used_without_an_answer(browser: Browser, base: str) -> None:
-    """When a background refresh fails the page stays as it is and tries again."""
+    """When a background refresh fails, the page stays unchanged and tries again."""
     with troubled(browser, base) as page:
         page.clock.install()
         visit(page, "#/fleet")

@@ -1,4 +1,4 @@
-"""What if reports that it is working, from the first instant, and how the work ended."""
+"""The What if page reports at once that it is working, and finally how the work ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ BEGUN = datetime(2026, 11, 20, 14, 20, tzinfo=UTC)
 
 
 def without_time(page: Page) -> None:
-    """None passes on it but what a test lets pass: a machine that stands still is no long work."""
+    """Stop the page's clock, so that time passes only as the test advances it and a slow machine
+    does not count as long work."""
     page.clock.install(time=BEGUN)
     page.clock.pause_at(BEGUN + timedelta(seconds=1))
 
@@ -37,7 +38,7 @@ def works(page: Page, words: str = WORKING) -> None:
 
 
 def ended(page: Page, words: str) -> None:
-    """Check that no sign of work is left and that the end was announced."""
+    """Check that no sign of work is left and that the end was announced to screen readers."""
     expect(page.locator("h1")).to_contain_text(words)
     expect(page.locator("#result")).to_have_attribute("aria-busy", "false")
     expect(page.locator("#said")).to_contain_text(words)
@@ -50,7 +51,7 @@ def ended(page: Page, words: str) -> None:
 def test_a_page_that_is_opened_with_work_says_that_it_works(
     browser: Browser, base: str, size: tuple[int, int], theme: str
 ) -> None:
-    """A page opened with a scenario says that it is working before the gateway responds."""
+    """A page opened with a scenario shows that it is working before the gateway responds."""
     with opened(browser, base, size=size, theme=theme) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -62,7 +63,7 @@ def test_a_page_that_is_opened_with_work_says_that_it_works(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """A press is acknowledged in view at once, and the old result is marked as the previous one."""
+    """The page acknowledges a press at once, and marks the old result as the previous one."""
     with opened(browser, base, size=size) as page:
         without_time(page)
         visit(page, LOSE)
@@ -77,7 +78,7 @@ def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, i
 
 
 def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
-    """What if shows its form at once, while the first pod of the queue is still loading."""
+    """The What if page shows its form at once while the first pod of the queue is still loading."""
     with opened(browser, base) as page:
         without_time(page)
         waits = Held(page, WAITS)
@@ -90,7 +91,8 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 
 
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
-    """Long work shows its seconds; screen readers hear only once that it takes long."""
+    """Long work shows the elapsed seconds; screen readers hear only once that the work takes
+    long."""
     with opened(browser, base) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -110,7 +112,8 @@ def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None
 def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
     browser: Browser, base: str
 ) -> None:
-    """The gateway is no longer asked; also while what was typed is still under way."""
+    """Stopping a what-if cancels its request, even one that is not sent yet, and Retry repeats the
+    request."""
     with opened(browser, base) as page:
         without_time(page)
         visit(page, "#/whatif")
@@ -130,7 +133,7 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
 
 
 def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
-    """Return True if exactly this many plan requests were cancelled, and nothing else."""
+    """Return True if exactly this many plan requests were cancelled, and no other request."""
 
     def told() -> bool:
         listen(page)
@@ -141,7 +144,8 @@ def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
 
 
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
-    """The question before is withdrawn, and the page that is shown next is left alone."""
+    """A new what-if or another page cancels the previous request, whose response changes
+    nothing."""
     with opened(browser, base) as page:
         plans = Held(page, PLAN)
         withdrawn: list[str] = []
@@ -159,7 +163,7 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
 
 
 def line(error: str, status: int) -> str:
-    """A refusal as the last line of a streamed plan."""
+    """Return an error as the last line of a streamed plan."""
     return f'{{"error":{{"error":"{error}","fix":"retry later"}},"status":{status}}}\n'
 
 
@@ -173,7 +177,8 @@ TOLD: list[tuple[str, str]] = [
 def test_an_answer_that_does_not_come_can_be_asked_for_again(
     browser: Browser, base: str, body: str, words: str
 ) -> None:
-    """In the words of the gateway where it has some; the next one may well come."""
+    """When a what-if fails, the page shows the gateway's error if there is one, and Retry can
+    succeed."""
     with opened(browser, base, size=NARROW) as page:
         plans = Held(page, PLAN)
         page.goto(f"/{LOSE}")
@@ -186,7 +191,7 @@ def test_an_answer_that_does_not_come_can_be_asked_for_again(
 
 
 def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None:
-    """A refused what-if offers no retry but a correction."""
+    """A refused what-if offers a correction instead of a retry."""
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=t4-11")
         ended(page, "t4-11")
@@ -195,8 +200,8 @@ def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None
 
 
 def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: str) -> None:
-    """Every loading page shows an indicator until it is done; a comparison also names what it
-    compares."""
+    """Every loading page shows an indicator until it is complete; a comparison also names the
+    compared times."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         diffs = Held(page, re.compile(r"/api/v1/diff"))
@@ -210,7 +215,8 @@ def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: s
 
 
 def test_a_page_that_is_not_there_yet_has_a_skeleton(browser: Browser, base: str) -> None:
-    """Instead of the page before, and on the first visit even before any script has run."""
+    """A loading page shows a skeleton instead of the previous page, on the first visit even before
+    scripts run."""
     with opened(browser, base) as page:
         scripts = Held(page, re.compile(r"/console/js/app\.js"))
         page.goto("/#/events", wait_until="commit")

@@ -1,1 +1,1 @@
-"""The gateway over HTTP, with real services on a real nats-server."""
+"""Tests of the gateway over HTTP, with real services on a real nats-server."""

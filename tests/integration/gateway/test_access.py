@@ -1,4 +1,4 @@
-"""A gateway with a login: who may ask, what a tenant sees of other namespaces, and what a user
+"""A gateway with a login: authentication, what a tenant sees of other namespaces, and what a user
 may do."""
 
 import asyncio
@@ -44,7 +44,7 @@ ELSEWHERE = {"events", "report/cost"}
 
 
 def reads() -> Iterator[str]:
-    """Every endpoint that a tenant may read, now and in the past."""
+    """Provide every endpoint that a tenant may read, now and in the past."""
     for endpoint in ENDPOINTS:
         if endpoint.audience is not Audience.TENANTS or endpoint.method != "GET":
             continue
@@ -63,26 +63,26 @@ SECRETS = ("theirs", "patient", "ops/", "2024/", LABEL)
 
 
 class Asked:
-    """A gateway with tokens, asked by people."""
+    """A gateway with tokens, and requests to it as different users."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.session = session
 
     async def get(self, who: str, path: str, **headers: str) -> tuple[int, str]:
-        """Return status and text; an empty `who` sends no token."""
+        """Return the status and text of a GET request; an empty `who` sends no token."""
         sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
         async with self.session.get(f"{self.url}/{path}", headers=sent) as answer:
             return answer.status, await answer.text()
 
     async def ok(self, who: str, path: str) -> Any:
-        """The answer, which must be there."""
+        """Return the answer to a GET request that must succeed."""
         status, text = await self.get(who, path)
         assert status == 200, (path, text)
         return json.loads(text)
 
     async def post(self, who: str, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """Status and answer of a post."""
+        """Return the status and the answer of a POST request."""
         sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
         url = f"{self.url}/{path}"
         async with self.session.post(url, json=body, headers=sent) as answer:
@@ -91,9 +91,9 @@ class Asked:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """One node of two GPUs; pods of `ml` and `ops` share one of them, and two more pods are
-    pending. One of the pending pods is in a namespace of digits. A cordon's reason names pods
-    of other namespaces."""
+    """Provide a ledger with one node of two GPUs. Pods of `ml` and `ops` share one GPU, and two
+    more pods are pending, one of them in a namespace whose name is digits. A cordon's reason names
+    pods of other namespaces."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -122,7 +122,7 @@ async def place(facts: Facts, uid: str, namespace: str, name: str) -> None:
 
 @pytest.fixture
 async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
-    """A gateway with three tokens, each equal to its user's name."""
+    """Provide a gateway with three tokens, each equal to its user's name."""
     del facts  # is there first
     options = ("--listen", "127.0.0.1:0", "--tokens", str(people(tmp_path)))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
@@ -133,7 +133,7 @@ async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_nobody_is_answered_who_is_not_known(asked: Asked) -> None:
-    """Without a valid token only the login page and the health probes are answered."""
+    """Without a valid token the gateway serves only the login page and the health probes."""
     base = asked.url.removesuffix("/api/v1")
     for who in ("", "wrong"):
         for path in (*READS, "events", "doctor", "configuration", "me", "unheard"):
@@ -148,7 +148,8 @@ async def test_nobody_is_answered_who_is_not_known(asked: Asked) -> None:
 
 
 async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: Asked) -> None:
-    """Of every read, of now and of the past, and of every word in it."""
+    """A tenant finds no secret of other namespaces in any answer, neither for now nor for the
+    past."""
     for path in READS:
         status, text = await asked.get("mei", path)
         assert status == 200, (path, text)
@@ -160,7 +161,8 @@ async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: 
 
 
 async def test_a_tenant_searches_the_log_in_what_he_sees_of_it(asked: Asked) -> None:
-    """A tenant's log search matches only visible text, so row counts and page ends leak nothing."""
+    """A tenant's log search matches only visible text, so that row counts and page ends reveal
+    nothing."""
     for search in ("text=theirs", "text=THEIRS", "subject=workload.u2.*", "subject=workload.*.*"):
         found = await asked.ok("mei", f"log?limit=1&{search}")
         nothing = await asked.ok("mei", "log?limit=1&text=no-such-word")
@@ -173,7 +175,7 @@ async def test_a_tenant_searches_the_log_in_what_he_sees_of_it(asked: Asked) -> 
 
 
 async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Asked) -> None:
-    """A tenant sees its own pods in full, and of others only how much of each GPU they hold."""
+    """A tenant sees its own pods in full, and only how much of each GPU other pods use."""
     pods = (await asked.ok("mei", "pods"))["items"]
     assert sorted((pod["namespace"], pod["name"]) for pod in pods) == [
         *[(OTHERS, "-")] * 3, ("ml", "mine"),
@@ -200,7 +202,8 @@ async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Ask
      "configuration", "doctor", "report/usage?format=csv", "report/usage?by=user", "unheard"],
 )  # fmt: skip
 async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> None:
-    """A request that cannot be redacted is refused with the missing right and how to get it."""
+    """The gateway refuses a request whose answer cannot be redacted, and names the missing right
+    and how to get it."""
     status, text = await asked.get("mei", path)
     error = json.loads(text)
     assert status == 403, text
@@ -209,7 +212,7 @@ async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> No
 
 
 async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked: Asked) -> None:
-    """A tenant sees a log entry's event only if it belongs to no other namespace."""
+    """A tenant sees the event of a log entry only if the event concerns no other namespace."""
     rows = (await asked.ok("olga", "log?limit=50"))["items"]
     for row in rows:
         entry = await asked.ok("mei", f"log/{row['revision']}")
@@ -219,7 +222,7 @@ async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked:
 
 
 async def test_events_of_others_pass_as_their_revisions(asked: Asked, facts: Facts) -> None:
-    """Hidden events appear in a tenant's stream as bare revisions, so it can resume without
+    """Hidden events appear in a tenant's stream as bare revisions, so the client can resume without
     gaps."""
     headers = {"Authorization": "Bearer mei"}
     async with asked.session.get(f"{asked.url}/events?from=1", headers=headers) as stream:
@@ -234,7 +237,7 @@ async def test_events_of_others_pass_as_their_revisions(asked: Asked, facts: Fac
 
 
 async def test_a_plan_says_whether_it_fits_and_not_beside_whom(asked: Asked) -> None:
-    """A tenant's plan says whether its pods fit, but not which pods they would run next to."""
+    """A tenant's plan reports whether its pods fit, but not which pods would run next to them."""
     manifest = """
 apiVersion: v1
 kind: Pod
@@ -253,7 +256,7 @@ spec:
 
 @pytest.mark.parametrize("name", ["theirs", "nobodys"])
 async def test_a_plan_is_no_way_to_find_out_what_others_have(asked: Asked, name: str) -> None:
-    """A plan about another namespace is refused alike whether the named pod exists or not."""
+    """A plan about another namespace gets the same refusal whether or not the named pod exists."""
     manifest = f"""
 apiVersion: v1
 kind: Pod
@@ -269,7 +272,7 @@ spec: {{schedulerName: apportion, containers: [{{name: c, image: x}}]}}
 
 
 async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
-    """A user with the right to scrape reads /metrics and nothing hidden."""
+    """A user with the right to scrape can read /metrics and nothing hidden."""
     base = asked.url.removesuffix("/api/v1")
     for who, status in (("prometheus", 200), ("mei", 403), ("olga", 200)):
         headers = {"Authorization": f"Bearer {who}"}
@@ -280,8 +283,8 @@ async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
 
 
 async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus) -> None:
-    """A cordon is recorded under the login's name, whatever the request says; a user lifts only
-    their own."""
+    """A cordon is recorded under the login's name, whatever the request claims. Users lift only
+    their own cordons."""
     status, done = await asked.post("olga", "nodes/n1/cordon", {"reason": "fan"})
     assert (status, done["by"], done["event"]) == (200, "olga", "NodeCordoned")
     assert (await asked.post("mei", "nodes/n1/cordon", {"reason": "mine"}))[0] == 403
@@ -316,7 +319,8 @@ async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus
 
 
 async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
-    """The cookie is nothing for scripts, nor for other sites; a page of another site acts not."""
+    """Scripts and other sites cannot read the session cookie, and a page of another site cannot
+    act."""
     status, error = await asked.post("", "login", {"token": "wrong"})
     assert (status, error["field"]) == (401, "Authorization")
     async with asked.session.post(f"{asked.url}/login", json={"token": "olga"}) as answer:
@@ -370,8 +374,8 @@ async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: 
 
 
 async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> None:
-    """Without a login the gateway listens only on its own machine unless --open; no one can act
-    there."""
+    """Without a login the gateway listens only on its own machine unless --open is set, and refuses
+    actions."""
     url = bus.server.url_for("gateway")
     command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url]
     ended = await asyncio.to_thread(
@@ -407,7 +411,8 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 
 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
-    """A token removed from the file is rejected, while an unreadable file revokes nothing.
+    """The gateway rejects a token that was removed from the file; an unreadable file revokes
+    nothing.
 
     Recently used tokens are cached for a while, which `test_people` covers.
     """

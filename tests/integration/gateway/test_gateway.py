@@ -1,4 +1,5 @@
-"""A real gateway on a real ledger: answers of one revision, read your writes, live events."""
+"""A real gateway on a real ledger: consistent answers at one revision, read your writes, live
+events."""
 
 import asyncio
 import json
@@ -22,18 +23,18 @@ from tests.support.processes import ServiceProcess
 
 
 class Gateway:
-    """One gateway process, and questions to it over HTTP."""
+    """A running gateway process, and a client for HTTP requests to it."""
 
     def __init__(self, process: ServiceProcess, url: str) -> None:
         self.process = process
         self.url = url
 
     async def get(self, path: str, *, method: str = "GET") -> tuple[int, Any]:
-        """Status and JSON body."""
+        """Return the status and the JSON body of an answer."""
         return await asyncio.to_thread(self._get, path, method)
 
     async def ok(self, path: str) -> Any:
-        """The body of an answer that must be 200."""
+        """Return the body of an answer whose status must be 200."""
         status, body = await self.get(path)
         assert status == 200, body
         return body
@@ -48,7 +49,7 @@ class Gateway:
 
 
 class Events:
-    """One client of the event stream; `close` hangs up."""
+    """One client of the event stream."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -59,7 +60,7 @@ class Events:
     async def open(
         cls, url: str, query: str = "", *headers: str, client: str = "127.0.0.1"
     ) -> "Events":
-        """Open the stream from this address, and read the status line and headers."""
+        """Open the event stream from this address, and read the status line and headers."""
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), local_addr=(client, 0))
         asked = [f"GET /api/v1/events{query} HTTP/1.1", f"Host: {host}", *headers, "", ""]
@@ -72,7 +73,7 @@ class Events:
         return events
 
     async def revisions(self, count: int) -> list[int]:
-        """The ids of the next events; what is no event is passed over."""
+        """Return the ids of the next events, ignoring other messages."""
         found: list[int] = []
         async with asyncio.timeout(30):
             while len(found) < count:
@@ -82,14 +83,14 @@ class Events:
         return found
 
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect from the event stream."""
         self._writer.close()
         await self._writer.wait_closed()
 
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger with one node of two GPUs, one placed pod and one pending pod."""
+    """Provide a ledger with one node of two GPUs, one placed pod and one pending pod."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -100,7 +101,7 @@ async def facts(bus: Bus) -> Facts:
 
 @pytest.fixture
 async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
-    """A gateway that is ready."""
+    """Provide a gateway that is ready."""
     del facts  # is there first
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
@@ -110,7 +111,7 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_answers(gateway: Gateway, facts: Facts) -> None:
-    """Every kind of answer, each with the revision as of which it is."""
+    """Every kind of answer contains the revision that it describes."""
     pods = await gateway.ok("/api/v1/pods")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
@@ -131,10 +132,11 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """A sample that an agent sends is heard, once; a later answer has only what is newer.
+    """The gateway includes an agent's usage sample once; a later answer has only newer samples.
 
-    The gateway may not listen yet: one sample is sent until it is heard, and then a last one,
-    behind which none is on its way."""
+    The gateway may not have subscribed yet. So one sample is sent until it arrives, and then a last
+    one, after which no other sample is in transit.
+    """
     del facts
     agent = await bus.connect("agent")
 
@@ -167,8 +169,8 @@ async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts
 async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
     gateway: Gateway, facts: Facts
 ) -> None:
-    """A pod that cannot be parsed is listed as rejected, with the field, the problem and the
-    fix."""
+    """The gateway lists a pod that cannot be parsed as rejected, with the field, the problem and
+    the fix."""
     await facts.write(
         PodRejected(
             uid="u-9", namespace="default", name="odd", field="spec.x", value="-1",
@@ -186,7 +188,7 @@ async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
 
 
 async def test_pages(gateway: Gateway) -> None:
-    """A list goes on behind the token of the page before."""
+    """A list continues after the token of the previous page."""
     first = await gateway.ok("/api/v1/pods?limit=1")
     second = await gateway.ok(f"/api/v1/pods?limit=1&continue={first['continue']}")
     assert [page["items"][0]["name"] for page in (first, second)] == ["a", "b"]
@@ -194,7 +196,7 @@ async def test_pages(gateway: Gateway) -> None:
 
 
 async def test_read_your_writes(gateway: Gateway, facts: Facts) -> None:
-    """A request for a revision that is still to come is answered once it has come."""
+    """A request for a future revision is answered once the gateway has folded that revision."""
     asked = asyncio.create_task(
         gateway.ok(f"/api/v1/pods/default/c?at_least={facts.revision + 1}&wait_s=20")
     )
@@ -203,7 +205,8 @@ async def test_read_your_writes(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_revision_that_does_not_come(gateway: Gateway, facts: Facts) -> None:
-    """A clear error with the revision that is there, and not an answer that is too old."""
+    """A request for a revision that never comes gets an error with the current revision, not a
+    stale answer."""
     status, body = await gateway.get("/api/v1/pods?at_least=999&wait_s=0.05")
     assert (status, body["field"]) == (408, "at_least")
     assert f"at {facts.revision}" in body["error"]
@@ -227,7 +230,7 @@ async def test_revision_that_does_not_come(gateway: Gateway, facts: Facts) -> No
     ],
 )
 async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> None:
-    """Every refusal is JSON with the error and its fix."""
+    """Every refusal is JSON with the error and the fix."""
     found, body = await gateway.get(path)
     assert found == status
     assert body["error"]
@@ -235,14 +238,15 @@ async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> No
 
 
 async def test_it_only_reads(gateway: Gateway) -> None:
-    """No other method is an error of the server, and none does anything."""
+    """The gateway refuses other methods than GET on a list, with the method's name and status
+    404."""
     for method in ("POST", "PUT", "DELETE"):
         status, body = await gateway.get("/api/v1/pods", method=method)
         assert (status, method in body["error"]) == (404, True)
 
 
 async def test_long_query_is_refused(gateway: Gateway) -> None:
-    """A request line over the limit never reaches a handler."""
+    """A request line over the limit is refused before it reaches a handler."""
     try:
         status, _ = await gateway.get("/api/v1/pods?namespace=" + "x" * 20_000)
     except ValueError:  # the refusal of the HTTP layer itself is not JSON
@@ -252,7 +256,8 @@ async def test_long_query_is_refused(gateway: Gateway) -> None:
 
 
 async def test_events_from_the_beginning_and_live(gateway: Gateway, facts: Facts) -> None:
-    """Every revision from the one asked for on, without a gap, and then each as it comes."""
+    """The stream delivers every revision from the requested one without a gap, and then each new
+    event."""
     events = await Events.open(gateway.url, "?from=1")
     assert await events.revisions(facts.revision) == list(range(1, facts.revision + 1))
     await facts.submit("c", "d")
@@ -261,7 +266,7 @@ async def test_events_from_the_beginning_and_live(gateway: Gateway, facts: Facts
 
 
 async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> None:
-    """A client that comes back names the last event it saw, and gets the next."""
+    """A client that reconnects with its last event id gets the next event."""
     events = await Events.open(gateway.url, "", "Last-Event-ID: 2")
     assert await events.revisions(2) == [3, 4]
     assert facts.revision == 4
@@ -270,7 +275,7 @@ async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> N
 
 @pytest.mark.slow
 async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """Events that the gateway no longer buffers are read from the ledger and joined without a
+    """The gateway reads events that it no longer buffers from the ledger, and joins them without a
     gap."""
     watcher = await bus.connect("watcher")
     count = WINDOW_EVENTS + 3_000
@@ -285,12 +290,12 @@ async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: F
 
 
 def _noise(number: int) -> Draft:
-    """A record that is no event: every reader passes over it."""
+    """Return a record that is not an event, which every reader skips."""
     return Draft("apportion.v1.workload.noise", f"noise-{number}", b"?")
 
 
 async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
-    """Event streams are limited per client and in total; the refusal names NATS as the
+    """The gateway limits event streams per client and in total; the refusal suggests NATS as the
     alternative."""
     clients = [await Events.open(gateway.url) for _ in range(EACH_MAX)]
     status, body = await gateway.get("/api/v1/events")
@@ -316,7 +321,8 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
 
 
 async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """Facts of a newer writer: no answer from then on but the reason, and the process lives."""
+    """After an event of a newer build the gateway keeps running, and answers every request only
+    with the reason."""
     before = await gateway.ok("/api/v1/revision")
     watcher = await bus.connect("watcher")
     node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)
@@ -344,7 +350,8 @@ async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) 
 async def test_ledger_that_goes_away_and_comes_back(
     bus: Bus, gateway: Gateway, facts: Facts
 ) -> None:
-    """While its server is down the gateway answers as of the last revision, then goes on."""
+    """While the ledger's server is down the gateway answers at the last revision; afterwards it
+    continues."""
     revision = facts.revision
     await bus.crash()
     assert (await gateway.ok("/api/v1/revision"))["revision"] == revision
@@ -355,7 +362,7 @@ async def test_ledger_that_goes_away_and_comes_back(
 
 
 async def test_same_port_has_health_and_metrics(gateway: Gateway) -> None:
-    """One port is enough for a load balancer and for Prometheus."""
+    """The gateway serves health probes and metrics on the same port as its API."""
     assert (await gateway.get("/readyz"))[0] == 200
     assert (await gateway.get("/healthz"))[0] == 200
     await gateway.get("/api/v1/pods/default/nope")

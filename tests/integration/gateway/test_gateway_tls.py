@@ -1,4 +1,4 @@
-"""The gateway over HTTPS as its users reach it, with a certificate of a private CA."""
+"""The gateway over HTTPS with a certificate of a private CA, as users reach it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Gateway:
-    """A gateway with a certificate, which requires one from its clients."""
+    """A gateway with a certificate that requires client certificates."""
 
     def __init__(self, url: str, folder: Path, *, first: str = "") -> None:
         self.authority = Authority(folder)
@@ -33,7 +33,7 @@ class Gateway:
         self.url = ""
 
     async def ready(self) -> None:
-        """Wait until it is, and learn its address."""
+        """Wait until the gateway is ready, and store its address."""
         await self.process.ready()
         line = await self.process.logged("answering")
         self.url = str(line["console"])
@@ -55,13 +55,13 @@ class Gateway:
 
 
 def close(writer: asyncio.StreamWriter) -> None:
-    """Hang up."""
+    """Close the connection."""
     writer.transport.abort()
 
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    """One, ready."""
+    """Provide a gateway with TLS that is ready."""
     async with running_bus(tmp_path / "bus") as bus:
         made = Gateway(bus.server.url_for("gateway"), tmp_path)
         async with made.process:
@@ -91,7 +91,8 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
 
 
 async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
-    """Unfinished TLS handshakes count towards their client's connection limit, so others get in."""
+    """Unfinished TLS handshakes count towards their client's connection limit, so other clients can
+    connect."""
     first = (
         "from apportion.runtime.service.http import HttpServer\n"
         "from apportion.runtime.service.limits import Limits\n"
@@ -119,7 +120,7 @@ async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
 
 
 async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gateway) -> None:
-    """A renewed certificate is served to new connections without a restart."""
+    """The gateway serves a renewed certificate to new connections without a restart."""
 
     def shown() -> str:
         port = int(gateway.url.rstrip("/").rpartition(":")[2])

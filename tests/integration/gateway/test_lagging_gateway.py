@@ -1,7 +1,7 @@
-"""Verbs that write through a gateway that lags do not act on its stale data.
+"""Verbs that write through a lagging gateway do not act on the gateway's stale data.
 
-A node cordoned in the meantime stays cordoned, a policy stays as its last user set it, and the pod
-that is ended is the one that lives.
+A node cordoned in the meantime stays cordoned, and a policy stays as its last user set it. If a pod
+was recreated, only the live pod is ended.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ ANN = ("--by", "ann")
 
 
 class Lagging(NamedTuple):
-    """A ledger, and a gateway that reads no more of it until it is `cut` from the mute proxy."""
+    """A ledger, and a gateway that reads no further until it is `cut` from the muted proxy."""
 
     facts: Facts
     proxy: Proxy
@@ -43,7 +43,7 @@ class Lagging(NamedTuple):
 
 @asynccontextmanager
 async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterator[Lagging]:
-    """A gateway that has read the node and `known`, but none of the later events."""
+    """Provide a gateway that has read the node and `known`, but none of the later events."""
     async with running_bus(folder) as bus:
         facts, proxy = Facts(bus), Proxy(bus.server.port)
         await facts.open()
@@ -68,8 +68,8 @@ async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterat
 async def test_a_cordon_that_was_lifted_is_said_once_more(
     verb: str, said: str, tmp_path: Path
 ) -> None:
-    """A cordon that was lifted is written again although the lagging gateway still shows the old
-    one."""
+    """Cordoning again after the cordon was lifted appends a cordon, although the lagging gateway
+    still shows the old one."""
     before = NodeCordoned(node="n1", by="ann", reason=f"{said}fan")
     lifted = NodeUncordoned(node="n1", by="ann", reason="")
     async with lagging(tmp_path, before, lifted) as there:
@@ -97,7 +97,7 @@ SPREAD = PolicyChanged(by="ann", node_policy="spread")
 async def test_nothing_is_written_upon_what_is_not_so_any_more(
     verb: tuple[str, ...], known: Payload, behind: tuple[Payload, ...], tmp_path: Path
 ) -> None:
-    """That ann has no reason, that nodes are spread, that p1 is the pod: all would be wrong."""
+    """A verb that would act on the gateway's stale data exits with an error and appends nothing."""
     async with lagging(tmp_path, known, *behind) as there:
         newest = there.facts.revision
         process = await there.begin(*verb)

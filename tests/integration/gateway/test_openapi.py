@@ -30,7 +30,7 @@ PRICES = 'currency = "EUR"\n[models]\n"*" = 1.0\n'
 
 
 def closed(found: Any) -> Any:
-    """Return the schema with all structs closed to additional fields."""
+    """Return the schema with additional fields forbidden in all structs."""
     if isinstance(found, list):
         return [closed(each) for each in found]
     if not isinstance(found, dict):
@@ -46,20 +46,20 @@ CLOSED = closed(DOCUMENT["components"])
 
 
 def wrong(schema: dict[str, Any], answer: Any) -> list[str]:
-    """Return where an answer violates its schema."""
+    """Return the places at which an answer violates its schema."""
     validator = OAS31Validator({**schema, "components": CLOSED})
     return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(answer)]
 
 
 def written(endpoint: Endpoint) -> str:
-    """The path with names of what is there, and the parameters that it needs."""
+    """Return the endpoint's path with existing names and the required parameters."""
     names = NAMES | ({"name": NAMES[endpoint.path.split("/")[0].removesuffix("s")]}
                      if endpoint.name in {"cordon", "uncordon"} else {})  # fmt: skip
     return f"{PREFIX}/{endpoint.path.format(**names)}{QUERIES.get(endpoint.path, '')}"
 
 
 def schemas(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schema of each media type of the answer, and that of a refusal."""
+    """Yield the schema of each media type of the answer, and the schema of a refusal."""
     responses = DOCUMENT["paths"][f"{PREFIX}/{endpoint.path}"][endpoint.method.lower()]["responses"]
     for media, described in responses["200"]["content"].items():
         yield media, described["schema"]
@@ -67,7 +67,7 @@ def schemas(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_the_document_is_openapi() -> None:
-    """Every part of it, by the published schema of version 3.1."""
+    """The document is valid by the published schema of OpenAPI 3.1."""
     OpenAPIV31SpecValidator(DOCUMENT).validate()
 
 
@@ -83,14 +83,15 @@ def test_a_document_that_is_not_openapi_is_found() -> None:
 
 
 class Asked:
-    """A gateway, queried by olga, who may do everything."""
+    """A gateway queried by the user olga, who has all rights."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.session = session
 
     async def answer(self, endpoint: Endpoint, query: str = "") -> tuple[int, str, str]:
-        """Status, media type and text; of a stream its first line."""
+        """Return the status, media type and text of an answer, or only the first line of a
+        stream."""
         body = BODIES.get(endpoint.name) if endpoint.method == "POST" else None
         if endpoint.path == "logout":
             body = None
@@ -105,7 +106,7 @@ class Asked:
 
 @pytest.fixture
 async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
-    """A gateway with tokens and prices, over a node, a pod that is placed and one that waits."""
+    """Provide a gateway with tokens and prices, over a node, a placed pod and a pending pod."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -124,7 +125,7 @@ async def asked(bus: Bus, tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_every_endpoint_answers_as_the_document_says(asked: Asked) -> None:
-    """Every endpoint answers as documented, in the order of declaration, so cordons precede
+    """Every endpoint answers as documented, called in order of declaration, so cordons come before
     uncordons."""
     for endpoint in ENDPOINTS:
         status, media, text = await asked.answer(endpoint)
@@ -136,7 +137,8 @@ async def test_every_endpoint_answers_as_the_document_says(asked: Asked) -> None
 
 
 async def test_reads_of_a_moment_and_refusals_are_as_the_document_says(asked: Asked) -> None:
-    """A parameter that is not declared is refused at every endpoint, with an answer of one form."""
+    """Reads of the past match the document, and every endpoint refuses an undeclared parameter in
+    the documented format."""
     for endpoint in ENDPOINTS:
         if "at" in endpoint.query.__struct_fields__ and endpoint.path != "moment":
             asks = "&at=3" if endpoint.path in QUERIES else "?at=3"

@@ -1,4 +1,4 @@
-"""A real gateway, asked what was: states of past moments, the line of time, and the log."""
+"""A real gateway's answers about the past: past states, the timeline, and the log."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ REFUSED = [
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A ledger in which a pod came, was placed, lost its device, and went."""
+    """Provide a ledger in which a pod was submitted, was placed, lost its device, and ended."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))  # 1
@@ -84,7 +84,7 @@ async def facts(bus: Bus) -> Facts:
 
 @asynccontextmanager
 async def serving(bus: Bus, *options: str) -> AsyncIterator[Gateway]:
-    """A gateway that is ready."""
+    """Provide a gateway that is ready."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", *options) as process:
         await process.ready()
@@ -94,15 +94,15 @@ async def serving(bus: Bus, *options: str) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
-    """A gateway without options."""
+    """Provide a gateway with default options."""
     del facts  # is there first
     async with serving(bus) as running:
         yield running
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """A revision that is set aside disappears from every view of the past, including cached
-    ones."""
+    """A revision that is set aside disappears from every view of the past, also from cached
+    views."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
@@ -125,7 +125,7 @@ async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path
 
 
 async def test_every_read_at_a_moment(gateway: Gateway) -> None:
-    """Every read with `at` returns the state at that revision, with the revision and its time."""
+    """A read with `at` returns the state at that revision, with the revision and its time."""
     pods = await gateway.ok("/api/v1/pods?at=4")
     assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
         ("a", "placed"),
@@ -161,7 +161,8 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_line_of_time(gateway: Gateway) -> None:
-    """Every event is in one bin, and what people look for is marked with its sentence."""
+    """The timeline counts every event in one bin, and marks failures, cordons and policy changes
+    with a sentence."""
     line = await gateway.ok("/api/v1/timeline?bins=5")
     counted = sum(sum(part["counts"].values()) for part in line["bins"])
     assert (len(line["bins"]), counted, line["first_revision"]) == (5, 8, 1)
@@ -180,7 +181,8 @@ async def test_line_of_time(gateway: Gateway) -> None:
 
 
 async def test_log(gateway: Gateway) -> None:
-    """The newest first; pages go on backwards; filters keep what they name."""
+    """The log lists the newest events first, pages go backwards, and filters keep only matching
+    events."""
     await gateway.ok("/api/v1/timeline?bins=1")  # once the index is there, which has the names
     page = await gateway.ok("/api/v1/log?limit=3")
     assert [row["revision"] for row in page["items"]] == [8, 7, 6]
@@ -200,7 +202,7 @@ async def test_log(gateway: Gateway) -> None:
 
 
 async def test_what_happens_now_is_the_past_at_once(gateway: Gateway, facts: Facts) -> None:
-    """A question that comes after an event is answered with it."""
+    """A request for the past that comes after an event already includes that event."""
     await gateway.ok("/api/v1/timeline")
     await facts.submit("c")
     line = await gateway.ok("/api/v1/timeline?bins=1")
@@ -271,7 +273,7 @@ async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> N
 async def test_what_was_read_once_is_there_after_a_restart(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """The --past folder keeps the index across restarts; that of another ledger is rebuilt."""
+    """The --past folder keeps the index across restarts; the index of another ledger is rebuilt."""
     kept = str(tmp_path / "kept")
     for number in range(3):
         async with serving(bus, "--past", kept) as gateway:
@@ -299,8 +301,8 @@ async def test_what_was_read_once_is_there_after_a_restart(
 async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """The process for the past restarts after a kill at the next request, and ends with its
-    gateway."""
+    """The gateway's process for the past restarts at the next request after a kill, and ends with
+    the gateway."""
     kept = tmp_path / "kept"
     async with serving(bus, "--past", str(kept)) as gateway:
         await gateway.ok("/api/v1/moment?at=1")
@@ -320,7 +322,7 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
 
 
 def past_processes(kept: Path) -> list[int]:
-    """The processes that look back and keep what they need in this folder."""
+    """Return the ids of the gateway's processes for the past that use this folder."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -339,7 +341,8 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """One too many of a client is refused with what to do; all others are right."""
+    """The gateway refuses a client's excess concurrent requests for the past with a fix, and
+    answers the rest correctly."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 
@@ -363,7 +366,8 @@ async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
 
 
 async def test_story_of_a_pod_a_node_and_a_device(gateway: Gateway) -> None:
-    """One line for each fact; of a pod also what failed under it; pages go on."""
+    """A history has one row for each event, in pages; a pod's history includes failures of its
+    devices."""
     story = await gateway.ok("/api/v1/history/pods/default/a")
     assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
     assert story["items"][2]["type"] == "DeviceHealthChanged"
@@ -389,7 +393,8 @@ async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
 
 
 async def test_who_held_what(gateway: Gateway) -> None:
-    """At a moment, since one, and now; the decision is named."""
+    """`who` lists the pods that use a device at a time, since a time, or now, with the deciding
+    revision."""
     [then] = (await gateway.ok("/api/v1/who?device=n1-g0&at=5"))["items"]
     assert (then["pod"], then["decision_revision"], then["to_revision"]) == ("a", 4, 0)
     [since] = (await gateway.ok("/api/v1/who?node=n1&since=2"))["items"]
@@ -403,7 +408,7 @@ async def test_who_held_what(gateway: Gateway) -> None:
 
 
 async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
-    """Each difference of two states with the event behind it."""
+    """A diff lists each difference between two states with the event that caused it."""
     diff = await gateway.ok("/api/v1/diff?from=4&to=8")
     [gone] = diff["placements"]
     assert (gone["name"], gone["after"], gone["revision"]) == ("default/a", "", 6)
@@ -427,8 +432,7 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
 
 
 async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: Facts) -> None:
-    """A diff names the event that made each change, not merely the newest event about its
-    object."""
+    """A diff names the event that made each change, not the newest event about the object."""
     await facts.write(rack("n2", 1))  # 9
     silent = [NodeSilent(node=name, grace_s=40) for name in ("n1", "n2")]
     await facts.write(*silent, NodeHeard(node="n2"))  # 10 to 12
@@ -456,8 +460,8 @@ async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: 
 
 
 async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: Facts) -> None:
-    """A lost node is in the history of the pods that it had then, and in `why` of those still
-    there."""
+    """A lost node appears in the history of the pods that it had then, and in `why` of its
+    remaining pods."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(SharesAllocated(pod="b", node="n1", attempt=1, devices=("n1-g1",)))  # 10
     await facts.write(NodeSilent(node="n1", grace_s=40))  # 11
@@ -471,7 +475,8 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
 
 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
-    """A diff shows a drained pod and its successor as one row, but two pods of one name as two."""
+    """A diff shows a drained pod and its successor as one row, but two pods with the same name as
+    two."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(PodGone(uid="b", reason=(why := "drained from n1 by ann: fan")))  # 10
     await facts.write(*(pod(uid, name="b") for uid in ("b2", "b3")))  # 11, 12
@@ -494,7 +499,8 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
 
 
 async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> None:
-    """As it was just before its end, with what has failed under it; then another of its name."""
+    """`why` of an ended pod shows its last placement and the failures of its devices, even failures
+    after its end."""
     why = await gateway.ok("/api/v1/pods/default/a/why")
     assert (why["phase"], why["placed"]["node"]) == ("ended", "n1")
     assert [(each["device"], each["revision"]) for each in why["failed_devices"]] == [("n1-g0", 5)]
@@ -509,7 +515,7 @@ async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> No
 
 
 async def test_since_when_a_device_is_broken(gateway: Gateway, facts: Facts) -> None:
-    """Of a live pod, too."""
+    """`why` of a live pod names its failed devices and the revision of each failure."""
     await facts.place("b", "n1", "n1-g1")
     await facts.write(DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="XID"))
     why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
@@ -519,7 +525,8 @@ async def test_since_when_a_device_is_broken(gateway: Gateway, facts: Facts) -> 
 
 
 async def test_why_names_the_breaches_of_a_pods_shares(gateway: Gateway, facts: Facts) -> None:
-    """Each kind once, with its last time and how often; as of a moment, those up to it."""
+    """`why` lists each kind of share breach once, with count and last time; a view of the past
+    counts breaches up to then."""
     await facts.place("b", "n1", "n1-g1")
     base = ShareBreached(
         pod="b", node="n1", attempt=1, container="main", device="n1-g1", code="raised",
@@ -556,7 +563,7 @@ async def test_why_names_the_breaches_of_a_pods_shares(gateway: Gateway, facts: 
 
 
 async def test_refusals(gateway: Gateway) -> None:
-    """Whatever is wrong, the answer names field, value and fix."""
+    """Every refusal names field, value and fix."""
     for path, status, word in REFUSED:
         found, body = await gateway.get(path)
         assert found == status, (path, body)
@@ -566,7 +573,7 @@ async def test_refusals(gateway: Gateway) -> None:
 
 
 async def asked(gateway: Gateway, *words: str, code: int = 0) -> str:
-    """What a verb prints, all of it."""
+    """Run a verb against the gateway and return all its output."""
     verb = await asyncio.create_subprocess_exec(
         *APPORTION, *words, "--gateway", gateway.url, env={**os.environ, "COLUMNS": "200"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -577,7 +584,7 @@ async def asked(gateway: Gateway, *words: str, code: int = 0) -> str:
 
 
 async def test_verbs(gateway: Gateway) -> None:
-    """Every reading verb takes --at."""
+    """Every verb that reads state accepts --at."""
     said = partial(asked, gateway)
     pods = await said("get", "pods", "--at", "4")
     assert "as of revision 4, 20" in pods
@@ -630,7 +637,7 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_has_bounds_of_its_own_refuses_a_moment(gateway: Gateway) -> None:
-    """An endpoint with its own bounds refuses `at` instead of ignoring it."""
+    """An endpoint with its own time bounds refuses `at` instead of ignoring it."""
     for path in ("log?at=3", "log/2?at=3", "timeline?at=3", "diff?from=1&at=3"):
         status, body = await gateway.get(f"/api/v1/{path}")
         assert (status, body["field"]) == (400, "at"), path

@@ -1,4 +1,4 @@
-"""The state as of any revision, against a fold of everything up to it, on a real ledger."""
+"""The state at any revision equals a fold of everything up to that revision, on a real ledger."""
 
 import asyncio
 import gc
@@ -43,7 +43,7 @@ class World:
         self.states = PastStates(Chronicle(gateway), self.checkpoints, Snapshots(gateway.wire))
 
     async def append(self, events: list[Payload]) -> None:
-        """Write each as its owner does, and fold it."""
+        """Append each event with its owner's identity, and fold the event."""
         for drawn in events:
             data = drawn
             if isinstance(data, PodPlaced) and data.node in self.fold.state.nodes:
@@ -62,7 +62,8 @@ class World:
                 self.checkpoints.add(self.fold.state)
 
     async def look(self, revision: int) -> str:
-        """The digest of the state that is found; no more states are held than may be."""
+        """Return the digest of the state at a revision; check that no more states are cached than
+        allowed."""
         found = digest(await self.states.at(revision))
         assert len(self.states.kept) <= KEPT
         return found
@@ -70,14 +71,14 @@ class World:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
-    """One loop for all examples."""
+    """Provide one event loop for all examples."""
     with asyncio.Runner() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One ledger for all examples: it goes on, as ledgers do."""
+    """Provide one ledger for all examples, which keeps growing."""
     bus = Bus(tmp_path_factory.mktemp("nats"))
     runner.run(bus.start())
     try:
@@ -92,7 +93,8 @@ def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_any_revision_is_what_folding_up_to_it_gives(
     runner: asyncio.Runner, world: World, events: list[Payload], looks: list[float]
 ) -> None:
-    """From whatever state the look begins with, in whatever order the looks come."""
+    """The state at any revision equals the fold up to it, whatever state is cached and in whatever
+    order."""
     runner.run(world.append(events))
     last = world.fold.state.revision
     for revision in (round(part * last) for part in looks):
@@ -100,7 +102,8 @@ def test_any_revision_is_what_folding_up_to_it_gives(
 
 
 def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world: World) -> None:
-    """Many moments asked for together are each the right one; few are folded at a time."""
+    """Concurrent requests for different revisions all return the right state, and few states are
+    folded at a time."""
     last = world.fold.state.revision
 
     async def look(revision: int) -> bool:
@@ -126,7 +129,7 @@ def test_large_states_are_kept_one_at_a_time(runner: asyncio.Runner, world: Worl
 
 
 def test_a_look_leaves_no_state_behind(runner: asyncio.Runner, world: World) -> None:
-    """Not even until the garbage collector comes by, which it seldom does in a large process."""
+    """Reading a past state leaves no other state in memory, even without the garbage collector."""
     with tempfile.TemporaryDirectory() as folder:
         alone = Checkpoints(Path(folder))
         fresh = PastStates(world.states._chronicle, alone, world.states._snapshots, kept=1)
@@ -143,14 +146,15 @@ def test_a_look_leaves_no_state_behind(runner: asyncio.Runner, world: World) -> 
 
 
 def states_held() -> int:
-    """How many states there are in this process."""
+    """Return the number of states in this process."""
     return sum(type(each) is State for each in gc.get_objects())
 
 
 def test_a_checkpoint_that_is_damaged_costs_time_and_nothing_else(
     runner: asyncio.Runner, world: World
 ) -> None:
-    """The look begins with an older one, or with the first revision."""
+    """If a checkpoint is damaged, the fold begins with an older checkpoint or with the first
+    revision."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         damaged = Checkpoints(path)

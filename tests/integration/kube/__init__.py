@@ -1,1 +1,1 @@
-"""The services against a real API server."""
+"""Tests of the services against a real API server."""

@@ -1,4 +1,4 @@
-"""The control plane and the world around it, for every test of this folder."""
+"""The control plane and cluster fixtures for every test of this folder."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
 

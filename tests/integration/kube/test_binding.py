@@ -1,4 +1,4 @@
-"""Placements to bindings at a real API server: one write, and every outcome an event."""
+"""Placements become bindings at a real API server in one write, and every outcome is an event."""
 
 import json
 
@@ -23,7 +23,7 @@ HOST = Host(cpu_milli=64_000, memory_mib=65_536, pods=110)
 
 
 async def test_a_pod_is_bound_with_its_shares_in_one_write(world: KubeWorld) -> None:
-    """Created with kubectl, bound where the ledger placed it, and told."""
+    """A pod created with kubectl is bound to its placement's node, with its shares and an Event."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share(3000, 30)))
     await world.agents(("n1", "2xA100-80GB"))
     await world.start("watcher")
@@ -43,7 +43,7 @@ async def test_a_pod_is_bound_with_its_shares_in_one_write(world: KubeWorld) -> 
 
 
 async def placed(world: KubeWorld, *names: str) -> list[str]:
-    """Record these cluster pods as submitted to the ledger with node n1, and return their uids."""
+    """Record these cluster pods as submitted, and place them on node n1. Return their uids."""
     await world.plane.apply(kube_node("n1"), *(kube_pod(name, {}) for name in names))
     await world.facts.write(NodeReported(node="n1", devices=(DEVICE,), host=HOST))
     uids = []
@@ -57,12 +57,12 @@ async def placed(world: KubeWorld, *names: str) -> list[str]:
 
 
 async def place(world: KubeWorld, uid: str, name: str, node: str = "n1") -> None:
-    """A placement in the ledger."""
+    """Append a placement to the ledger."""
     await world.facts.place(uid, node, DEVICE.id, name=name)
 
 
 async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
-    """A binding whose answer was lost is recognised as made, and is recorded once."""
+    """A binding whose reply was lost is recognised as done, and is recorded once."""
     (uid,) = await placed(world, "p")
     binding = {
         "apiVersion": "v1",
@@ -80,7 +80,7 @@ async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
 
 
 async def test_every_way_to_fail_is_an_event(world: KubeWorld) -> None:
-    """Each kind of failed binding is an event: bound elsewhere, node missing, pod gone."""
+    """Each kind of failed binding becomes an event: pod bound elsewhere, node missing, pod gone."""
     elsewhere, gone, other = await placed(world, "elsewhere", "gone", "other")
     await world.plane.apply(kube_node("n2"))
     binding = {

@@ -21,13 +21,13 @@ SPACE = "doctor"
 
 
 async def seen(kubeconfig: Path) -> KubeFacts:
-    """What the doctor sees with it."""
+    """Return what doctor finds with this kubeconfig."""
     async with open_kube(kubeconfig, None) as api:
         return await examine_kube(api)
 
 
 def webhook(**client: Any) -> dict[str, Any]:
-    """The webhook configuration, for a namespace that does not exist."""
+    """Return a webhook configuration that applies only to a namespace that does not exist."""
     named = {"kubernetes.io/metadata.name": "nowhere"}
     hook = {
         "name": "pods.admission.apportion.dev", "clientConfig": client, "sideEffects": "None",
@@ -42,7 +42,8 @@ def webhook(**client: Any) -> dict[str, Any]:
 
 
 async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> None:
-    """An admin may do all; the watcher lacks what is the binder's, and may not see the webhook."""
+    """Doctor finds no missing right for an admin. The watcher lacks the binder's rights and cannot
+    read the webhook."""
     admin = await seen(control_plane.kubeconfig)
     major, minor = control_plane.version
     assert admin.version.startswith(f"v{major}.{minor}.")
@@ -54,8 +55,8 @@ async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> 
 
 
 async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane) -> None:
-    """Doctor follows the webhook: missing CA, Service without endpoints, ready endpoint,
-    external URL."""
+    """Doctor follows the webhook to its server: missing CA, Service without endpoints, ready
+    endpoint, external URL."""
     plane = control_plane
     service = {"namespace": SPACE, "name": "admission", "path": "/admission"}
     certificate = Path(yaml.safe_load(await asyncio.to_thread(plane.kubeconfig.read_text))[
@@ -85,7 +86,7 @@ async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane)
 
 
 async def test_the_verb(world: KubeWorld, tmp_path: Path) -> None:
-    """The doctor verb checks the cluster with the binder's rights, and names an unreachable API
+    """`apportion doctor` checks the cluster with the binder's rights, and names an unreachable API
     server."""
 
     async def checks(kubeconfig: Path) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Draining a node of a real API server: evicted within budgets, and what cannot be is named."""
+"""Drain of a real API server's node evicts pods within budgets, and names pods that cannot be
+evicted."""
 
 import asyncio
 import json
@@ -32,7 +33,7 @@ MADE: dict[str, Any] = {
 
 
 def made(name: str, **fields: Any) -> dict[str, Any]:
-    """Return a pod of a controller that ends at once when deleted."""
+    """Return a pod that has a controller and ends at once when deleted."""
     pod = kube_pod(name, share(), terminationGracePeriodSeconds=0, **fields)
     pod["metadata"] |= MADE["metadata"]
     return pod
@@ -60,7 +61,7 @@ async def run_pod(world: KubeWorld, name: str) -> None:
 
 
 async def drain(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any]:
-    """Exit code and report of the verb, as a person with an own kubeconfig."""
+    """Run drain as a user with a kubeconfig, and return the exit code and the report."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", "drain", "n1", "--reason", "firmware", "--json",
         "--nats", world.bus.server.url_for("operator"), "--gateway", gateway,

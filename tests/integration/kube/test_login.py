@@ -1,4 +1,4 @@
-"""A gateway with a real API server as its login, which identifies users and knows their rights."""
+"""A gateway whose login is a real API server, which authenticates users and knows their rights."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -50,7 +50,7 @@ subjects: [{kind: ServiceAccount, name: olga, namespace: team-a}]
 
 
 def token(plane: ControlPlane, name: str, *audiences: str) -> str:
-    """A token of one of these people; for the API server itself where no audience is named."""
+    """Return a token for this user; without audiences the token is for the API server itself."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     spec |= {"audiences": audiences} if audiences else {}
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -61,7 +61,7 @@ def token(plane: ControlPlane, name: str, *audiences: str) -> str:
 
 @pytest.fixture
 def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """A tenant, an operator, and a user without any right."""
+    """Provide a tenant, an operator, and a user without any right."""
     control_plane.kubectl("apply", "-f", "-", stdin=PEOPLE)
     yield control_plane
     control_plane.kubectl("delete", "clusterrolebinding", "olga")
@@ -70,7 +70,7 @@ def people(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """An HTTP client session."""
+    """Provide an HTTP client session."""
     async with aiohttp.ClientSession() as made:
         yield made
 
@@ -89,7 +89,7 @@ async def begun(world: KubeWorld, kubeconfig: Path) -> str:
 
 
 async def get(session: aiohttp.ClientSession, url: str, bearer: str) -> tuple[int, Any]:
-    """Status and answer."""
+    """Return the status and the answer."""
     async with session.get(url, headers={"Authorization": f"Bearer {bearer}"}) as answer:
         return answer.status, await answer.json()
 
@@ -97,8 +97,8 @@ async def get(session: aiohttp.ClientSession, url: str, bearer: str) -> tuple[in
 async def test_the_api_server_says_who_asks_and_what_he_may(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """A tenant sees its own pods, an operator sees all, and a user without rights sees none by
-    name."""
+    """A tenant sees its own pods, an operator sees all pods, and a user without rights gets no
+    pod's name."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     mei, olga, nobody = (token(people, name, AUDIENCE) for name in ("mei", "olga", "nobody"))
     for bearer, names in (
@@ -119,7 +119,7 @@ async def test_the_api_server_says_who_asks_and_what_he_may(
 async def test_a_token_for_somebody_else_is_nobodys(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """A token for the API server itself or for another service is rejected."""
+    """The gateway rejects a token for the API server itself or for another service."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     for bearer in (token(people, "olga"), token(people, "olga", "vault"), "x", ""):
         status, error = await get(session, f"{url}pods", bearer)
@@ -130,7 +130,7 @@ async def test_a_token_for_somebody_else_is_nobodys(
 async def test_a_token_that_has_ended_is_refused_and_told_so(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """An expired token is rejected, and the answer mentions the token."""
+    """The gateway rejects an expired token, and its answer mentions the token."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     today = token(people, "olga", AUDIENCE)
     ended = a_day_later(today, people.accounts_key)
@@ -142,8 +142,8 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """A cordon is recorded under the API server's name of the user, and refused without the
-    right."""
+    """A cordon is recorded under the API server's name of the user. Without the right the cordon is
+    refused."""
     url = await begun(world, people.kubeconfig_of("gateway"))
     body = {"reason": "fan"}
     for name, expected in (("mei", 403), ("olga", 200)):
@@ -173,7 +173,7 @@ async def test_without_the_api_server_nobody_is_let_in(
 async def test_a_gateway_that_may_not_review_says_what_it_lacks(
     world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
 ) -> None:
-    """Its account without the right is not a way in."""
+    """A gateway whose account may not review tokens answers 503 and names the missing right."""
     url = await begun(world, people.kubeconfig_of("scheduler"))
     status, error = await get(session, f"{url}pods", token(people, "olga", AUDIENCE))
     assert status == 503

@@ -1,4 +1,5 @@
-"""A real API server accepts the manifests in deploy/kubernetes, and they say what they should."""
+"""A real API server accepts the manifests in deploy/kubernetes, and they have the intended
+content."""
 
 import json
 from collections.abc import Iterator
@@ -19,15 +20,15 @@ SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
-    """Remove the webhook and the policies after each test. No webhook runs here, so pods of
-    later tests would wait for it; and those tests bind pods as any user."""
+    """Remove the webhook and the policies after each test. No webhook runs here, so pods of later
+    tests would wait for it, and later tests bind pods as any user."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")
 
 
 def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
-    """`kubectl apply -k`, twice; each service runs under the account of its name."""
+    """`kubectl apply -k` succeeds twice, and each service runs under the account with its name."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
     again = control_plane.kubectl("apply", "-k", str(DEPLOY))
     assert "deployment.apps/watcher unchanged" in again
@@ -43,7 +44,8 @@ def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
 
 
 def test_the_webhook_is_answered_by_its_own_service(control_plane: ControlPlane) -> None:
-    """What the API server calls leads to its pods and to no other; the folder alone removes all."""
+    """The webhook's Service leads only to the admission pods, and deleting the folder removes
+    everything."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
 
     def found(kind: str, *where: str) -> Any:
@@ -64,7 +66,8 @@ def test_the_webhook_is_answered_by_its_own_service(control_plane: ControlPlane)
 
 
 def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> None:
-    """No privilege, no root file system to write to; the agent alone may look at processes."""
+    """Containers run without privileges and with a read-only root file system; only the agent may
+    inspect processes."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
     kinds = "deployments,daemonsets,jobs"
     found = json.loads(control_plane.kubectl("get", kinds, "-n", "apportion", "-o", "json"))

@@ -1,4 +1,4 @@
-"""What the project's accounts may do, asked of the API server itself."""
+"""The rights of the project's service accounts, according to the API server itself."""
 
 from collections.abc import Iterator
 
@@ -78,7 +78,7 @@ FORBIDDEN = [
 
 
 def may(plane: ControlPlane, account: str, verb: str, resource: str) -> str:
-    """What `kubectl auth can-i` answers for the account."""
+    """Return the answer of `kubectl auth can-i` for the account."""
     whom = f"--as=system:serviceaccount:apportion:{account}"
     kind, _, part = resource.partition("/")
     asked = ("auth", "can-i", verb, kind, f"--subresource={part}", "-A", whom)
@@ -89,7 +89,7 @@ def may(plane: ControlPlane, account: str, verb: str, resource: str) -> str:
 def test_what_a_service_needs_is_allowed(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """By the manifests that are applied, and by nothing else."""
+    """The applied manifests give each service every right that it needs."""
     assert may(control_plane, account, verb, resource) == "yes"
 
 
@@ -97,14 +97,15 @@ def test_what_a_service_needs_is_allowed(
 def test_nothing_else_is(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """Accounts have no right that is not listed: schedulers and agents have none at all."""
+    """Service accounts have no right that is not listed; schedulers and agents have no rights at
+    all."""
     assert may(control_plane, account, verb, resource) == "no"
 
 
 @pytest.fixture
 def webhook(control_plane: ControlPlane) -> Iterator[None]:
-    """Apply the webhook's objects for one test; no webhook runs, so later pods would wait for
-    it."""
+    """Apply the webhook's objects for one test, because no webhook runs here and later pods would
+    wait for it."""
     control_plane.kubectl("apply", "-k", str(ADMISSION))
     yield
     control_plane.kubectl("delete", "-k", str(ADMISSION), "--ignore-not-found")
@@ -118,7 +119,8 @@ def webhook(control_plane: ControlPlane) -> Iterator[None]:
 def test_no_account_of_ours_may_touch_the_webhook(
     control_plane: ControlPlane, account: str, verb: str
 ) -> None:
-    """An account that may patch it could send every write of the cluster to itself."""
+    """No service account may read or patch the webhook, which could redirect every write of the
+    cluster."""
     asked = ("mutatingwebhookconfigurations", "apportion")
     command = [verb, *asked] if verb == "get" else [verb, *asked, "--patch", "{}"]
     whom = f"--kubeconfig={control_plane.kubeconfig_of(account)}"

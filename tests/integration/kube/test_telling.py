@@ -1,4 +1,4 @@
-"""Results appear where users look: `kubectl describe pod` and `kubectl get events`."""
+"""Results appear in `kubectl describe pod` and `kubectl get events`."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from tests.support.polling import until
 
 
 async def system(world: KubeWorld, devices: str = "1xT4") -> None:
-    """One node and every service."""
+    """Start one node and every service."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", devices))
     for verb in ("watcher", "scheduler", "binder"):
@@ -18,7 +18,7 @@ async def system(world: KubeWorld, devices: str = "1xT4") -> None:
 
 
 async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
-    """The events of a pod."""
+    """Return the Events of a pod."""
     uid = (await world.pod(name))["metadata"]["uid"]
     where = f"involvedObject.uid={uid}"
     text = await world.plane.user("get", "events", "--field-selector", where, "-o", "json")
@@ -26,7 +26,8 @@ async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
 
 
 async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
-    """Wait until the pod's condition PodScheduled is so: its events are written before that."""
+    """Wait until the pod's condition PodScheduled has this status; the pod's Events are written
+    earlier."""
 
     async def told() -> dict[str, Any]:
         conditions = (await world.pod(name))["status"].get("conditions", ())
@@ -37,7 +38,8 @@ async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
 
 
 async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: KubeWorld) -> None:
-    """One event and the condition, not again while the reasons stay; then it is scheduled."""
+    """A refused pod gets one Event and a condition, which are not repeated while the reasons stay.
+    The pod is bound once there is room."""
     await system(world)
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("first", share(15_000)))
     await world.bound("first")
@@ -60,8 +62,8 @@ async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: Kub
 
 
 async def test_what_is_so_again_counts_up_the_event_that_there_is(world: KubeWorld) -> None:
-    """A repeated refusal increments the count of the existing Event, whichever binder reports
-    it."""
+    """A repeated refusal increments the count of the existing Event, whichever binder reports the
+    refusal."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "binder", "binder"):
@@ -82,7 +84,8 @@ async def test_what_is_so_again_counts_up_the_event_that_there_is(world: KubeWor
 
 
 async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
-    """The field, the value and the fix, and nothing more once it is mended."""
+    """A rejected pod's Event names the field, the value and the fix; a corrected pod gets no more
+    such Events."""
     await system(world)
     note = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(kube_pod("p", share(), annotations=note))
@@ -94,7 +97,7 @@ async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
 
 
 async def test_two_binders_and_a_new_one_tell_a_thing_once(world: KubeWorld) -> None:
-    """Several binders, even restarted ones, write each Event once, because its name is
+    """Several binders, even restarted ones, write each Event once, because the Event's name is
     deterministic."""
     await system(world)
     other = await world.start("binder")

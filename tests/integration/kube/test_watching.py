@@ -1,4 +1,4 @@
-"""Real watchers record a cluster in the ledger: arrivals, changes, ends, and what was missed."""
+"""Real watchers record a cluster in the ledger: new, changed and ended pods, and missed changes."""
 
 import asyncio
 import json
@@ -23,12 +23,12 @@ RAW = "/api/v1/namespaces/default/pods"
 
 
 async def delete(world: KubeWorld, *names: str) -> None:
-    """`kubectl delete` without waiting for a kubelet that is not there."""
+    """Run `kubectl delete` without waiting, because no kubelet is there."""
     await world.plane.user("delete", "pod", *names, "--grace-period=0", "--force")
 
 
 async def bind(world: KubeWorld, name: str, node: str) -> None:
-    """What some other scheduler does."""
+    """Bind a pod as another scheduler would."""
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -40,7 +40,7 @@ async def bind(world: KubeWorld, name: str, node: str) -> None:
 
 
 async def end(world: KubeWorld, name: str, phase: str, reason: str = "") -> None:
-    """What a kubelet reports."""
+    """Set the pod's phase as a kubelet would."""
     pod = await world.pod(name)
     pod["status"] |= {"phase": phase, "reason": reason}
     path = f"{RAW}/{name}/status"
@@ -48,13 +48,13 @@ async def end(world: KubeWorld, name: str, phase: str, reason: str = "") -> None
 
 
 def live(world: KubeWorld) -> list[str]:
-    """Names of the pods that the ledger holds."""
+    """Return the names of the ledger's live pods."""
     gone = {event.uid for event in world.facts.of(PodGone)}
     return sorted(pod.name for pod in world.facts.of(PodSubmitted) if pod.uid not in gone)
 
 
 def held(world: KubeWorld) -> list[str]:
-    """Names of the pods that the ledger holds, of which some came more than once."""
+    """Return the names of the ledger's live pods, even if a pod was submitted more than once."""
     pods: dict[str, str] = {}
     for _, event in world.facts.events:
         if isinstance(event.data, PodSubmitted):
@@ -65,12 +65,12 @@ def held(world: KubeWorld) -> list[str]:
 
 
 async def until_live(world: KubeWorld, *names: str) -> None:
-    """Wait for exactly these."""
+    """Wait until exactly these pods are live in the ledger."""
     await world.facts.until(lambda: live(world) == sorted(names), f"pods {names}", 30)
 
 
 async def measured(watcher: ServiceProcess, line: str) -> None:
-    """Wait for a line of its metrics: others may read in the ledger before it does."""
+    """Wait for a line in the watcher's metrics, because the watcher may lag behind the ledger."""
 
     async def there() -> bool:
         return line in (await watcher.get("/metrics"))[1]
@@ -79,12 +79,13 @@ async def measured(watcher: ServiceProcess, line: str) -> None:
 
 
 def newest(world: KubeWorld, node: str) -> Any:
-    """The last word on a node."""
+    """Return the newest observation of a node."""
     return [event for event in world.facts.of(NodeObserved) if event.node == node][-1]
 
 
 async def test_pods_come_and_end_in_every_way_exactly_once(world: KubeWorld) -> None:
-    """Deleted, finished, failed, evicted, deleted once more after that; and others' are ignored."""
+    """The watcher records each pod and each kind of end exactly once, and ignores other schedulers'
+    pods."""
     names = ("deleted", "finished", "failed", "evicted", "stays")
     pods = [kube_pod(name, share()) for name in names]
     volcano = kube_pod("volcano", share(), schedulerName="volcano")
@@ -105,7 +106,8 @@ async def test_pods_come_and_end_in_every_way_exactly_once(world: KubeWorld) -> 
 
 
 async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
-    """A submitted pod's event has its owner, priority, tolerations, requests, gang and PodGroup."""
+    """The event of a submitted pod has its owner, priority, tolerations, requests, gang and
+    PodGroup."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -139,7 +141,8 @@ async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
 async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
     world: KubeWorld,
 ) -> None:
-    """Every fold forgets a gang with its last pod."""
+    """A gang is declared again for pods that arrive after its last pod ended, because folds forget
+    an empty gang."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -158,7 +161,8 @@ async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
 
 
 async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWorld) -> None:
-    """Labels, taints, readiness; a foreign pod comes and ends; the node leaves."""
+    """A node is recorded with labels, taints and readiness, less the resources of other schedulers'
+    pods, and its removal is recorded."""
     taint = {"key": "volcano.sh/vgpu", "effect": "NoSchedule"}
     amounts = {"cpu": "10", "memory": "10Gi", "pods": "5", "example.com/fpga": "4"}
     node = kube_node("n1", allocatable=amounts, labels={"zone": "a"}, taints=[taint])
@@ -186,7 +190,7 @@ async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWor
 
 
 async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
-    """A restarted watcher records what it missed, and repeats nothing that stayed the same."""
+    """A restarted watcher records what it missed, and repeats nothing that is unchanged."""
     await world.plane.apply(
         kube_node("n1"), kube_node("n2"), *(kube_pod(name, share()) for name in ("stays", "goes"))
     )
@@ -205,7 +209,7 @@ async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
 
 
 async def test_two_watchers_say_everything_once(world: KubeWorld) -> None:
-    """Both from the start, one killed and started again under load."""
+    """Two watchers record everything once, even if one is killed and restarted under load."""
     one, two = await asyncio.gather(world.start("watcher"), world.start("watcher"))
     names = [f"p{number}" for number in range(40)]
     await world.plane.apply(kube_node("n1"), *(kube_pod(name, share()) for name in names[:20]))
@@ -222,7 +226,8 @@ async def test_two_watchers_say_everything_once(world: KubeWorld) -> None:
 
 
 async def test_a_pod_that_cannot_be_read_is_rejected_until_it_is_mended(world: KubeWorld) -> None:
-    """With field, value and fix; then submitted; a rejected one that is deleted is gone."""
+    """A pod that cannot be parsed is rejected with field, value and fix, and submitted once
+    corrected. If deleted, a rejected pod is gone."""
     bad = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(
         kube_pod("mended", share(), annotations=bad), kube_pod("dropped", share(), annotations=bad)
@@ -257,8 +262,8 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
 
 
 async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
-    """Pods made since the copy end long before a watch would time out, and the watcher is not ready
-    until they have. Those deleted since come back later, once their ids are free."""
+    """After the API server is restored from a backup, the watcher at once ends pods that the backup
+    lacks, and only then is ready. Pods deleted since the backup return once their ids are free."""
     before = [f"before-{number}" for number in range(6)]
     await world.plane.apply(*(kube_pod(name, share()) for name in before))
     watcher = await world.start("watcher")
@@ -276,7 +281,8 @@ async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWo
 
 
 async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world: KubeWorld) -> None:
-    """One name again and again, as a controller that fails at once does."""
+    """Pods that are repeatedly created and deleted under one name leave nothing behind in the
+    ledger."""
     watcher = await world.start("watcher")
     for number in range(30):
         await world.plane.apply(kube_pod("same", share()))
@@ -289,7 +295,8 @@ async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world:
 
 
 async def test_a_pod_that_another_scheduler_bound_is_held_where_it_is(world: KubeWorld) -> None:
-    """Its end, its CPU on the node, its adoption, and its CPU taken off the node again."""
+    """A pod that another scheduler bound is ended, then adopted on its node, without counting its
+    CPU twice."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", {"cpu": "1"}))
     await world.start("watcher")
     await until_live(world, "p")
@@ -307,7 +314,7 @@ async def test_a_pod_that_another_scheduler_bound_is_held_where_it_is(world: Kub
 
 
 async def test_what_only_a_comparison_of_the_whole_finds(world: KubeWorld) -> None:
-    """A comparison with the whole cluster ends pods of the ledger that no watch will ever
+    """A comparison with the whole cluster ends pods in the ledger whose deletion no watch will ever
     report."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share()))
     watcher = await world.start("watcher", "--compare-every", "1")

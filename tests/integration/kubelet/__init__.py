@@ -1,2 +1,2 @@
-"""A real agent with a kubelet that runs no containers: the agent gives exactly what the ledger
+"""A real agent with a fake kubelet that runs no containers: the agent gives exactly what the ledger
 decided."""

@@ -1,4 +1,5 @@
-"""A ledger, and the kubelet of one node; the tests write what scheduler and binder would."""
+"""A ledger, and the kubelet of one node; the tests append what scheduler and binder would
+append."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -11,13 +12,13 @@ from tests.support.fake_kubelet import FakeKubelet
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
+    """Provide a folder with a short path, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet") as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
-    """The node's kubelet."""
+    """Provide the node's fake kubelet."""
     async with FakeKubelet(folder) as running:
         yield running

@@ -1,6 +1,7 @@
-"""GPU partitions that are created for containers and removed again, with the fake driver in C.
+"""The agent creates GPU partitions for containers and removes them again, with the fake driver in
+C.
 
-Pods with MIG instances come and go at random 120 times; `APPORTION_MIG_ROUNDS=500` raises that.
+Pods with MIG instances start and end at random 120 times; `APPORTION_MIG_ROUNDS=500` raises that.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ COMPUTE_SLICES = 7
 def driver(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeDriver]:
-    """The node's driver, which the agent's process has as well."""
+    """Provide the node's fake driver, which the agent's process loads too."""
     with fake_driver(tmp_path, request.param) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -69,7 +70,7 @@ def driver(
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with the GPUs of the fake driver."""
+    """Provide the node's agent, with the GPUs of the fake driver."""
     assert driver.ids
     options = [*places(kubelet), "--mps"]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -79,13 +80,13 @@ async def agent(
 
 
 def places(kubelet: FakeKubelet) -> list[str]:
-    """Of an agent of that kubelet's node."""
+    """Return the command-line options of an agent on that kubelet's node."""
     options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     return [*options, "--state", f"{kubelet.folder}/state", "--run", f"{kubelet.folder}/run"]
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """What the node has."""
+    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[-1]
     return report.devices
 
@@ -106,7 +107,7 @@ def shown(mig_id: str) -> tuple[str, MigInstance]:
 
 
 def instance_number(mig_id: str) -> int:
-    """The driver's number for the GPU instance."""
+    """Return the driver's number for the GPU instance."""
     return int(pynvml.nvmlDeviceGetGpuInstanceId(pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())))
 
 
@@ -118,7 +119,7 @@ def piece(device: Device, profile: str, start: int) -> Share:
 
 
 def compute(share: Share) -> int:
-    """The slices of compute of an instance: `3g.20gb` has three."""
+    """Return the number of compute slices of an instance: `3g.20gb` has three."""
     assert share.instance is not None
     return int(share.instance.profile.partition("g.")[0])
 
@@ -129,8 +130,8 @@ def compute(share: Share) -> int:
 async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A MIG instance is created where the ledger says when its container starts, survives an
-    agent's restart, and is removed with the pod."""
+    """The agent creates a MIG instance at the ledger's position when the container starts, and
+    removes it with the pod. A restart of the agent keeps the instance."""
     _, second = cards(facts)
     await kubelet.offered(GPU, 14)
     await facts.hold("a", NODE, piece(second, "3g.20gb", 4))
@@ -155,7 +156,8 @@ async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
 async def test_an_instance_of_a_claim_is_there_until_it_is_taken_back(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """The kubelet's checkpoint of devices does not know its pod, and what goes by it leaves it."""
+    """A claim's MIG instance stays until the claim is unprepared, although the kubelet's device
+    checkpoint does not list its pod."""
     assert driver.ids
     async with ServiceProcess("agent", bus.server.url_for("agent"), *places(kubelet), "--dra"):
         await facts.count(NodeReported, 1)
@@ -181,7 +183,8 @@ async def test_an_instance_of_a_claim_is_there_until_it_is_taken_back(
 async def test_what_runs_on_an_instance_is_waited_for_and_told(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A process that the kubelet has forgotten: nothing is taken from it; then the pod starts."""
+    """A MIG instance with a running process stays, even if the kubelet has forgotten the pod. The
+    next pod starts after the process ends."""
     assert agent.running
     card = cards(facts)[0]
     await kubelet.offered(GPU, 14)
@@ -204,7 +207,7 @@ async def test_what_runs_on_an_instance_is_waited_for_and_told(
 
 
 class Rounds:
-    """Pods that come and go at random, while the agent is killed now and then."""
+    """Pods that start and end at random, with occasional kills of the agent."""
 
     def __init__(
         self, agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
@@ -219,7 +222,8 @@ class Rounds:
         self.kills = 0
 
     async def arrive(self, pod: str, share: Share) -> None:
-        """A pod gets an instance of the ledger's, and perhaps works on it."""
+        """Start a pod on a MIG instance from the ledger, and perhaps kill the agent during the
+        start."""
         self.live[pod] = share
         await self.facts.hold(pod, NODE, share)
         await self.kubelet.admit(pod, pod, GPU, {"main": 1})
@@ -242,7 +246,7 @@ class Rounds:
             self.driver.process(card, self.working[pod], 64, instance=instance_number(name))
 
     async def leave(self) -> None:
-        """End a pod; its process ends before the kubelet releases its devices."""
+        """End a pod, whose process ends before the kubelet releases its devices."""
         pod = self.chance.choice(sorted(self.live))
         del self.live[pod]
         if pod in self.working:
@@ -251,7 +255,7 @@ class Rounds:
         await self.facts.write(PodGone(uid=pod))
 
     def room(self) -> Share | None:
-        """Return some instance that fits on a GPU, or None."""
+        """Return a random MIG instance that fits on a GPU, or None."""
         found = [
             share
             for device in cards(self.facts)
@@ -276,7 +280,8 @@ class Rounds:
 async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """GPUs match the ledger after pods came and went and the agent was killed at work."""
+    """After pods start, work and end at random and the agent is killed, the GPUs have exactly the
+    ledger's MIG instances."""
     await kubelet.offered(GPU, 14)
     rounds = Rounds(agent, kubelet, facts, driver)
     for number in range(ROUNDS):
@@ -297,7 +302,7 @@ async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
 
 
 def _has(index: int, shares: Iterable[Share]) -> bool:
-    """Return True if the GPU has exactly the instances of these shares."""
+    """Return True if the GPU has exactly the MIG instances of these shares."""
     return on_the_card(index) == {cut(each.instance) for each in shares if each.instance}
 
 
@@ -309,7 +314,8 @@ def _has(index: int, shares: Iterable[Share]) -> bool:
 async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Each container has its own part of a GPU under MPS; the daemon outlives the agent."""
+    """Under MPS each container gets its own part of the GPU. The daemon survives a restart of the
+    agent and ends with the last pod."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(
         ConfigurationChanged(by="test", configuration=Configuration(nodeconfig=(mps,)))
@@ -344,7 +350,7 @@ async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
 async def test_C3_a_card_whose_daemon_died_is_reported(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A GPU with a dead MPS daemon is reported as failed, and as healthy once the daemon runs
+    """The agent reports a GPU with a dead MPS daemon as failed, and as healthy once the daemon runs
     again."""
     assert driver.ids
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
@@ -378,7 +384,8 @@ def _kill_daemon(pipes: Path) -> None:
 async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Without `--mps`, the agent does not offer a GPU in MPS mode, and gives the reason."""
+    """By default the agent closes a GPU under MPS with a reason, because its containers can stop
+    one another."""
     assert driver.ids
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(
@@ -392,7 +399,7 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """The environment of the pod's container, with its mounts followed."""
+    """Return the environment of the pod's container, with its mounts followed."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

@@ -1,4 +1,4 @@
-"""A DRA plugin over a fake kubelet: whatever dies, a claim is prepared as the ledger has it."""
+"""A DRA plugin over a fake kubelet prepares each claim as the ledger has it, whatever is killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ NODE = "n1"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, with two GPUs and DRA."""
+    """Provide the node's agent, with two GPUs and DRA."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--dra"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -59,13 +59,13 @@ async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> Non
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """What the node has."""
+    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
 
 def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
-    """The environment of a container that uses the claim."""
+    """Return the environment of a container that uses the claim."""
     assert answer.error == ""
     (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
     return environment(kubelet.edits((name.partition("=")[2],)))
@@ -74,7 +74,8 @@ def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
 async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Asked again, of an agent that was killed too, it is answered alike; the ledger hears once."""
+    """Preparing a claim again, even after a kill of the agent, returns the same answer; the ledger
+    gets one event."""
     first, second = cards(facts)
     await place(facts, "a", ("c-1", first, 700), ("c-2", second, 1300))
     asked = (("c-1", "team"), ("c-2", "team"))
@@ -99,7 +100,7 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
 async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Unpreparing a claim removes its state, even repeatedly, and leaves another pod's claim
+    """Unpreparing a claim, even repeatedly, removes its state and leaves another pod's claim
     alone."""
     assert agent.running
     first, _ = cards(facts)
@@ -121,8 +122,8 @@ async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does
 async def test_a_claim_of_another_namespace_is_not_prepared(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A claim of another namespace is not prepared and the error says why; other claims are
-    prepared."""
+    """The agent refuses a claim of another namespace with the reason, and prepares the other
+    claims."""
     assert agent.running
     first, _ = cards(facts)
     await place(facts, "a", ("c-1", first, 700), ("c-2", first, 800))
@@ -135,7 +136,7 @@ async def test_a_claim_of_another_namespace_is_not_prepared(
 async def test_the_kubelet_hears_how_devices_are(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
-    """The kubelet is sent the health of all devices, with the reason of a failed one."""
+    """The agent sends the kubelet the health of all devices, with the reason for a failed one."""
     assert agent.running
     await kubelet.healths({"gpu-0": 1, "gpu-1": 1})
     order = json.dumps({"verb": "fail", "device": cards(facts)[1].id, "reason": "fan"}).encode()

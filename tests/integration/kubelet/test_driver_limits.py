@@ -1,5 +1,4 @@
-"""The driver's own memory limits, set by a whole agent on the cgroup of a container that uses a
-GPU."""
+"""An agent sets the driver's own memory limits on the cgroup of a container that uses a GPU."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ USED = "apportion_container_memory_used_bytes{"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A fake driver with one GPU, for the agent's process and for this one."""
+    """Provide a fake driver with one GPU, for the agent's process and this process."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -36,7 +35,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 def container(kubelet: FakeKubelet) -> Path:
-    """The folder of the container's cgroup, of which the process is."""
+    """Provide the cgroup folder of the container to which the process belongs."""
     path = cgroup(UID).strip().removeprefix("0::/")
     folder = kubelet.folder / "cgroup" / path
     folder.mkdir(parents=True)
@@ -48,7 +47,7 @@ def container(kubelet: FakeKubelet) -> Path:
 async def running(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *more: str
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, registered with the kubelet, with driver limits."""
+    """Provide the node's agent, registered with the kubelet, with driver limits."""
     folder = kubelet.folder
     options = ["--node", NODE, "--kubelet", str(folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(folder / "state"), "--run", str(folder / "run")]
@@ -72,7 +71,7 @@ async def begun(kubelet: FakeKubelet, facts: Facts, driver: FakeDriver) -> Share
 
 
 def hard_mib(driver: FakeDriver, folder: Path) -> int:
-    """What the driver holds the cgroup to; 0 where it does not."""
+    """Return the driver's hard memory limit for the cgroup in MiB, or 0 without a limit."""
     card = pynvml.nvmlDeviceGetHandleByUUID(driver.ids[0].encode())
     told = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(folder))
     try:
@@ -85,8 +84,8 @@ def hard_mib(driver: FakeDriver, folder: Path) -> int:
 async def test_the_driver_holds_a_container_to_its_share(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """The driver limits a container that uses a GPU to its share; later and missed resizes apply
-    too."""
+    """The driver limits a container that uses a GPU to its share. Resizes apply too, even those
+    that the agent missed."""
     driver.memory_limits(kubelet.folder / "cgroup")
     async with running(bus, kubelet, facts) as agent:
         share = await begun(kubelet, facts, driver)
@@ -102,7 +101,8 @@ async def test_the_driver_holds_a_container_to_its_share(
 async def test_a_driver_without_limits_changes_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """A driver without limits is logged once and asked again later; its pods run without them."""
+    """The agent logs once that a driver has no limits and tries again later; pods run without
+    limits."""
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)
         line = await agent.logged("has no memory limits for cgroups")
@@ -117,7 +117,8 @@ async def test_a_driver_without_limits_changes_nothing(
 async def test_it_can_be_switched_off(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """A look at its process that has come to its end, for another one followed, set nothing."""
+    """With `--driver-limits off` the agent sets no driver limit, although it observes the
+    container's process."""
     driver.memory_limits(kubelet.folder / "cgroup")
     async with running(bus, kubelet, facts, "--driver-limits", "off") as agent:
         await begun(kubelet, facts, driver)
@@ -129,7 +130,7 @@ async def test_it_can_be_switched_off(
 
 
 async def used(agent: ServiceProcess, mib: int) -> bool:
-    """Whether the last look saw the container use so much."""
+    """Return True if the agent's last check saw the container use this many MiB."""
     _, text = await agent.get("/metrics")
     lines = [line for line in text.splitlines() if line.startswith(USED)]
     return any(float(line.split()[-1]) == mib * MIB for line in lines)

@@ -1,4 +1,4 @@
-"""A pod that is reported as running gets its share again only if this node handed it out before.
+"""A pod reported as running gets its share again only if this node gave it that share before.
 
 The ledger was lost and rebuilt from annotations and phases of pods, which a tenant may have
 written.
@@ -31,14 +31,14 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
-    """The node's agent with two GPUs."""
+    """Return the node's agent with two GPUs."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))
 
 
 def adopted(name: str, *shares: Share) -> PodAdopted:
-    """As the watcher reads it from a running pod's annotations."""
+    """Return a PodAdopted event as the watcher derives it from a running pod's annotations."""
     asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
     about = PodSubmitted(
         uid=f"uid-{name}", namespace="default", name=name, shape=Shape(asks=asks), dialect="hami"
@@ -50,7 +50,7 @@ def adopted(name: str, *shares: Share) -> PodAdopted:
 
 
 async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
-    """Pod a has it by the ledger, and its container runs."""
+    """Place pod a with this share in the ledger, and start its container."""
     await kubelet.admit("uid-a", "a", GPU, {"main": 1})
     score = Score(node=NODE, total=1.0)
     event = PodPlaced(
@@ -68,8 +68,8 @@ async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
 async def test_what_was_handed_out_is_handed_out_again(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *, rebooted: bool
 ) -> None:
-    """A share that was handed out is handed out again after a kill of the agent or a reboot,
-    even if the ledger knows the pod only by its annotations."""
+    """The agent gives a share again after a kill of the agent or a reboot, even if the ledger knows
+    the pod only by its annotations."""
     async with agent_of(bus, kubelet) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)
@@ -94,7 +94,7 @@ async def test_what_was_handed_out_is_handed_out_again(
 async def test_who_only_says_that_it_runs_gets_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, guard: str
 ) -> None:
-    """A pod whose forged status says that it runs gets no devices from its annotation."""
+    """A pod whose forged status claims that it runs gets no devices from its annotation."""
     async with agent_of(bus, kubelet, guard) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)

@@ -1,4 +1,4 @@
-"""Which pods have ended, according to a kubelet that reports it late or has just started."""
+"""The agent finds which pods have ended from a kubelet that reports it late or has just started."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 @pytest.fixture(autouse=True)
 async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[None]:
-    """An agent, registered with the kubelet as its device plugin."""
+    """Provide an agent, registered with the kubelet as its device plugin."""
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
@@ -27,13 +27,13 @@ async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[
 
 @pytest.fixture
 def holders(kubelet: FakeKubelet) -> Holders:
-    """The kubelet's books, as another agent reads them."""
+    """Provide the record of the kubelet's devices and pods, as an agent reads it."""
     sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
     return Holders(kubelet.folder / "device-plugins", sockets)
 
 
 async def admit(kubelet: FakeKubelet, *pods: str) -> None:
-    """Each with one slot."""
+    """Admit each pod to the kubelet with one GPU slot."""
     for pod in pods:
         await kubelet.admit(pod, pod, GPU, {"main": 1})
 
@@ -41,8 +41,8 @@ async def admit(kubelet: FakeKubelet, *pods: str) -> None:
 async def test_a_pod_is_over_though_the_checkpoint_has_it(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """A pod counts as ended although the kubelet's checkpoint, which it rewrites rarely, still
-    lists it."""
+    """A pod counts as ended even if the kubelet's checkpoint, which the kubelet rewrites rarely,
+    still lists the pod."""
     await admit(kubelet, "a", "b")
     await holders.look()
     assert await holders.pods() == {"a", "b"}
@@ -54,7 +54,8 @@ async def test_a_pod_is_over_though_the_checkpoint_has_it(
 async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """As after its start while there is no API server: containers keep what they have."""
+    """A kubelet that knows no pods yet, as after a start without an API server, does not end its
+    containers' pods."""
     await admit(kubelet, "a")
     await holders.look()
     await kubelet.stop()
@@ -73,7 +74,8 @@ async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
 async def test_a_pod_that_came_and_went_between_two_looks_is_over(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """It was asked about when its container started, so this kubelet ran it."""
+    """A pod that started and ended between two checks counts as ended, because its start was
+    observed."""
     await admit(kubelet, "b")
     await holders.look()
     await admit(kubelet, "a")

@@ -1,4 +1,4 @@
-"""A container runtime that knows no CDI: what `Allocate` answers is the share of the right pod."""
+"""With a container runtime without CDI, the agent answers `Allocate` with the right pod's share."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ SEED = 15
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two GPUs and without CDI, registered."""
+    """Provide the node's agent, registered, with two GPUs and without CDI."""
     kubelet.knows_cdi = False
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--no-cdi"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
@@ -43,7 +43,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def again(agent: ServiceProcess, kubelet: FakeKubelet) -> None:
-    """Kill the agent, and start it again."""
+    """Kill the agent, and start the agent again."""
     await agent.kill()
     await agent.start()
     await agent.ready()
@@ -51,7 +51,7 @@ async def again(agent: ServiceProcess, kubelet: FakeKubelet) -> None:
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """What the node has."""
+    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
@@ -64,7 +64,8 @@ def share(device: Device, memory_mib: int, container: str = "main") -> Share:
 async def test_allocate_gives_the_share_itself(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Environment and mounts, no CDI file; the ledger knows of which kind the node is."""
+    """`Allocate` returns environment and mounts without a CDI file, and the node's label in the
+    ledger shows this mode."""
     assert agent.running
     assert facts.of(NodeReported)[0].host.labels[HANDS_OUT] == "allocate"
     card = cards(facts)[1]
@@ -81,7 +82,8 @@ async def test_allocate_gives_the_share_itself(
 async def test_each_container_has_its_own(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Several calls in their order; an init container has what the one after it has."""
+    """Every container gets its own share in the order of the calls; an init container gets the next
+    container's share."""
     first, second = cards(facts)
     shares = (
         share(first, 500, "one"), share(first, 900, "two"), share(second, 901, "two"),
@@ -98,7 +100,7 @@ async def test_each_container_has_its_own(
 async def test_a_binding_that_is_late_is_waited_for(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The kubelet may be faster than the ledger."""
+    """`Allocate` waits for the binding if the kubelet is faster than the ledger."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700), bound=False)
@@ -111,8 +113,8 @@ async def test_a_binding_that_is_late_is_waited_for(
 async def test_who_left_before_the_kubelet_asked_is_not_meant(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A pod that ended before the kubelet's Allocate is skipped, and the next bound pod gets its
-    share."""
+    """The agent skips a pod that ended before the kubelet's `Allocate`, and gives the next bound
+    pod its share."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("left", NODE, share(card, 500))
@@ -124,8 +126,8 @@ async def test_who_left_before_the_kubelet_asked_is_not_meant(
 async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A container that the ledger does not know starts without devices, and its event says what
-    to do."""
+    """A container that the ledger does not know starts without devices, and its Event names the
+    fix."""
     assert agent.running
     answer = (await kubelet.admit("a", "a", GPU, {"main": 1}))["main"]
     assert dict(answer.env) == {VISIBLE: "void"}
@@ -139,7 +141,7 @@ async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
 async def test_anothers_share_never_runs(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A pod never runs with another pod's share, even if the kubelet allocates in another order."""
+    """No pod runs with another pod's share, even if the kubelet allocates in another order."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
@@ -156,7 +158,8 @@ async def test_anothers_share_never_runs(
 async def test_a_container_that_was_resized_starts_again(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Its environment is as old as its pod; after a kill, too."""
+    """A restarted container keeps the environment from its pod's start after a resize, even if the
+    agent was killed."""
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -170,7 +173,8 @@ async def test_a_container_that_was_resized_starts_again(
 async def test_rounds_of_two_pods_at_once(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus, rounds: int
 ) -> None:
-    """Placed in one instant, unlike, with kills of the agent before a start: none goes wrong."""
+    """Two different pods placed at the same time get their own shares, despite kills of the agent
+    before a start."""
     chance = random.Random(SEED)
     admission = asyncio.Lock()  # a kubelet admits one pod after the other
 
@@ -204,6 +208,6 @@ def bound(facts: Facts) -> set[str]:
 
 
 async def place(facts: Facts, pods: dict[str, int], chance: random.Random) -> None:
-    """Each of them somewhere on the node."""
+    """Place each pod on a random GPU of the node."""
     for uid, memory_mib in pods.items():
         await facts.hold(uid, NODE, share(chance.choice(cards(facts)), memory_mib), bound=False)

@@ -1,4 +1,4 @@
-"""NPUs that are shared in software: a whole agent provides the library's files in time."""
+"""NPUs that are shared in software: the agent provides the library's files in time."""
 
 from pathlib import Path
 

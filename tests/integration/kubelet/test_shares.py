@@ -1,4 +1,4 @@
-"""What the ledger decided is what the container gets, whatever order or death comes."""
+"""A container gets what the ledger decided, in whatever order pods start and whatever is killed."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """The node's agent with two GPUs, registered."""
+    """Provide the node's agent with two GPUs, registered."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -46,7 +46,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """What the node has."""
+    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
@@ -60,7 +60,8 @@ def share(device: Device, memory_mib: int, container: str = "main", cores: int =
 async def test_B1_each_gets_its_own_share_in_either_order(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, order: tuple[str, str]
 ) -> None:
-    """Two pods that look alike to the kubelet each get their own share, in either order."""
+    """Two pods that the kubelet cannot tell apart get their own shares when they start, in either
+    order."""
     assert agent.running
     first, second = cards(facts)
     await facts.hold("a", NODE, share(first, 700))
@@ -86,7 +87,8 @@ async def test_B1_each_gets_its_own_share_in_either_order(
 async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """It mounts the pod's region: another container must not get it by the slot's name."""
+    """The agent removes a slot's CDI file when its pod ends, so no other container can mount the
+    pod's region."""
     assert agent.running
     for pod, card in zip("ab", cards(facts), strict=True):
         await facts.hold(pod, NODE, share(card, 700))
@@ -105,7 +107,8 @@ async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
 async def test_the_region_is_there_before_the_container(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The limit that HAMi-core finds is the ledger's; the container's folder is mounted."""
+    """The region file with the ledger's limit exists before HAMi-core starts, and the container's
+    folder is mounted."""
     assert agent.running
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -119,7 +122,8 @@ async def test_the_region_is_there_before_the_container(
 async def test_a_running_container_is_held_to_what_its_pod_was_resized_to(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Without a restart, at once or when the agent is back; and so when it starts again."""
+    """A resize limits a running container at once or when the agent returns, and also applies when
+    the container restarts."""
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -165,7 +169,8 @@ async def test_a_start_waits_for_its_binding(
 async def test_a_container_starts_again_after_anything_was_killed(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Container, agent and kubelet; each time it gets the same, and the ledger hears of it once."""
+    """After a kill of the container, the agent or the kubelet, the container gets the same share,
+    recorded once."""
     card = cards(facts)[1]
     await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -220,7 +225,7 @@ async def test_containers_of_one_pod_have_each_their_own(
 async def test_what_cannot_be_given_is_told_once_and_given_later(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A share of a missing device fails each start with the reason, but is recorded once in the
+    """A share of a missing device fails every start with the reason, but is recorded once in the
     ledger."""
     assert agent.running
     gone = Device(
@@ -242,7 +247,7 @@ async def test_what_cannot_be_given_is_told_once_and_given_later(
 async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
-    """Its container does not start again on it; in the ledger the pod stays allocated."""
+    """A container does not restart on a failed GPU; in the ledger its pod stays allocated."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
@@ -260,7 +265,7 @@ async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
 async def test_what_the_ledger_took_back_is_not_given(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A voided placement leaves nothing to start with; the next attempt has its own share."""
+    """A withdrawn placement starts no container; the next attempt gets its own share."""
     assert agent.running
     first, second = cards(facts)
     await facts.hold("a", NODE, share(first, 700))
@@ -282,7 +287,7 @@ async def test_what_the_ledger_took_back_is_not_given(
 async def test_another_pods_name_on_a_slot_is_refused(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A slot that the kubelet assigned to another pod than the ledger did is refused."""
+    """The agent refuses a slot that the kubelet and the ledger assign to different pods."""
     assert agent.running
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "someone-else", GPU, {"main": 1})
@@ -291,7 +296,7 @@ async def test_another_pods_name_on_a_slot_is_refused(
 
 
 async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folder: Path) -> None:
-    """An agent without a kubelet is not ready and says why; it registers once the kubelet
+    """An agent without a kubelet is not ready and reports why; it registers once the kubelet
     starts."""
     kubelet = FakeKubelet(folder)
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
@@ -310,7 +315,7 @@ async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folde
 async def test_a_folder_with_too_long_a_name_is_named(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """An agent whose kubelet folder is too long for a socket exits and says what to do."""
+    """An agent exits with a fix if its kubelet folder's path is too long for a socket."""
     long = tmp_path / ("x" * 90)
     kubelet = FakeKubelet(long)
     (long / "device-plugins" / "kubelet.sock").touch()

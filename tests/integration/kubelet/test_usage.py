@@ -1,4 +1,4 @@
-"""What containers use, from the driver to scrapes, listeners and the ledger."""
+"""The usage of containers, from the driver to metrics, messages and the ledger."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ RECORD_S = 3
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A fake driver with two GPUs, visible to the agent's process too."""
+    """Provide a fake driver with two GPUs, visible to the agent's process too."""
     with fake_driver(tmp_path, "2xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -40,7 +40,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """The node's agent, which looks often; its processes are those below `proc`."""
+    """Provide the node's agent with frequent usage samples, and with its processes below `proc`."""
     assert driver.ids
     options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
@@ -82,7 +82,7 @@ async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
 async def test_A9_use_is_scraped_heard_and_recorded(
     agent: ServiceProcess, bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Usage is the same in metrics, in messages and in the ledger."""
+    """The agent publishes the same usage in metrics, in messages and in the ledger."""
     first, second = driver.ids
     proc = kubelet.folder / "proc"
     await begun(kubelet, facts, UID, first)
@@ -119,7 +119,7 @@ async def test_A9_use_is_scraped_heard_and_recorded(
 
 
 async def heard(bus: Bus) -> UsageSample:
-    """The next sample, as any client with an auditor's rights hears it."""
+    """Return the next usage sample, received with an auditor's rights."""
     ledger = await bus.connect("auditor")
     came: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -133,7 +133,8 @@ async def heard(bus: Bus) -> UsageSample:
 async def test_a_region_learns_who_its_processes_are(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """HAMi-core can mistake one container's process for another's; the kernel cannot."""
+    """The agent writes the kernel's process ids into a region, because HAMi-core can confuse
+    processes of two containers."""
     proc = kubelet.folder / "proc"
     files = {}
     for pid, uid in ((4711, UID), (4712, OTHER)):
@@ -172,7 +173,8 @@ async def test_what_was_used_survives_the_agent(
 async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """Each code once an hour, with what was granted and found; its region is restored each time."""
+    """A share breach is recorded at most once an hour per code, with granted and found amounts; the
+    region is restored each time."""
     assert agent is not None
     proc, path = kubelet.folder / "proc", await begun(kubelet, facts, UID, driver.ids[0])
     run_process(path, inner=7, mib=600)
@@ -213,7 +215,8 @@ async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
 async def test_a_container_without_its_slots_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A kubelet that lost its checkpoint runs it without a device, and the ledger has a share."""
+    """The ledger records a breach for a container whose slots the kubelet has lost with its
+    checkpoint."""
     assert agent is not None
     for uid in (UID, OTHER):
         await begun(kubelet, facts, uid, driver.ids[0])

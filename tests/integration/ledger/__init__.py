@@ -1,1 +1,1 @@
-"""The ledger's promises against a real nats-server with a real store."""
+"""Tests of the ledger's guarantees against a real nats-server with a real store."""

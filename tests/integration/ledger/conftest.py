@@ -10,14 +10,14 @@ from tests.support.nats import Bus, Proxy, running_bus
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
+    """Provide a running NATS server with the ledger's stream."""
     async with running_bus(tmp_path / "data") as running:
         yield running
 
 
 @pytest.fixture
 async def proxy(bus: Bus) -> AsyncIterator[Proxy]:
-    """A proxy before that server."""
+    """Provide a proxy in front of the NATS server."""
     between = Proxy(bus.server.port)
     await between.start()
     yield between

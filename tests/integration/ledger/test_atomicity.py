@@ -1,4 +1,4 @@
-"""An append is stored whole or not at all, whatever its size and whatever happens to it."""
+"""An append is stored as a whole or not at all, whatever its size and whatever fails."""
 
 import asyncio
 
@@ -19,7 +19,8 @@ OPEN_BATCHES_OF_THE_SERVER = 50
 
 
 async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> None:
-    """The largest batch works, and each draft learns its own revision."""
+    """A batch of the maximum size is stored with consecutive revisions, and each draft gets its
+    own."""
     ledger = await bus.connect()
     await ledger.append([draft()])
     revisions = await ledger.append([draft(f"workload.{n}") for n in range(1000)])
@@ -28,7 +29,7 @@ async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> Non
 
 
 async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
-    """A batch of more than 1,000 drafts is refused with the limit before it is sent."""
+    """The client refuses a batch of more than 1,000 drafts with the limit, before sending it."""
     ledger = await bus.connect()
     with pytest.raises(InvalidDraft, match="at most 1000"):
         await ledger.append([draft() for _ in range(1001)])
@@ -36,13 +37,14 @@ async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
 
 
 async def test_no_drafts_append_nothing(bus: Bus) -> None:
-    """No input, no events."""
+    """Appending no drafts stores no events."""
     ledger = await bus.connect()
     assert await ledger.append([]) == []
 
 
 async def test_the_largest_payload_is_stored_and_one_byte_more_refused(bus: Bus) -> None:
-    """Our limit is one that the server keeps, with the longest id and subject we allow."""
+    """The server stores a payload of our maximum size, with the longest id and subject; one byte
+    more is refused."""
     ledger = await bus.connect()
     subject, name = "workload." + "s" * 800, "i" * 512
     whole = draft(subject, key=name, payload=b"x" * MAX_PAYLOAD_BYTES, expect=0)
@@ -53,7 +55,7 @@ async def test_the_largest_payload_is_stored_and_one_byte_more_refused(bus: Bus)
 
 
 async def test_a_batch_cut_short_stores_nothing(bus: Bus) -> None:
-    """A writer that dies between two messages of its batch leaves no trace."""
+    """A writer that dies between two messages of its batch leaves nothing in the ledger."""
     ledger = await bus.connect()
     for number in range(1, 4):
         headers = {"Nats-Batch-Id": "cut", "Nats-Batch-Sequence": str(number)}
@@ -64,8 +66,7 @@ async def test_a_batch_cut_short_stores_nothing(bus: Bus) -> None:
 
 
 async def test_too_many_open_batches_are_said_and_nothing_is_stored(bus: Bus) -> None:
-    """With too many open batches an append fails with the server's reason, and can be tried
-    again."""
+    """With too many open batches an append fails with the server's reason, and can be retried."""
     ledger = await bus.connect()
     for number in range(OPEN_BATCHES_OF_THE_SERVER):
         headers = {"Nats-Batch-Id": f"open-{number}", "Nats-Batch-Sequence": "1"}
@@ -79,7 +80,7 @@ async def test_too_many_open_batches_are_said_and_nothing_is_stored(bus: Bus) ->
 async def test_a_server_killed_in_the_middle_of_a_commit_never_keeps_a_part(
     bus: Bus, grown_bytes: int
 ) -> None:
-    """The server dies while the batch goes into its file; it comes back with all of it or none."""
+    """A server killed while it stores a batch comes back with the whole batch or none of it."""
     size = 500
     ledger = await bus.connect(ack_timeout_s=5)
     await ledger.append([draft()])
@@ -104,7 +105,8 @@ async def test_a_server_killed_in_the_middle_of_a_commit_never_keeps_a_part(
     ("role", "api"), [("operator", "STREAM.PURGE"), ("bootstrap", "STREAM.MSG.DELETE")]
 )
 async def test_nobody_can_make_the_stream_forget_an_event(bus: Bus, role: str, api: str) -> None:
-    """By permissions, for every role; see test_permissions too. Its beginning is trimmed only."""
+    """Permissions let no role delete an event from the stream; only its beginning can be trimmed.
+    See also test_permissions."""
     ledger = await bus.connect(role)
     with pytest.raises(LedgerError, match=rf"not permit user '{role}' to send to .*{api}"):
         await ledger.request(f"$JS.API.{api}.{STREAM}", b"", 30)

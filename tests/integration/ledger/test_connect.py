@@ -1,4 +1,4 @@
-"""Connecting: a clear error for each way it can fail, and no password in any of them."""
+"""Connecting to the ledger: each failure has a clear error without the password."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from tests.support.polling import until
 
 @contextlib.asynccontextmanager
 async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[str]:
-    """Start a listener that greets like nats-server of this version, and return its URL.
+    """Start a listener that greets clients as nats-server of this version, and return its URL.
 
     `before` is sent ahead of the first pong.
     """
@@ -49,7 +49,8 @@ async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[st
     "version", ["1.4.1", "2.10.22", "2.11.16", "2.12.0", "2.12.6", "2.13.0", "2.13.9"]
 )
 async def test_a_server_without_batches_or_security_fixes_is_refused(version: str) -> None:
-    """The error has its version."""
+    """The client refuses a server without atomic batches or security fixes, and the error has the
+    server's version."""
     async with _greeting_as(version) as url:
         with pytest.raises(ServerTooOld) as old:
             await connect(url, name="test")
@@ -58,13 +59,14 @@ async def test_a_server_without_batches_or_security_fixes_is_refused(version: st
 
 @pytest.mark.parametrize("version", ["2.12.7", "2.14.0", "2.15.1", "3.0.0", "dev"])
 async def test_a_server_with_all_fixes_is_used(version: str) -> None:
-    """A development build names no version."""
+    """The client connects to a server with all fixes, or to a development build, which has no
+    version."""
     async with _greeting_as(version) as url, await connect(url, name="test") as ledger:
         assert ledger.wire is not None
 
 
 async def test_nobody_listening_is_said_in_time_and_without_the_password() -> None:
-    """If no server listens, the error comes within the timeout, with the address but no
+    """If no server listens, the client fails within its timeout and names the address but not the
     password."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -85,7 +87,7 @@ async def test_a_server_that_pings_before_it_answers_is_connected_to() -> None:
 
 
 async def test_a_server_that_says_nothing_is_given_up() -> None:
-    """An open port that never greets does not hang the caller."""
+    """The client gives up on an open port that sends no greeting."""
 
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -100,7 +102,7 @@ async def test_a_server_that_says_nothing_is_given_up() -> None:
 
 @pytest.mark.parametrize("user", ["agent:wrong", "nobody:wrong"])
 async def test_a_wrong_password_is_refused_at_once_and_not_shown(bus: Bus, user: str) -> None:
-    """Wrong credentials are not retried until the timeout, and the message keeps them secret."""
+    """Wrong credentials fail at once without retries, and the error does not contain them."""
     async with asyncio.timeout(20):
         with pytest.raises(NotPermitted, match="user or its password is wrong") as refused:
             await connect(f"nats://{user}@127.0.0.1:{bus.server.port}", name="test", timeout_s=60)
@@ -109,13 +111,13 @@ async def test_a_wrong_password_is_refused_at_once_and_not_shown(bus: Bus, user:
 
 
 async def test_no_user_gets_nothing(bus: Bus) -> None:
-    """There is no anonymous access."""
+    """The server refuses a client without a user."""
     with pytest.raises(NotPermitted):
         await connect(f"nats://127.0.0.1:{bus.server.port}", name="test")
 
 
 async def test_any_server_of_a_list_will_do(bus: Bus) -> None:
-    """The first that answers is taken."""
+    """With a list of URLs the client uses the first server that answers."""
     url = f"nats://watcher:x@127.0.0.1:1, {bus.server.url_for('watcher')}"
     ledger = await connect(url, name="test")
     assert await ledger.append([draft()]) == [1]
@@ -125,7 +127,8 @@ async def test_any_server_of_a_list_will_do(bus: Bus) -> None:
 async def test_a_frozen_server_is_left_with_what_it_would_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client leaves a frozen server for another one, without waiting for unsent bytes."""
+    """The client leaves a frozen server for another server, without waiting until buffered bytes
+    are sent."""
     monkeypatch.setattr(jetstream, "PING_INTERVAL_S", 1)
     first, second = EmbeddedServer(tmp_path / "a", port=-1), EmbeddedServer(tmp_path / "b", port=-1)
     await first.start()
@@ -150,7 +153,7 @@ async def test_a_frozen_server_is_left_with_what_it_would_not_take(
 
 
 async def send_much(ledger: JetStreamLedger) -> None:
-    """More than any buffer holds."""
+    """Send more bytes than any buffer can store."""
     with contextlib.suppress(LedgerUnavailable):
         while True:
             await ledger.publish("apportion.beat.agent.test", b"x" * 500_000)
@@ -158,7 +161,7 @@ async def send_much(ledger: JetStreamLedger) -> None:
 
 
 async def connections(server: EmbeddedServer) -> int:
-    """How many clients the server has."""
+    """Return the number of the server's client connections."""
     async with aiohttp.request("GET", f"{server.monitor_url}/varz") as page:
         return int((await page.json())["connections"])
 
@@ -210,12 +213,12 @@ async def test_a_connection_that_is_lost_ends_the_wait_for_a_subscription(
 
 
 async def asked(wire: jetstream.Connection) -> bool:
-    """Whether a ping waits for its answer."""
+    """Return True if the client waits for the reply to a ping."""
     return bool(wire._client._pongs)
 
 
 async def test_a_closed_ledger_says_so(bus: Bus) -> None:
-    """Use after close is an error in words, not a hang."""
+    """A request on a closed ledger fails with a clear error instead of hanging."""
     ledger = await bus.connect()
     await ledger.close()
     async with asyncio.timeout(20):
@@ -224,7 +227,7 @@ async def test_a_closed_ledger_says_so(bus: Bus) -> None:
 
 
 async def test_an_append_waits_for_a_server_that_is_coming_back(bus: Bus) -> None:
-    """A restart of the server is a pause to its writers, not an error."""
+    """An append waits while the server restarts, and then succeeds."""
     ledger = await bus.connect()
     await bus.crash()
     appending = asyncio.ensure_future(ledger.append([draft()]))
@@ -233,8 +236,8 @@ async def test_an_append_waits_for_a_server_that_is_coming_back(bus: Bus) -> Non
 
 
 async def test_an_append_gives_up_on_a_server_that_stays_away(bus: Bus) -> None:
-    """An append that was never sent because the server is away fails as unavailable, not as
-    unknown."""
+    """An append that was never sent because the server is down fails as unavailable, not as an
+    unknown outcome."""
     ledger = await bus.connect(ack_timeout_s=0.4)
     await bus.crash()
     with pytest.raises(LedgerUnavailable):

@@ -1,4 +1,5 @@
-"""Consumers are named after their user; users of one name share its numbers and take none away."""
+"""Consumers are named after their user. Clients of one user share its numbers, and never take a
+consumer in use."""
 
 import pytest
 
@@ -14,15 +15,17 @@ SETTINGS = {"ack_policy": "none", "inactive_threshold": 30_000_000_000, "mem_sto
 
 
 def name_of(reader: Subscription) -> str:
-    """The consumer by which it reads."""
+    """Return the name of the consumer through which this reader reads."""
     assert isinstance(reader, Follower)
     return str(reader._consumer["name"])
 
 
 async def reading(ledger: JetStreamLedger) -> str:
-    """The consumer of one more reader.
+    """Start one more reader, and return its consumer's name.
 
-    What it delivers may come before the answer that it was made: caught up is not yet named."""
+    The first records may arrive before the reply that the consumer exists, so a reader that has
+    caught up may not know its consumer's name yet.
+    """
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 
@@ -35,7 +38,8 @@ async def reading(ledger: JetStreamLedger) -> str:
 
 
 async def test_each_reader_has_a_number_of_its_own(bus: Bus) -> None:
-    """Two in one connection, and one of another process with the same identity."""
+    """Two readers on one connection and one of another client with the same user get three
+    different numbers."""
     await (await bus.connect("watcher")).append([draft()])
     first, second = await bus.connect("scheduler"), await bus.connect("scheduler")
     found = [await reading(first), await reading(first), await reading(second)]
@@ -69,7 +73,8 @@ async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus)
 
 
 async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
-    """When all of a user's consumers are in use, the next one fails and none is taken away."""
+    """If all of a user's consumers are in use, the next reader fails, and no consumer is taken
+    away."""
     ledger = await bus.connect("watcher")
     await ledger.append([draft()])
     used = [await reading(ledger) for _ in range(4)]
@@ -82,7 +87,8 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
 
 
 async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
-    """As agents do where all have one password."""
+    """A user that many clients share, such as agents with one password, gets names beyond its
+    numbers, but no other user's names."""
     ledger = await bus.connect("agent")
     await (await bus.connect("watcher")).append([draft()])
     used = [await reading(ledger) for _ in range(6)]

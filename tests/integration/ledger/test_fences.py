@@ -1,4 +1,4 @@
-"""The node fence: a writer that has not folded the newest event on a subject is refused."""
+"""The node fence: the ledger refuses a writer that has not folded the newest event on a subject."""
 
 import pytest
 
@@ -7,7 +7,8 @@ from tests.support.nats import Bus, draft
 
 
 async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: Bus) -> None:
-    """The error names subject, expectation and the newest revision, which is what to fold to."""
+    """A stale writer's error names the subject, the expected revision, and the newest revision to
+    fold to."""
     ledger = await bus.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.a", expect=1)]) == [2]
@@ -22,7 +23,7 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """One stale fence of three is named in the error, and nothing of the batch is stored."""
+    """One stale fence of three refuses the whole batch, and the error names that fence."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]
@@ -34,7 +35,7 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus:
 
 
 async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) -> None:
-    """Expecting revision 7 on an empty subject is refused with 0 as the truth."""
+    """A fence on revision 7 of an empty subject is refused, with 0 as the current revision."""
     ledger = await bus.connect()
     fenced = [draft("workload.a", expect=0), draft("workload.b", expect=7)]
     with pytest.raises(FenceRefused) as refused:
@@ -43,7 +44,7 @@ async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) 
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus) -> None:
-    """The same expectation on later drafts is the same fence, not a second one."""
+    """Later drafts on a subject with the same expectation share the first draft's fence."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -53,7 +54,7 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """A batch that fences a subject later than in its first draft is refused before it is sent."""
+    """A batch that fences a subject only after its first draft is refused before sending."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):
@@ -62,7 +63,7 @@ async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
 
 
 async def test_two_writers_with_the_same_basis_cannot_both_win(bus: Bus) -> None:
-    """Two schedulers that decide on one node at one revision: exactly one is stored."""
+    """If two schedulers decide on one node at one revision, exactly one decision is stored."""
     writers = [await bus.connect("scheduler") for _ in range(2)]
     outcomes = []
     for number, writer in enumerate(writers):

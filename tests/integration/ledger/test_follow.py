@@ -1,4 +1,5 @@
-"""Following through crashes, and no hole passed over; `tests/contracts` has what is the rule."""
+"""Readers survive crashes and never skip a missing record; `tests/contracts` has the general
+rules."""
 
 import asyncio
 import json
@@ -31,7 +32,7 @@ async def _at(following: Subscription, revision: int) -> None:
 
 
 async def test_a_server_killed_while_read_from_and_written_to_costs_no_record(bus: Bus) -> None:
-    """Three crashes under load: every acknowledged event is delivered, once, in order."""
+    """Through three crashes under load a reader gets every acknowledged event once and in order."""
     ledger = await bus.connect(ack_timeout_s=5)
     seen: list[Record] = []
     following = await ledger.follow(seen.append)
@@ -65,7 +66,7 @@ async def test_a_server_killed_while_read_from_and_written_to_costs_no_record(bu
 
 
 async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: Proxy) -> None:
-    """After a cut connection the reader reads what was in flight again, and nothing twice."""
+    """After a cut connection the reader gets the records in transit again, and no record twice."""
     writer = await bus.connect()
     await writer.append([draft(payload=b"x" * 5000) for _ in range(900)])
     ledger = await bus.connect(port=proxy.port)
@@ -79,7 +80,7 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
 
 
 async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
-    """A connection outlives many readers, and keeps none of them."""
+    """A connection drops its reference to a reader that has stopped."""
     ledger = await bus.connect()
     assert isinstance(ledger.wire, Connection)
     followings = [await ledger.follow(ignore) for _ in range(3)]
@@ -96,7 +97,7 @@ async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
-    """A server on which the stream may be tampered with."""
+    """Provide a server on which a test can tamper with the stream."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     yield server
@@ -115,7 +116,7 @@ async def _stream_of(server: PlainServer, events: int, **config: object) -> JetS
 async def test_a_consumer_that_vanished_is_replaced(
     plain: PlainServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connected, but nothing comes any more, not even heartbeats: the reader begins again."""
+    """A reader that receives nothing more, not even heartbeats, creates a new consumer."""
     monkeypatch.setattr(runtime_following, "SILENCE_S", 1.5)
     ledger = await _stream_of(plain, 3)
     seen: list[int] = []
@@ -141,7 +142,7 @@ async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
 
 
 async def test_a_purged_ledger_is_a_hole_and_not_an_empty_one(plain: PlainServer) -> None:
-    """Nothing there is something else than nothing ever written."""
+    """A purged ledger is reported as a hole, unlike a ledger that was never written."""
     ledger = await _stream_of(plain, 5)
     await call_api(ledger.wire, f"STREAM.PURGE.{STREAM}")
     with pytest.raises(LedgerHole) as hole:
@@ -151,18 +152,18 @@ async def test_a_purged_ledger_is_a_hole_and_not_an_empty_one(plain: PlainServer
 
 
 def _keep_store(tmp_path: Path) -> None:
-    """Copy what `plain`, which is stopped, has on disk."""
+    """Copy the on-disk store of the stopped server `plain`."""
     shutil.copytree(tmp_path / "plain" / "js", tmp_path / "kept")
 
 
 def _put_store_back(tmp_path: Path) -> None:
-    """`plain` then comes back with the store that was kept."""
+    """Restore the copied store, so that `plain` starts with it."""
     shutil.rmtree(tmp_path / "plain" / "js")
     shutil.copytree(tmp_path / "kept", tmp_path / "plain" / "js")
 
 
 async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Path) -> None:
-    """A server that comes back with an older store is noticed before anything new is folded."""
+    """A server that returns with an older store is noticed before any new record is folded."""
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
@@ -181,7 +182,8 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
 
 
 async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
-    """A copy that crashed lacks the newest records until it gets them again: that is no hole."""
+    """The auditors' copy may lack the newest records after a crash until it gets them again; that
+    is no hole."""
     writer, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     seen: list[int] = []
     following = await auditor.follow(lambda record: seen.append(record.revision))
@@ -203,7 +205,7 @@ async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
 
 
 def _copy_of(bus: Bus) -> Path:
-    """Where the server keeps what it has for auditors."""
+    """Return the folder in which the server stores the auditors' copy."""
     [found] = bus.data_dir.rglob("AUDIT/streams")
     return found
 
@@ -211,7 +213,8 @@ def _copy_of(bus: Bus) -> Path:
 async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
     plain: PlainServer, tmp_path: Path
 ) -> None:
-    """Where others wrote on upon an older store, the second history is not read over the first."""
+    """If an older store returned and was written to, the reader does not fold the second history
+    after the first."""
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
@@ -237,7 +240,7 @@ async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
 
 
 async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
-    """A new stream of the same name is another ledger, however many events it has."""
+    """A new stream with the same name is another ledger, however many events it has."""
     ledger = await _stream_of(plain, 3)
     following = await ledger.follow(ignore)
     await following.caught_up()
@@ -252,7 +255,7 @@ async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
 
 
 async def test_records_are_small_and_frozen() -> None:
-    """A reader may keep a record without fear that another changes it."""
+    """A record is small and immutable, so a reader can keep it."""
     record = Record(1, "s", b"p")
     with pytest.raises(AttributeError):
         record.revision = 2  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Following the configuration alone: as its own user, through crashes, and on a trimmed ledger."""
+"""Following only the configuration: with its own user, through crashes, and on a trimmed ledger."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ from tests.support.polling import until
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """A pen."""
+    """Provide a writer that appends events to the ledger."""
     opened = Facts(bus)
     await opened.open()
     return opened
 
 
 class Following:
-    """One fold of the configuration alone."""
+    """A fold of the configuration without any other event."""
 
     def __init__(self, ledger: ConfigurationLedger) -> None:
         self.ledger = ledger
@@ -51,7 +51,7 @@ class Following:
         return self.cluster.state.configuration.scheduler_names
 
     async def comes_to(self, *names: str) -> None:
-        """Wait until this is the configuration in force."""
+        """Wait until the configuration with these names is in force."""
 
         async def there() -> bool:
             return self.names == names
@@ -61,7 +61,8 @@ class Following:
 
 @contextlib.asynccontextmanager
 async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
-    """Caught up, for the length of a `with`; `port` leads it through a proxy."""
+    """Provide a caught-up follower for the length of a `with`. With `port` it connects through a
+    proxy."""
     made = Following(ConfigurationLedger((await bus.connect("admission", port=port)).wire))
     running = asyncio.create_task(made.reader.run())
     try:
@@ -74,23 +75,23 @@ async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
 
 
 def changed(*names: str) -> ConfigurationChanged:
-    """Return a configuration that these names identify."""
+    """Return a configuration change that these names identify."""
     return ConfigurationChanged(by="test", configuration=Configuration(scheduler_names=names))
 
 
 def refused() -> ConfigurationChanged:
-    """One that every fold refuses: two names for one thing."""
+    """Return a configuration that every fold refuses, because two resources have one name."""
     nvidia = NvidiaConfiguration(resource_count_name="a.b/c", resource_memory_name="a.b/c")
     return ConfigurationChanged(by="test", configuration=Configuration(nvidia=nvidia))
 
 
 async def dropped(bus: Bus, last: int) -> None:
-    """Drop the ledger's beginning up to there."""
+    """Drop the ledger's records up to and including this revision."""
     await stream.drop((await bus.connect("bootstrap")).wire, last=last)
 
 
 async def keep(bus: Bus, configured: int) -> None:
-    """Keep this record as `apportion ledger trim` does."""
+    """Keep this configuration record apart, as `apportion ledger trim` does."""
     wire = (await bus.connect("bootstrap")).wire
     record = await stream.read_record((await bus.connect("operator")).wire, configured)
     assert record is not None
@@ -98,7 +99,8 @@ async def keep(bus: Bus, configured: int) -> None:
 
 
 async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: Facts) -> None:
-    """Of a ledger full of other events only the configuration comes."""
+    """From a ledger full of other events a follower receives only configurations, first the newest
+    and then each new one."""
     await facts.submit("a", "b")
     await facts.write(changed("first"))
     await facts.write(changed("second"))
@@ -112,7 +114,8 @@ async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: 
 
 
 async def test_a_ledger_without_one_is_caught_up_with_at_once(bus: Bus, facts: Facts) -> None:
-    """A reader of a ledger without a configuration is caught up at once, with the default one."""
+    """On a ledger without a configuration a follower is caught up at once, with the default
+    configuration."""
     await facts.submit("a")
     async with following(bus) as found:
         assert found.cluster.state.configuration == Configuration()
@@ -122,7 +125,8 @@ async def test_a_ledger_without_one_is_caught_up_with_at_once(bus: Bus, facts: F
 
 
 async def test_one_that_is_refused_changes_nothing(bus: Bus, facts: Facts) -> None:
-    """As with every other fold, the one before stays in force."""
+    """A refused configuration changes nothing: the previous one stays in force, as in every other
+    fold."""
     await facts.write(changed("first"))
     await facts.write(refused())
     async with following(bus) as found:
@@ -131,7 +135,7 @@ async def test_one_that_is_refused_changes_nothing(bus: Bus, facts: Facts) -> No
 
 
 async def test_what_comes_while_the_server_is_down_is_found(bus: Bus, facts: Facts) -> None:
-    """While the server is down a reader keeps its configuration, and reads changes after the
+    """While the server is down a follower keeps its configuration, and reads changes after the
     restart."""
     await facts.write(changed("first"))
     async with following(bus) as found:
@@ -149,7 +153,7 @@ async def test_what_comes_while_the_server_is_down_is_found(bus: Bus, facts: Fac
 
 
 async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: Facts) -> None:
-    """On a trimmed ledger the reader starts with the configuration that was kept apart."""
+    """On a trimmed ledger the follower starts with the configuration that was kept apart."""
     await facts.write(changed("first"))
     await facts.submit("a", "b")
     await keep(bus, 1)
@@ -160,7 +164,8 @@ async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: 
 
 
 async def test_newer_ones_win_over_the_one_that_is_kept(bus: Bus, facts: Facts) -> None:
-    """Whether the stream still has it as well, or has newer ones that are refused."""
+    """The newest valid configuration in the stream overrides the kept one; refused newer ones do
+    not."""
     await facts.submit("a")
     await facts.write(changed("first"))
     await keep(bus, 2)
@@ -178,7 +183,8 @@ async def test_newer_ones_win_over_the_one_that_is_kept(bus: Bus, facts: Facts) 
 async def test_what_came_and_was_dropped_while_it_was_away_is_found(
     bus: Bus, facts: Facts, proxy: Proxy
 ) -> None:
-    """The event never reached it, and the stream has it no more."""
+    """A follower finds a configuration that was appended and trimmed while the follower was
+    disconnected."""
     await facts.write(changed("first"))
     async with following(bus, port=proxy.port) as found:
         proxy.mute()
@@ -192,7 +198,7 @@ async def test_what_came_and_was_dropped_while_it_was_away_is_found(
 
 
 async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts) -> None:
-    """Trimming past the configuration and a lost connection do not restart the reader."""
+    """Trimming past the configuration and a lost connection do not end the follower."""
     await facts.write(changed("first"))
     async with following(bus) as found:
         await facts.submit("a", "b")
@@ -205,7 +211,8 @@ async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts
 
 
 async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
-    """As with every reader: what was read is not what is there."""
+    """A recreated ledger ends the follower, as it ends every reader, because the records read are
+    gone."""
     config = (await stream.read_info((await bus.connect("operator")).wire)).config
     plain = PlainServer(tmp_path / "plain")
     await plain.start()
@@ -225,7 +232,8 @@ async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
-    """An event of a newer build halts the reader, because it may be the configuration in force."""
+    """An event of a newer build halts the follower, because that event may be the configuration in
+    force."""
     await facts.write(changed("first"))
     event = (
         b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'

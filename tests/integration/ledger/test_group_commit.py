@@ -1,4 +1,4 @@
-"""Group commit: many writers share a batch, and each gets its own answer."""
+"""Group commit: many writers share a batch, and each writer gets its own result."""
 
 import asyncio
 
@@ -18,7 +18,8 @@ from tests.support.nats import Bus, draft, ignore, running_bus
 
 
 async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
-    """A thousand concurrent writers need far fewer appends, and each gets its own revision."""
+    """A thousand concurrent writers need far fewer appends, and each writer gets its own
+    revision."""
     outcomes: list[tuple[str, int]] = []
     ledger = await bus.connect(watch=lambda outcome, size, _s: outcomes.append((outcome, size)))
     async with GroupCommit(ledger) as commit:
@@ -38,7 +39,7 @@ async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: B
 
 
 async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
-    """No timer: one draft is one append, at once."""
+    """A single draft is appended at once, without a timer."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit, asyncio.timeout(30):
         assert await commit.append(draft()) == Appended(1)
@@ -46,7 +47,7 @@ async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
 
 
 async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
-    """A refused fence fails only its own writer; the others of the same batch are stored."""
+    """A refused fence fails only its own writer; the other drafts of the batch are stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.3")])
     async with GroupCommit(ledger) as commit:
@@ -63,7 +64,8 @@ async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
 
 
 async def test_duplicates_are_answered_as_there_already(bus: Bus) -> None:
-    """A second replica of the watcher repeats everything, and nothing is stored twice."""
+    """A second watcher that repeats all drafts stores nothing twice, and each draft is reported as
+    already there."""
     ledger = await bus.connect()
     for n in (1, 4):
         await ledger.append([draft(f"workload.{n}", key=f"pod-{n}")])
@@ -76,7 +78,8 @@ async def test_duplicates_are_answered_as_there_already(bus: Bus) -> None:
 
 
 async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
-    """The double may even be in the same batch."""
+    """Two concurrent drafts with one id are stored once, even within one batch, and both writers
+    get the revision."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         one, two, other = await asyncio.gather(
@@ -91,7 +94,8 @@ async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
 
 
 async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bus) -> None:
-    """Two decisions on one node with one basis: the first wins, the second is refused."""
+    """If two decisions on one node have the same basis, the first is stored and the second is
+    refused."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         results = await asyncio.gather(
@@ -103,7 +107,7 @@ async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bu
 
 
 async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
-    """A gang with one stale member is refused whole, while its neighbour goes through."""
+    """A gang with one stale draft is refused as a whole, while another writer's draft is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     async with GroupCommit(ledger) as commit:
@@ -123,7 +127,7 @@ async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
 
 
 async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
-    """Appending a gang again is harmless."""
+    """Appending a gang again stores nothing and reports each event as already there."""
     ledger = await bus.connect()
     gang = [draft("workload.a", key="g-1", expect=0), draft("workload.b", key="g-2", expect=0)]
     async with GroupCommit(ledger) as commit:
@@ -134,7 +138,8 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """Alone, and in a group, of which nothing was stored; with the same event it is one."""
+    """A draft whose id another event has used is refused, alone or in a group; the same event
+    counts as stored."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
@@ -149,7 +154,7 @@ async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> No
 
 
 async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
-    """By the one of it that is the newest of its subject, or behind its fence."""
+    """A repeated group is recognised as stored even if its subjects have newer events."""
     ledger = await bus.connect()
     gang = [draft("workload.a", key="g-1"), draft("workload.b", key="g-2", expect=0)]
     async with GroupCommit(ledger) as commit:
@@ -159,7 +164,7 @@ async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
 
 
 async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) -> None:
-    """What we can see ourselves never costs a round trip."""
+    """The client refuses an invalid draft without a round trip to the server."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         with pytest.raises(InvalidDraft):
@@ -168,7 +173,7 @@ async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) 
 
 
 async def test_a_forbidden_draft_sinks_nobody_else(bus: Bus) -> None:
-    """A subject of another role is refused to its writer alone."""
+    """A draft on another role's subject fails only its own writer."""
     ledger = await bus.connect("watcher")
     async with GroupCommit(ledger) as commit:
         results = await asyncio.gather(
@@ -195,7 +200,7 @@ async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
 
 
 async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> None:
-    """Writers beyond the queue's limit wait for their turn, and all are stored."""
+    """Writers beyond the queue's limit wait for their turn, and all drafts are stored."""
     ledger = await bus.connect()
     async with GroupCommit(ledger, queue_limit=4, max_drafts=3) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(50)]
@@ -206,7 +211,7 @@ async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> 
 
 
 async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
-    """A batch holds as many drafts as fit, and a large one goes alone."""
+    """A batch contains as many drafts as fit into its byte limit; a large draft is sent alone."""
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
     async with GroupCommit(ledger, max_bytes=250_000) as commit:
@@ -217,7 +222,8 @@ async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
 
 
 async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
-    """In order, each with an outcome of its own; one more than few are one batch."""
+    """A few drafts are appended one by one in order, each with its own result; more drafts become
+    one batch."""
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
     async with GroupCommit(ledger) as commit:
@@ -233,7 +239,7 @@ async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
 
 
 async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:
-    """Leaving the `with` stores what was handed in, and a later append fails."""
+    """Leaving the `with` block stores all submitted drafts; a later append fails."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(20)]
@@ -256,7 +262,8 @@ async def test_a_cancelled_writer_does_not_disturb_the_others(bus: Bus) -> None:
 
 
 async def test_a_server_killed_under_group_commit_loses_and_doubles_nothing(bus: Bus) -> None:
-    """Writers go on over a crash without noticing more than a pause."""
+    """Writers continue through a crash of the server with only a pause; no event is lost or stored
+    twice."""
     ledger = await bus.connect()
     seen: list[Record] = []
     following = await ledger.follow(seen.append)

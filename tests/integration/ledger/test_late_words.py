@@ -1,4 +1,4 @@
-"""Events about pods that have ended, as a gateway's doctor finds them in a real ledger."""
+"""A gateway's doctor counts late events about ended pods in a real ledger."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.nats import running_bus
 
 
 async def test_what_was_said_while_a_pod_ended_came_late(tmp_path: Path) -> None:
-    """Events refused because their pod had ended count as late; others do not."""
+    """Events refused because their pod had ended count as late; other refused events do not."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()

@@ -1,4 +1,4 @@
-"""An acknowledgement that never came is unknown, and appending again is safe."""
+"""An append without an acknowledgement has an unknown outcome, and appending again is safe."""
 
 import asyncio
 
@@ -18,7 +18,8 @@ async def _stored(ledger: Ledger, revision: int) -> None:
 
 
 async def test_a_lost_ack_is_unknown_and_the_retry_finds_the_event(bus: Bus, proxy: Proxy) -> None:
-    """Stored, killed before its answer arrives, back again: nothing lost or doubled."""
+    """If the server is killed after storing a draft, the retry finds the event: nothing is lost or
+    stored twice."""
     witness = await bus.connect()
     ledger = await bus.connect(port=proxy.port, ack_timeout_s=10)
     proxy.mute()
@@ -36,7 +37,7 @@ async def test_a_lost_ack_is_unknown_and_the_retry_finds_the_event(bus: Bus, pro
 
 
 async def test_a_silent_server_is_unknown_after_the_timeout(bus: Bus, proxy: Proxy) -> None:
-    """Without any disconnection too, a missing answer is not called a failure."""
+    """A missing reply is an unknown outcome, not a failure, even without a disconnection."""
     ledger = await bus.connect(port=proxy.port, ack_timeout_s=0.3)
     proxy.mute()
     with pytest.raises(OutcomeUnknown, match=r"no answer .* within 0\.3 s"):
@@ -44,7 +45,8 @@ async def test_a_silent_server_is_unknown_after_the_timeout(bus: Bus, proxy: Pro
 
 
 async def test_group_commit_appends_again_until_it_knows(bus: Bus, proxy: Proxy) -> None:
-    """Writers over a lost acknowledgement all get their event's revision, each stored once."""
+    """After a lost acknowledgement all writers still get their events' revisions, and each event is
+    stored once."""
     witness = await bus.connect()
     ledger = await bus.connect(port=proxy.port, ack_timeout_s=10)
     async with GroupCommit(ledger) as commit:

@@ -1,4 +1,4 @@
-"""Plain messages: commands that are answered and beats that are not stored."""
+"""Plain messages: commands with replies, and heartbeats that are not stored."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.support.nats import Bus
 
 
 async def test_a_command_without_anyone_to_take_it_is_said_at_once(bus: Bus) -> None:
-    """An agent that is not there does not cost the operator a timeout."""
+    """A command without a receiver fails at once, without waiting for the timeout."""
     operator = await bus.connect("operator")
     async with asyncio.timeout(20):
         with pytest.raises(
@@ -20,7 +20,7 @@ async def test_a_command_without_anyone_to_take_it_is_said_at_once(bus: Bus) -> 
 
 
 async def test_a_handler_that_fails_does_not_end_the_serving(bus: Bus) -> None:
-    """One bad command, then a good one."""
+    """After a command whose handler fails, the next command is answered."""
     agent, operator = await bus.connect("agent"), await bus.connect("operator")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -35,7 +35,8 @@ async def test_a_handler_that_fails_does_not_end_the_serving(bus: Bus) -> None:
 
 
 async def test_a_handler_may_ask_over_the_connection_that_brought_the_command(bus: Bus) -> None:
-    """What it waits for arrives while it waits."""
+    """A handler can send a request on the connection that delivered the command, and gets the
+    reply."""
     agent, operator = await bus.connect("agent"), await bus.connect("operator")
 
     async def answer(_subject: str, _payload: bytes) -> bytes:
@@ -60,7 +61,8 @@ async def test_a_handler_may_ask_over_the_connection_that_brought_the_command(bu
 async def test_what_would_be_read_as_something_else_is_not_sent(
     bus: Bus, subject: str, reply: str, headers: dict[str, str]
 ) -> None:
-    """No name and no value becomes a line of the protocol; the connection goes on."""
+    """The client refuses names and values that would inject protocol lines; the connection stays
+    usable."""
     watcher = await bus.connect()
     with pytest.raises(LedgerUnavailable, match="cannot send"):
         await watcher.wire.publish(subject, b"", reply=reply, headers=headers)
@@ -83,7 +85,7 @@ async def test_a_subscription_given_up_does_not_end_the_connection(bus: Bus, tur
 
 
 async def test_a_receiver_that_fails_does_not_end_the_connection(bus: Bus) -> None:
-    """One message that cannot be taken, then one that can, in the order of their arrival."""
+    """After a message whose receiver fails, later messages are still delivered in order."""
     watcher = await bus.connect()
     taken: list[bytes] = []
     both = asyncio.Event()
@@ -105,7 +107,7 @@ async def test_a_receiver_that_fails_does_not_end_the_connection(bus: Bus) -> No
 
 
 async def test_serving_goes_on_after_the_server_was_restarted(bus: Bus) -> None:
-    """An agent need not notice that the server was away."""
+    """A service continues to answer commands after the server restarts."""
     agent, operator = await bus.connect("agent"), await bus.connect("operator")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -120,7 +122,7 @@ async def test_serving_goes_on_after_the_server_was_restarted(bus: Bus) -> None:
 
 
 async def test_beats_leave_no_trace_in_the_ledger(bus: Bus) -> None:
-    """Liveness is not a fact of the ledger."""
+    """Heartbeats are not stored in the ledger."""
     agent = await bus.connect("agent")
     await agent.publish("apportion.beat.agent.n1", b"alive")
     assert await agent.last_revision() == 0

@@ -27,7 +27,7 @@ from tests.support.pods import ask, pod, shape
 
 
 async def submit(ledger: JetStreamLedger, *pods: PodSubmitted) -> None:
-    """As a person does."""
+    """Submit pods as a user does."""
     async with GroupCommit(ledger) as commit:
         publisher = Publisher("cli/ada", SystemClock(), commit.append)
         for each in pods:
@@ -35,7 +35,7 @@ async def submit(ledger: JetStreamLedger, *pods: PodSubmitted) -> None:
 
 
 async def delete(ledger: JetStreamLedger, uid: str, event_id: str = "") -> None:
-    """As `apportion delete` does, unless another id is given."""
+    """Delete a pod as `apportion delete` does, unless another event id is given."""
     async with GroupCommit(ledger) as commit:
         publisher = Publisher("cli/bob", SystemClock(), commit.append)
         gone = PodGone(uid=uid, reason="x")
@@ -43,7 +43,7 @@ async def delete(ledger: JetStreamLedger, uid: str, event_id: str = "") -> None:
 
 
 async def live(ledger: JetStreamLedger) -> dict[str, PodSubmitted]:
-    """What was submitted and has not ended, by uid."""
+    """Return the submitted pods that have not ended, by uid."""
     found: dict[str, PodSubmitted] = {}
     for record, _ in await history(ledger, 0, 1_000):
         data = decode(record.payload, subject=record.subject).data
@@ -61,7 +61,7 @@ def answer(each: PodSubmitted) -> PodAnswer:
 
 @asynccontextmanager
 async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
-    """A drain."""
+    """Provide the object with which a drain moves pods."""
     async with GroupCommit(ledger) as commit:
         yield Anew(ledger, commit, "ada", "drained")
 
@@ -70,8 +70,8 @@ async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
 async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
     bus: Bus, event_id: str
 ) -> None:
-    """A pod deleted during a move is not recreated, and the rest of its gang is moved
-    nonetheless."""
+    """A pod deleted during a move is not recreated, and the other pods of its gang are still
+    moved."""
     ledger = await bus.connect("operator")
     one, two = pod("one"), pod("two")
     await submit(ledger, one, two)
@@ -108,7 +108,7 @@ async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
 
 
 async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
-    """Two concurrent drains move a pod once: the second finds it gone."""
+    """Two concurrent drains move a pod once, because the second drain finds the pod ended."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -132,7 +132,8 @@ async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
 
 
 async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> None:
-    """The server remembers its end, and refuses the batch that it is in."""
+    """A pod that has already ended does not prevent the other pods of its batch from being
+    ended."""
     ledger = await bus.connect("operator")
     pods = [pod("one"), pod("two"), pod("three")]
     await submit(ledger, *pods)
@@ -143,7 +144,7 @@ async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> Non
 
 
 async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
-    """When two users replace one pod at once, the second fails and is asked to run the command
+    """If two users replace one pod at once, the second command fails and asks its user to run it
     again."""
     ledger = await bus.connect("operator")
     one = pod("one")
@@ -162,8 +163,8 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """A limit is appended if the last record of its subject is no valid event, and then only
-    once."""
+    """A limit is appended again if the last record of its subject is not a valid event, and then
+    only once."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

@@ -1,4 +1,4 @@
-"""Least privilege: what each role may and may not do, tried on the shipped rules."""
+"""Least privilege: what each role may and may not do under the shipped permissions."""
 
 import asyncio
 import itertools
@@ -78,7 +78,7 @@ API_OF_BOOTSTRAP = (
 async def _may_send(
     ledger: JetStreamLedger, subject: str, payload: bytes = b"{}", *, wait_s: float = 30
 ) -> bool:
-    """Whether the server lets the message pass, whatever becomes of it then."""
+    """Return True if the server accepts the message, whatever happens to it afterwards."""
     try:
         await ledger.request(subject, payload, wait_s)
     except NotPermitted:
@@ -101,7 +101,7 @@ async def _may_listen(ledger: JetStreamLedger, subject: str) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_appends_what_it_owns_and_nothing_else(bus: Bus, role: str) -> None:
-    """One event type has one writer, by the server's word."""
+    """The server's permissions give each event type one writing role."""
     ledger = await bus.connect(role)
     for subject, writers in EVENTS.items():
         if role in writers:
@@ -115,7 +115,8 @@ async def test_a_role_appends_what_it_owns_and_nothing_else(bus: Bus, role: str)
 
 
 async def test_a_batch_with_one_foreign_subject_is_refused_whole(bus: Bus) -> None:
-    """A forbidden message anywhere in a batch is named, and nothing of the batch is stored."""
+    """A batch with a forbidden message anywhere is refused as a whole, and the error names the
+    message."""
     ledger = await bus.connect("scheduler")
     for batch in (
         [draft("placement.n1"), draft("binding.n1")],
@@ -167,7 +168,8 @@ async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
-    """Each role has its own inbox; the plain `_INBOX` is for auditors with third-party tools."""
+    """Each role has its own reply inbox; the plain `_INBOX` is for auditors with third-party
+    tools."""
     ledger = await bus.connect(role)
     for other in ROLES:
         assert await _may_listen(ledger, f"_INBOX_{other}.x") == (other == role), other
@@ -180,7 +182,7 @@ async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
 
 @pytest.mark.parametrize("role", FOLDS)
 async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> None:
-    """Pulling, and acknowledging what another has pulled, are the binder's alone."""
+    """Only binders can pull from their queue and acknowledge records that another binder pulled."""
     binder = await bus.connect("binder")
     await binder.work_queue("binder", ["apportion.v1.placement.*"], ack_wait_s=30, max_in_flight=10)
     ledger = await bus.connect(role)
@@ -222,8 +224,8 @@ async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[
 async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots(
     bus: Bus, role: str
 ) -> None:
-    """Only the webhook and the operator may read the kept configuration directly, and nothing
-    else."""
+    """Only the webhook and the operator may read the kept configuration directly, and no snapshots
+    with it."""
     ledger = await bus.connect(role)
     alone = f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}.$O.{BEGINNING}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
@@ -251,7 +253,7 @@ async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> Non
 
 
 async def test_choices_go_from_the_extender_to_schedulers_and_back(bus: Bus) -> None:
-    """Only the extender may ask for placements, and only schedulers hear it."""
+    """Only the extender may request placements, and only schedulers receive the requests."""
     scheduler, extender = await bus.connect("scheduler"), await bus.connect("extender")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -267,7 +269,7 @@ async def test_choices_go_from_the_extender_to_schedulers_and_back(bus: Bus) -> 
 
 @pytest.mark.parametrize("role", ["agent", "watcher", "scheduler", "binder", "gateway", "extender"])
 async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: str) -> None:
-    """Liveness of a service cannot be faked by another role."""
+    """A role can send only its own heartbeat, and every role receives heartbeats."""
     ledger = await bus.connect(role)
     heard = asyncio.Event()
 
@@ -283,7 +285,7 @@ async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: s
 
 
 async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> None:
-    """A consumer that delivers into the ledger's subjects is refused by the server."""
+    """The server refuses a consumer that would deliver into the ledger's subjects."""
     reader = await bus.connect("gateway")
     config = (
         b'{"deliver_subject":"apportion.v1.placement.n1","ack_policy":"none","name":"gateway-0"}'
@@ -295,7 +297,8 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
 
 @pytest.mark.parametrize("verb", ["PURGE", "DELETE"])
 async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: str) -> None:
-    """Where a consumer is to deliver must be listened on: a service of the server counts not."""
+    """A consumer that should deliver to a server API delivers nothing, because the API does not
+    count as a listener."""
     watcher, reader = await bus.connect("watcher"), await bus.connect("gateway")
     await watcher.append([draft("workload.a")])
     settings = {
@@ -317,7 +320,8 @@ async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: s
 
 
 async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) -> None:
-    """A consumer named one way in the subject and another in the body is refused."""
+    """The server refuses a consumer request with one name in the subject and another name in the
+    body."""
     binder, reader = await bus.connect("binder"), await bus.connect("gateway")
     subjects = ["apportion.v1.placement.*"]
     await binder.work_queue("binder", subjects, ack_wait_s=30, max_in_flight=10)
@@ -329,7 +333,8 @@ async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) 
 
 
 async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
-    """An auditor reads a live copy with the same revisions, and answers reach only the auditor."""
+    """An auditor reads a live copy with the same revisions, and its replies reach only that
+    auditor."""
     watcher, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     await watcher.append([draft("workload.a") for _ in range(300)])
     seen: list[int] = []
@@ -352,7 +357,8 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
 )
 async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
-    """Usage and heartbeats, which are not stored, reach every listener once across accounts."""
+    """Usage samples and heartbeats reach every listener once across accounts, without being
+    stored."""
     listener = await bus.connect(role)
     heard: list[str] = []
 
@@ -379,7 +385,8 @@ async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
 
 
 async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> None:
-    """An auditor hears each event once when it is written, without a consumer, from any account."""
+    """An auditor receives each event once when it is appended, without a consumer, from any
+    account."""
     auditor = await bus.connect("auditor")
     heard: list[str] = []
 
@@ -415,7 +422,8 @@ async def test_who_asks_what_he_may_is_told_so(bus: Bus, role: str, account: str
 
 
 async def test_a_rollup_header_is_refused(bus: Bus) -> None:
-    """Even the owner of a subject cannot make the stream drop what was on it."""
+    """The server refuses a rollup header, which would delete earlier events, even from the
+    subject's owner."""
     ledger = await bus.connect("watcher")
     await ledger.append([Draft("apportion.v1.workload.a", "one", b"{}")])
     reply = await ledger.wire.request(

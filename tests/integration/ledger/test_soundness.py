@@ -1,4 +1,5 @@
-"""What a running service sees of its ledger's set-up: the stream, and the consumers it reads by."""
+"""A running service checks its ledger's set-up: the stream, and the consumers through which it
+reads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ ROOM_BYTES = 1_000_000
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[JetStreamLedger]:
-    """A ledger on a server where everybody may do anything."""
+    """Provide a ledger on a server without permissions."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     ledger = await connect(server.url, name="test")
@@ -44,7 +45,7 @@ async def deafen(ledger: JetStreamLedger, name: str) -> None:
 
 
 async def names(ledger: JetStreamLedger) -> list[str]:
-    """The consumers that there are."""
+    """Return the names of all consumers."""
     answer = msgspec.json.decode(await call_api(ledger.wire, f"CONSUMER.NAMES.{STREAM}"))
     return list(answer["consumers"] or ())
 
@@ -61,8 +62,8 @@ async def names(ledger: JetStreamLedger) -> list[str]:
 async def test_a_reader_that_was_made_deaf_hears_again(
     ledger: JetStreamLedger, subjects: tuple[str, ...]
 ) -> None:
-    """A reader whose consumer's filter was changed reports it, replaces the consumer and misses
-    nothing."""
+    """A reader reports a changed filter on its consumer, replaces the consumer and misses no
+    record."""
     heard: list[Record] = []
     following = await ledger.follow(heard.append, subjects=subjects)
     await ledger.append([draft()])
@@ -80,7 +81,8 @@ async def test_a_reader_that_was_made_deaf_hears_again(
 
 
 async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> None:
-    """A changed work queue is reported until it is restored, because several workers share it."""
+    """A changed work queue is reported until an operator restores it, because several workers share
+    the queue."""
     subject = "apportion.v1.placement.*"
     await ledger.work_queue("binder", [subject], ack_wait_s=5, max_in_flight=10)
     assert await ledger.look() == Look()
@@ -91,7 +93,7 @@ async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> Non
 
 
 async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
-    """For as long as there is a reason, with the reason."""
+    """An append is refused with the reason for as long as the ledger is on hold."""
     ledger.hold("somebody turned a screw")
     with pytest.raises(LedgerUnavailable, match="turned a screw"):
         await ledger.append([draft()])
@@ -101,7 +103,8 @@ async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
 
 
 async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger) -> None:
-    """What is free is known at the start, and again at once after a part of it was taken."""
+    """The free space is known at the start, is reduced by each append, and is soon read again from
+    the server."""
     await resize(ledger.wire, max_bytes=ROOM_BYTES)
     await ledger.append([draft()])
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
@@ -120,7 +123,8 @@ async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger)
 
 
 async def test_what_is_under_way_while_it_looks_is_not_free(ledger: JetStreamLedger) -> None:
-    """The look that an append made due is as a rule answered before the server has that append."""
+    """Bytes appended during a check of the free space count as used, because the server may not
+    have counted them."""
     await resize(ledger.wire, max_bytes=ROOM_BYTES)
     await ledger.append([draft()])
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))

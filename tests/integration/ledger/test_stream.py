@@ -1,4 +1,5 @@
-"""The stream is set up as the ledger's promises need it, and every drift has a name."""
+"""The stream has the settings that the ledger's guarantees need, and each deviation is reported by
+name."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -54,14 +55,14 @@ async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: 
 
 
 async def test_another_number_of_replicas_is_drift(bus: Bus) -> None:
-    """A number of replicas other than the operator's is reported as drift."""
+    """A number of replicas other than the operator's setting is reported as drift."""
     with pytest.raises(LedgerDrifted, match="num_replicas is 1 on the server but must be 3"):
         await create_stream(await bus.connect("bootstrap"), replicas=3)
 
 
 @pytest.fixture
 async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
-    """A server on which a stream may be set up wrongly."""
+    """Provide a server on which a stream can be set up incorrectly."""
     server = PlainServer(tmp_path / "plain")
     await server.start()
     yield server
@@ -106,7 +107,8 @@ WITH: dict[str, dict[str, object]] = {
 
 
 async def test_a_server_has_no_setting_that_nobody_has_looked_at(plain: PlainServer) -> None:
-    """A newer nats-server that can do more to a stream fails this, and not the ledger."""
+    """Every stream setting of the nats-server is in our list, so a new setting in a newer server
+    fails here."""
     ledger = await connect(plain.url, name="test")
     info = await create_stream(ledger)
     assert set(info.config) <= stream.WANTED.keys() | stream.FREE
@@ -114,7 +116,7 @@ async def test_a_server_has_no_setting_that_nobody_has_looked_at(plain: PlainSer
 
 
 async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) -> None:
-    """For every setting that we rely on, `check` names a stream's wrong value."""
+    """`check` names each setting of a stream that differs from the value that we rely on."""
     assert WRONG.keys() | WITH.keys() == stream.WANTED.keys()
     ledger = await connect(plain.url, name="test")
     for setting in stream.WANTED:
@@ -138,7 +140,8 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
 async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended(
     plain: PlainServer,
 ) -> None:
-    """A writer that skipped the check still learns the setting, not a riddle."""
+    """A batch on a stream without atomic batches fails with the setting's name, even if the check
+    was skipped."""
     ledger = await connect(plain.url, name="test")
     settings = {"name": STREAM, "subjects": ["apportion.v1.>"]}
     await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", settings)
@@ -148,7 +151,8 @@ async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended
 
 
 async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
-    """Appending to a server without the ledger is unavailable, at once."""
+    """Appending to a server without the ledger's stream fails at once as unavailable, with the
+    fix."""
     ledger = await connect(plain.url, name="test")
     with pytest.raises(LedgerUnavailable, match="no service answers apportion"):
         await ledger.append([draft()])
@@ -158,7 +162,8 @@ async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
 
 
 async def test_a_full_stream_refuses_whole_appends_and_keeps_what_it_has(tmp_path: Path) -> None:
-    """A batch that does not fit leaves nothing; what still fits is taken."""
+    """A full stream stores nothing of a batch that does not fit, and accepts a smaller one that
+    fits."""
     async with running_bus(tmp_path / "data", max_bytes=1_000_000) as bus:
         ledger = await bus.connect()
         big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]
@@ -172,7 +177,7 @@ async def test_a_full_stream_refuses_whole_appends_and_keeps_what_it_has(tmp_pat
 
 
 async def _append_until_full(ledger: Ledger) -> int:
-    """How many events went in before the ledger was full, of 50 that would not all fit."""
+    """Return how many of 50 events were stored before the ledger was full."""
     for stored in range(50):
         try:
             await ledger.append([draft(payload=b"x" * 100_000)])
@@ -182,7 +187,7 @@ async def _append_until_full(ledger: Ledger) -> int:
 
 
 async def test_a_full_server_refuses_and_serves_its_readers(tmp_path: Path) -> None:
-    """The server's own store limit: no more writing, all of it still to be read."""
+    """A server at its own store limit refuses appends, and all its events can still be read."""
     server = EmbeddedServer(tmp_path / "data", port=-1, max_store_bytes=2_000_000)
     await server.start()
     async with (

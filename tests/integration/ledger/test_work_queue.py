@@ -1,4 +1,5 @@
-"""The shared queue on a server that crashes, and its permissions; a contract test has its rules."""
+"""The shared queue on a server that crashes, and its permissions; a contract test has the general
+rules."""
 
 import asyncio
 import json
@@ -41,7 +42,7 @@ def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 async def test_an_acknowledged_record_never_comes_back(bus: Bus) -> None:
-    """Done is done, after a restart of the server too."""
+    """An acknowledged record is never redelivered, even after a restart of the server."""
     await _placements(bus, 3)
     queue = await _queue(await bus.connect("binder"), ack_wait_s=1)
     for delivery in await taken(queue, 2):
@@ -54,7 +55,8 @@ async def test_an_acknowledged_record_never_comes_back(bus: Bus) -> None:
 
 
 async def test_a_server_that_was_killed_forgets_no_record(bus: Bus) -> None:
-    """At least once: what was not acknowledged comes back; of the rest, at most what was there."""
+    """After a crash every unacknowledged record is redelivered; acknowledged records may be
+    redelivered too."""
     await _placements(bus, 3)
     queue = await _queue(await bus.connect("binder"), ack_wait_s=1)
     for delivery in await taken(queue, 2):
@@ -70,7 +72,7 @@ async def test_a_server_that_was_killed_forgets_no_record(bus: Bus) -> None:
 
 
 async def test_a_queue_that_cannot_be_made_says_why(bus: Bus) -> None:
-    """The server's own words, and not that there is no such queue."""
+    """If the queue cannot be created, the error contains the server's reason."""
     binder = await bus.connect("binder")
     twice = ["apportion.v1.placement.*", "apportion.v1.placement.>"]
     with pytest.raises(LedgerUnavailable, match="overlap"):
@@ -78,7 +80,7 @@ async def test_a_queue_that_cannot_be_made_says_why(bus: Bus) -> None:
 
 
 async def test_nobody_else_may_open_the_binders_queue(bus: Bus) -> None:
-    """A reader with another role cannot take placements away from the binders."""
+    """A client with another role cannot take placements from the binders' queue."""
     await _queue(await bus.connect("binder"))
     for role in set(ROLES) - {"binder", "auditor"}:
         with pytest.raises(NotPermitted):
@@ -86,7 +88,8 @@ async def test_nobody_else_may_open_the_binders_queue(bus: Bus) -> None:
 
 
 async def test_an_auditor_takes_no_placement_from_the_binders(bus: Bus) -> None:
-    """What it makes under the queue's name is in its own account, over the copy."""
+    """An auditor's queue with the same name is in its own account, and takes no placement from the
+    binders."""
     await _placements(bus, 3)
     auditors = await _queue(await bus.connect("auditor"), max_in_flight=1)
     assert _revisions(await auditors.fetch(3, 20)) == [1]
@@ -97,7 +100,7 @@ async def test_an_auditor_takes_no_placement_from_the_binders(bus: Bus) -> None:
 
 
 async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> None:
-    """The server may hand it a record that it asked for before; the next worker has it at once."""
+    """A record delivered to a worker that has left goes to the next worker at once."""
     ledger = await bus.connect("binder")
     leaver, stayer = await _queue(ledger), await _queue(await bus.connect("binder"))
     asking = asyncio.ensure_future(leaver.fetch(1, 30))
@@ -114,7 +117,7 @@ async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> No
 
 
 async def test_a_queue_that_was_deleted_cannot_say_how_much_waits(tmp_path: Path) -> None:
-    """A deleted queue's backlog is an error, not a made-up number."""
+    """A deleted queue raises an error for its backlog instead of returning a number."""
     plain = PlainServer(tmp_path / "plain")
     await plain.start()
     ledger = await connect(plain.url, name="test")

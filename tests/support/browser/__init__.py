@@ -1,1 +1,1 @@
-"""A real browser for tests of pages."""
+"""Drive a real browser in tests of the console's pages."""

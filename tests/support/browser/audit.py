@@ -1,6 +1,6 @@
-"""Accessibility rules for a page: names, landmarks, one heading, nothing cut off, contrast.
+"""Check accessibility rules of a page: names, landmarks, one heading, no clipped text, contrast.
 
-These are the rules that a small program can check without a large library."""
+A small program can check these rules without a large library."""
 
 from __future__ import annotations
 
@@ -102,6 +102,6 @@ CONTRAST = """
 
 
 def offences(page: Page) -> list[str]:
-    """Return the rules that the current page breaks."""
+    """Return a message for each accessibility rule that the current page breaks."""
     found: list[Any] = [*page.evaluate(SCRIPT), *page.evaluate(CONTRAST)]
     return [str(each) for each in found]

@@ -1,8 +1,8 @@
-"""The machine's own Chromium, driven by Playwright; nothing is downloaded.
+"""Drive this machine's own Chromium with Playwright; nothing is downloaded.
 
-The headless shell is preferred where installed: the same engine at half the cost. A page that logs
-an error, violates the content security policy or throws has failed, whatever it looks like. Without
-a browser the tests are skipped with the reason, unless it is required."""
+The headless shell is preferred if installed: the same engine at half the cost. A test fails if its
+page logs an error, throws, or violates the content security policy. Without a browser the tests are
+skipped with the reason, unless the browser is required."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ wait in which nothing happened."""
 
 
 def executable() -> str:
-    """Return the path of the browser; empty if there is none."""
+    """Return the path of the browser, or "" if none is installed."""
     return next((found for name in NAMES if (found := shutil.which(name))), "")
 
 
 def skip_unless_here() -> None:
-    """Skip the tests of a module if there is no browser. Raises AssertionError if it is
-    required."""
+    """Skip a module's tests if there is no browser.
+
+    Raises AssertionError if a browser is required."""
     if executable():
         return
     reason = f"no browser: {INSTALL}"
@@ -47,7 +48,7 @@ def skip_unless_here() -> None:
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """Yield a headless browser without the sandbox, which root cannot use."""
+    """Yield a headless browser without the sandbox, which does not work for root."""
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
@@ -70,9 +71,11 @@ def opened(
     zone: str = "UTC",
     answers: Collection[str] = ANSWERS,
 ) -> Iterator[Page]:
-    """Yield a page of one gateway in its own context; its console errors fail the test.
+    """Yield a page of one gateway in a new browser context. Errors in the page's console fail the
+    test.
 
-    `answers` are parts of the browser's messages about API answers that are expected here."""
+    `answers` lists parts of the browser's messages about failed API requests that the test expects.
+    """
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},
@@ -104,13 +107,13 @@ def opened(
 
 
 def visit(page: Page, address: str) -> None:
-    """Go to a page of the console, and wait until it has loaded its data."""
+    """Open a page of the console, and wait until the page has loaded its data."""
     page.goto(f"/{address}")
     shown(page, address)
 
 
 def follow(page: Page, link: Locator) -> None:
-    """Follow a link to a page of the console, and wait until it has loaded its data."""
+    """Follow a link to a page of the console, and wait until that page has loaded its data."""
     address = link.get_attribute("href")
     assert address, "the link goes nowhere"
     link.click()
@@ -118,5 +121,5 @@ def follow(page: Page, link: Locator) -> None:
 
 
 def shown(page: Page, address: str) -> None:
-    """Wait until the page of an address has loaded its data."""
+    """Wait until the page at this address has loaded its data."""
     page.wait_for_function(SHOWN, arg=address)

@@ -1,4 +1,4 @@
-"""Hold back requests of a page, so that a test can check what is shown while they are pending."""
+"""Delay a page's requests, so that a test can check the page while they are pending."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support.polling import wait_until
 
 
 class Held:
-    """Requests that have not reached the gateway yet; the test releases each.
+    """A page's requests that are delayed until the test releases them.
 
-    Holds all of them, or only the next `times`."""
+    All matching requests are delayed, or only the next `times`."""
 
     def __init__(self, page: Page, pattern: re.Pattern[str], *, times: int | None = None) -> None:
         self._page = page
@@ -25,13 +25,13 @@ class Held:
         self._act(route)
 
     def end(self, act: Callable[[Route], None]) -> None:
-        """Apply `act` to all held requests and to those still to come."""
+        """Apply `act` to all delayed requests, and at once to every later request."""
         self._act = act
         for route in self._routes:
             act(route)
 
     def come(self) -> Route:
-        """Wait for a request, and hand it to the test."""
+        """Wait for a request of the page, and return it to the test."""
         wait_until(self._any, "a question to the gateway")
         return self._routes.pop(0)
 
@@ -47,14 +47,14 @@ def intercept(
     *,
     times: int | None = None,
 ) -> None:
-    """Route requests as `page.route` does, and wait for a round trip to the open page.
+    """Route requests as `page.route` does, and wait until the route is in effect.
 
-    On a busy page, `page.route` can return before it takes effect: the request of a key that is
-    pressed at once then reaches the gateway."""
+    On a busy page, `page.route` can return too early: a request that a key press triggers at once
+    would still reach the gateway."""
     page.route(pattern, handler, times=times)
     listen(page)
 
 
 def listen(page: Page) -> None:
-    """Let Playwright process the browser's events."""
+    """Let Playwright process the browser's pending events."""
     page.evaluate("() => 0")

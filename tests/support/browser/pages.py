@@ -1,4 +1,4 @@
-"""The console's pages, read from its own table."""
+"""Read the list of the console's pages from the console's own table."""
 
 import re
 from pathlib import Path
@@ -10,5 +10,5 @@ _ROW = re.compile(r"{\s*path: \"(\w+)\",(?! under:)")
 
 
 def navigation(table: Path = TABLE) -> tuple[str, ...]:
-    """Return the paths of the navigation's pages, in order."""
+    """Return the paths of the pages in the console's navigation, in order."""
     return tuple(_ROW.findall(table.read_text()))

@@ -9,7 +9,7 @@ FRAMES = 3
 
 
 def settled(page: Page, response: Response) -> None:
-    """Wait until the answer is complete and frames have been drawn after it."""
+    """Wait until the response is complete and the browser has drawn frames after it."""
     response.finished()
     for _ in range(FRAMES):
         page.evaluate(DRAWN)

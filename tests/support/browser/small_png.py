@@ -1,6 +1,6 @@
 """Shrink screenshots: reduce a PNG to 256 colours without a visible difference.
 
-Invariant: the picture's size stays, and so do the colours that cover much of it."""
+Invariant: the picture keeps its dimensions, and exactly those colours that cover much of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def small(png: bytes) -> bytes:
 
 
 def _palette(colours: Any, counts: Any) -> Any:
-    """The most frequent colours, and a coarse grid for all others."""
+    """Return the most frequent colours, and a coarse grid that covers all other colours."""
     order = np.argsort(counts)[::-1]
     if len(colours) <= COLOURS_MAX:
         return colours
@@ -59,7 +59,7 @@ def _palette(colours: Any, counts: Any) -> Any:
 
 
 def _nearest(colours: Any, chosen: Any) -> Any:
-    """For each colour, the index of the nearest chosen one."""
+    """Return, for each colour, the index of the nearest chosen colour."""
 
     def parts(packed: Any) -> Any:
         return np.stack([packed >> 16 & 255, packed >> 8 & 255, packed & 255], axis=1).astype(int)
@@ -72,7 +72,7 @@ def _nearest(colours: Any, chosen: Any) -> Any:
 
 
 def _pixels(png: bytes) -> Any:
-    """Rows of RGB pixels of an 8-bit PNG, as browsers write it."""
+    """Return the rows of RGB pixels of an 8-bit PNG as browsers write it."""
     width = height = channels = 0
     data = b""
     for kind, body in _chunks(png):
@@ -91,7 +91,7 @@ def _pixels(png: bytes) -> Any:
 
 
 def _unfiltered(kind: int, line: Any, up: Any, channels: int) -> Any:
-    """Undo PNG's filter of that kind for one row."""
+    """Undo PNG's filter of this kind for one row of pixels."""
     if kind == 0:
         return line
     if kind == 2:

@@ -1,4 +1,4 @@
-"""Show the pages as a tenant sees them: a real gateway's answers, redacted for a tenant."""
+"""Show a page as a tenant sees it: the answers of a real gateway are redacted on their way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API = "/api/v1/"
 
 @contextmanager
 def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
-    """Within this context, the page gets answers redacted to these namespaces."""
+    """Redact all answers that the page gets to these namespaces, until the block ends."""
 
     def answer(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}

@@ -1,7 +1,7 @@
-"""Run containers of real images with podman for the test runtime, as the kubelet specifies.
+"""Run a container of a real image with podman, as the kubelet specifies it.
 
-Invariant: a container has exactly its pod's user, capabilities, mounts and root file system, so
-that whatever is forbidden fails here as on a node."""
+Invariant: a container has exactly its pod's user, capabilities, mounts and root file system.
+Forbidden actions therefore fail here as on a node."""
 
 from __future__ import annotations
 

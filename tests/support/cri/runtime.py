@@ -1,12 +1,12 @@
-"""The runtime: `python -m tests.support.cri.runtime SOCKET FOLDER CDI`.
+"""Serve the kubelet as a container runtime: `python -m tests.support.cri.runtime SOCKET FOLDER
+CDI`.
 
-It runs a container's command as a local process with exactly the environment that a container would
-have: its own, overlaid with the edits of its CDI devices as containerd and CRI-O do it. Containers
-of images known to podman run under podman, on this machine's network, with the kubelet's mounts and
-rights. For each created container, a line in `FOLDER/created.jsonl` lists the mounts and device
-nodes it would have.
-Invariant: as in a real runtime, a container is not created unless each of its CDI devices is in
-exactly one file."""
+The runtime runs a container's command as a local process. The process has exactly the container's
+environment, overlaid with the edits of its CDI devices as in containerd and CRI-O. If podman has
+the container's image, the container runs under podman instead: on this machine's network, with the
+kubelet's mounts and rights. For each created container, a line in `FOLDER/created.jsonl` lists its
+mounts and device nodes. Invariant: as in a real runtime, a container is not created unless each of
+its CDI devices is in exactly one file."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _numbers = itertools.count(1)
 
 
 class Refused(Exception):
-    """The reason why a container cannot be created."""
+    """The error that a container cannot be created; the message has the reason."""
 
 
 @dataclass
 class Kept:
-    """A running or ended container."""
+    """The runtime's record of a running or ended container."""
 
     sandbox: str
     config: Any
@@ -55,13 +55,13 @@ class Kept:
 
     @property
     def plain(self) -> bool:
-        """True if it is a local process rather than a podman container."""
+        """Return True if the container is a local process and not a podman container."""
         return bool(self.config.image.user_specified_image == PLAIN)
 
 
 @dataclass
 class Runtime:
-    """All sandboxes and containers of one kubelet."""
+    """The runtime's handlers, with all sandboxes and containers of one kubelet."""
 
     folder: Path
     cdi: Path
@@ -71,7 +71,7 @@ class Runtime:
     # -------------------------------------------------------------- sandboxes
 
     async def run_sandbox(self, request: Any, _: Any) -> Any:
-        """Create a pod's sandbox, which is only a name here."""
+        """Create a pod's sandbox, which here is only a name."""
         config = request.config
         name = f"sandbox-{next(_numbers)}"
         self.sandboxes[name] = pb.SandboxState(
@@ -123,7 +123,7 @@ class Runtime:
     # -------------------------------------------------------------- containers
 
     async def create(self, request: Any, context: Any) -> Any:
-        """Create a container, whose CDI devices must be known."""
+        """Create a container, whose CDI devices must exist."""
         config, pod = request.config, request.sandbox_config.metadata
         name = f"container-{next(_numbers)}"
         edits: list[dict[str, Any]] = []
@@ -201,7 +201,7 @@ class Runtime:
         )  # fmt: skip
 
     async def end(self) -> None:
-        """End all processes."""
+        """End all processes of all containers."""
         for name in list(self.containers):
             await self._stop(name)
 
@@ -216,7 +216,7 @@ class Runtime:
         await kept.waiting
 
     def _named(self, name: str) -> str:
-        """The container's name in podman, which other runtimes use too."""
+        """Return the container's name in podman, which is unique to this runtime."""
         return f"{self.folder.parent.name}-{name}"
 
     @staticmethod
@@ -228,7 +228,8 @@ class Runtime:
         kept.state.state = EXITED
 
     def _edits(self, devices: list[str]) -> list[dict[str, Any]]:
-        """The edits of these CDI devices. Raises Refused unless each is in exactly one file."""
+        """Return the edits of these CDI devices. Raises Refused unless each is in exactly one
+        file."""
         found: dict[str, list[dict[str, Any]]] = {}
         for path in sorted(self.cdi.glob("*.json")):
             said = json.loads(path.read_bytes())
@@ -246,7 +247,7 @@ class Runtime:
 
 
 def _passes(state: Any, said: Any, name: str) -> bool:
-    """True if a sandbox or container passes every part of a filter that is set."""
+    """Return True if a sandbox or container matches every field that the filter sets."""
     labels = all(state.labels.get(key) == value for key, value in said.labels.items())
     stands = not said.HasField("state") or said.state.state == state.state
     return labels and stands and (not said.id or said.id == name)
@@ -324,7 +325,7 @@ def calls_of(runtime: Runtime) -> dict[Call, Any]:
 
 
 async def main(socket: str, folder: Path, cdi: Path) -> None:
-    """Serve until SIGTERM."""
+    """Serve the kubelet on the socket until SIGTERM."""
     runtime = Runtime(folder, cdi)
     server = grpc.aio.server(options=OPTIONS)
     serve(server, calls_of(runtime))

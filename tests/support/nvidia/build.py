@@ -1,8 +1,7 @@
-"""Compile the fake driver, once for every state of its sources.
+"""Compile the fake driver, once for every version of its sources.
 
-The result is in ~/.cache/apportion, next to other test builds.
-Invariant: a folder appears whole or not at all. Of concurrent builds one compiles, and the others
-wait for it."""
+The result is in ~/.cache/apportion, next to other test builds. Invariant: a folder appears whole or
+not at all. Of concurrent builds one compiles, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ NO_COMPILER = "no C compiler: the fake NVIDIA driver cannot be built"
 def built() -> Path:
     """Return the folder with the libraries, `probe` and `nvidia-cuda-mps-control`.
 
-    Skips without cc."""
+    Skips the test if there is no C compiler."""
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"
@@ -54,7 +53,7 @@ def built() -> Path:
 
 
 def _digest() -> str:
-    """Hash of everything that the result depends on."""
+    """Return a hash of everything that the result depends on."""
     about = hashlib.sha256(" ".join([str(COMPILER), sys.executable, *FLAGS]).encode())
     for source in sorted(HERE.iterdir()):
         if source.suffix in {".c", ".h"} or source.name in {"mps_control.py", "build.py"}:
@@ -63,7 +62,7 @@ def _digest() -> str:
 
 
 def _compile(compiler: str, folder: Path) -> None:
-    """Compile everything into this folder. Raises with the compiler's output."""
+    """Compile everything into this folder. Raises an error with the compiler's output."""
     for library, sources in LIBRARIES.items():
         named = f"-Wl,-soname,{library}"
         _run(compiler, *FLAGS, "-shared", named, *_paths(sources), "-o", str(folder / library))

@@ -1,13 +1,13 @@
-"""A fake NVIDIA driver under a test's control.
+"""Control a fake NVIDIA driver from a test.
 
     driver = FakeDriver(tmp_path, "2xA100-40GB:mig+1xT4")
     with driver.in_process():              # nvidia-ml-py in this process sees its GPUs
         driver.xid(0, 79)
     subprocess.run([driver.probe, "alloc:600"], env=os.environ | driver.environment)
 
-Every process with `environment` sees the same GPUs and their faults.
-Invariants: a driver's state is one file in the given folder, so that several drivers can exist at
-once and nothing is left behind. GPUs are identified by their index from 0."""
+Every process with `environment` sees the same GPUs and their faults. Invariants: a driver's state
+is one file in the given folder, so that several drivers can exist at once and nothing is left
+behind. GPUs are identified by their index from 0."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
 
 
 class _Profile(ctypes.Structure):
-    """`struct profile` of state.h."""
+    """The `struct profile` of state.h, for ctypes."""
 
     _fields_ = [
         ("name", ctypes.c_char * 32),
@@ -54,7 +54,7 @@ class _Profile(ctypes.Structure):
 
 
 class _Spec(ctypes.Structure):
-    """`struct card_spec` of state.h."""
+    """The `struct card_spec` of state.h, for ctypes."""
 
     _fields_ = [
         ("name", ctypes.c_char * 64),
@@ -74,7 +74,7 @@ class _Spec(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """The functions of plant.c."""
+    """Load libplant.so, and declare the argument types of its functions."""
     library = ctypes.CDLL(str(built() / "libplant.so"))
     state, number, wide = ctypes.c_void_p, ctypes.c_uint, ctypes.c_ulonglong
     library.fake_create.restype = state
@@ -97,11 +97,12 @@ def _library() -> Any:
 
 
 class FakeDriver:
-    """One fake driver and its GPUs; see the module's docstring."""
+    """One fake driver and its GPUs; the module's docstring has an example."""
 
     def __init__(self, folder: Path, cards: str = "1xA100-40GB", *, host: str = "n1") -> None:
-        """Create the GPUs, as in `2xA100-40GB:mig+1xT4`; their ids are derived from host and
-        index."""
+        """Create the GPUs that `cards` lists, as in `2xA100-40GB:mig+1xT4`.
+
+        Their ids are derived from `host` and their index."""
         self._library = _library()
         self._path = folder / f"nvidia-{uuid.uuid4().hex}.state"
         self._state = self._library.fake_create(str(self._path).encode())
@@ -115,18 +116,18 @@ class FakeDriver:
             self._do("add_card", ctypes.byref(_spec(card, index, self.ids[-1])))
 
     def close(self) -> None:
-        """Release the state; processes that use it keep what they have."""
+        """Delete the state file. Processes that already use it can continue."""
         self._library.fake_close(self._state)
         self._path.unlink()
 
     @property
     def path(self) -> Path:
-        """The state file, through which processes share the driver."""
+        """Return the state file, through which processes share the driver."""
         return self._path
 
     @property
     def environment(self) -> dict[str, str]:
-        """The additional variables with which a child process sees this driver."""
+        """Return the additional variables with which a child process uses this driver."""
         return {
             STATE_VARIABLE: str(self._path),
             "LD_LIBRARY_PATH": str(built()),
@@ -134,13 +135,13 @@ class FakeDriver:
         }
 
     def in_process(self) -> AbstractContextManager[None]:
-        """Within this context, nvidia-ml-py in this process uses this driver."""
+        """Make nvidia-ml-py in this process use this driver, until the block ends."""
         return using(self._path)
 
     # -------------------------------------------------------------- faults
 
     def xid(self, card: int, number: int, *, instance: int = 0, compute: int = 0) -> None:
-        """Report this XID for the GPU, or for the MIG instance with these ids."""
+        """Report this XID error for the GPU, or for the MIG instance with these ids."""
         self._do("xid", card, number, instance, compute)
 
     def ecc(self, card: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
@@ -163,7 +164,7 @@ class FakeDriver:
         )
 
     def recovery_action(self, card: int, action: int) -> None:
-        """Set NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+        """Set the GPU's NVML_GPU_RECOVERY_ACTION_*; 0 means that no action is needed."""
         self._set(card, recovery_action=action)
 
     def fabric(self, card: int, state: int, status: int = 0) -> None:
@@ -171,33 +172,33 @@ class FakeDriver:
         self._set(card, fabric_state=state, fabric_status=status)
 
     def fall_off(self, card: int) -> None:
-        """Take the GPU off the bus: every call about it returns GPU_IS_LOST."""
+        """Disconnect the GPU from the bus: every call about it returns GPU_IS_LOST."""
         self._do("fall_off", card)
 
     def hang(self, card: int) -> None:
-        """Block calls about the GPU, including lookups by UUID, until `let_go`."""
+        """Block all calls about the GPU, including lookups by UUID, until `let_go`."""
         self._set(card, hung=1)
 
     def let_go(self, card: int) -> None:
-        """Unblock calls about the GPU, including pending ones."""
+        """Undo `hang`: calls about the GPU return again, including pending calls."""
         self._set(card, hung=0)
 
     def come_back(self, card: int) -> None:
-        """Put the GPU back on the bus, empty."""
+        """Reconnect the GPU to the bus, without its previous processes and instances."""
         self._do("come_back", card)
 
     def stop(self) -> None:
-        """Unload the driver: calls return DRIVER_NOT_LOADED; processes and instances end."""
+        """Unload the driver: calls return DRIVER_NOT_LOADED, and processes and instances end."""
         self._library.fake_unload(self._state)
 
     def start(self) -> None:
-        """Load it again: calls return UNINITIALIZED until NVML is initialised again.
+        """Load the driver again: calls return UNINITIALIZED until NVML is initialised again.
 
         GPUs that are lost at this time are no longer listed."""
         self._library.fake_load(self._state)
 
     def restart(self) -> None:
-        """Unload and load it, faster than any poll."""
+        """Unload and load the driver, faster than any poll could notice."""
         self.stop()
         self.start()
 
@@ -208,7 +209,7 @@ class FakeDriver:
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
     def unprivileged(self, card: int) -> None:
-        """Deny clients CAP_SYS_ADMIN: of MIG they may read only the profiles."""
+        """Deny clients CAP_SYS_ADMIN, so that they can read only the profiles of MIG."""
         self._set(card, unprivileged=1)
 
     def lacks(
@@ -220,13 +221,14 @@ class FakeDriver:
     ) -> None:
         """Make NVML return NOT_SUPPORTED for this feature of the GPU.
 
-        With `driver_too` the driver is too old to know the feature: FUNCTION_NOT_FOUND."""
+        With `driver_too`, the call returns FUNCTION_NOT_FOUND, as from a driver that is too old."""
         self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
         """Connect the GPU's NVLinks, in order, to these GPUs; None is a link that is down.
 
-        It has no other links, and none to a switch. Call it for both ends of a link."""
+        The GPU has no other links, and no link to a switch. Call this method for both ends of a
+        link."""
         for number in range(_LINKS):
             leads_to = _LINK_NONE
             if number < len(peers):
@@ -239,18 +241,20 @@ class FakeDriver:
         self._set(card, compute_mode=mode)
 
     def memory_limits(self, cgroups: Path) -> None:
-        """Support memory limits by cgroup from now on, with cgroups mounted there.
+        """Support memory limits by cgroup from now on; `cgroups` is the mount point.
 
-        Before, NVML returns NOT_SUPPORTED."""
+        Before this call, NVML returns NOT_SUPPORTED."""
         self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())
 
     def no_memory_limits(self, *, driver_too: bool = False) -> None:
-        """Support no memory limits; with `driver_too` the driver is older: FUNCTION_NOT_FOUND."""
+        """Return NOT_SUPPORTED for memory limits.
+
+        With `driver_too`, return FUNCTION_NOT_FOUND, as an older driver does."""
         lacking = _PREDATED if driver_too else _UNSUPPORTED
         self._library.fake_limits_supported(self._state, lacking, b"")
 
     def costs(self, *, context_mib: int = 300, kernel_us: int = 100) -> None:
-        """Set the GPU memory that a context takes, and the run time of a kernel."""
+        """Set how much GPU memory a context uses, and how long a kernel runs."""
         self._library.fake_costs(self._state, context_mib * MIB, kernel_us)
 
     # -------------------------------------------------------------- processes on GPUs
@@ -261,8 +265,8 @@ class FakeDriver:
     ) -> None:  # fmt: skip
         """Add a process with this id to the GPU, or to the MIG instance with these ids.
 
-        It is in the driver's list of each of these `kinds`. It stays until `end_process`, or until
-        GPU or driver fail; a real process is not needed."""
+        The driver lists the process under each of these `kinds`, until `end_process`, or until the
+        GPU or driver fails. No real process needs to exist."""
         self._do(
             "process",
             *(card, pid, instance, compute, mib * MIB, sm_percent),
@@ -270,7 +274,7 @@ class FakeDriver:
         )
 
     def end_process(self, pid: int) -> None:
-        """Remove the process that `process` added from all GPUs."""
+        """Remove a process, which `process` added, from all GPUs."""
         self._do("end_process", pid)
 
     def utilisation(self, card: int, sm_percent: int, memory_percent: int = 0) -> None:
@@ -281,12 +285,12 @@ class FakeDriver:
 
     @property
     def event_sets(self) -> int:
-        """Event sets that were created since the driver started, and not freed."""
+        """Return how many event sets exist that were created since the driver started."""
         return int(self._library.fake_event_sets(self._state))
 
     @property
     def clients(self) -> int:
-        """Initialisations since the driver started that were not shut down."""
+        """Return how often NVML was initialised since the driver started and not shut down."""
         return int(self._library.fake_clients(self._state))
 
     # -------------------------------------------------------------- inside
@@ -312,7 +316,7 @@ def fake_driver(folder: Path, cards: str = "1xA100-40GB") -> Iterator[FakeDriver
 
 
 def _spec(card: Card, index: int, name: str) -> _Spec:
-    """The C structure of a GPU; they are spread evenly over four NUMA nodes."""
+    """Return the C structure of a GPU. GPUs are spread evenly over four NUMA nodes."""
     model = card.model
     if card.mig and not model.profiles:
         raise ValueError(f"{model.name} has no MIG")

@@ -1,10 +1,9 @@
 """Select the library that nvidia-ml-py uses in this process: the real driver's or a fake's.
 
-The loader identifies a library by its SONAME, which both share; the first one loaded wins. So the
-real one, if any, is loaded before any fake, and pynvml is given the fake's handle while a test
-needs it.
-Invariant: outside `using`, pynvml finds what it would find without fake drivers, or a fake without
-a state, which reports that no driver is loaded."""
+The loader identifies a library by its SONAME, which real and fake share; the first one loaded wins.
+So a real library is loaded before any fake, and pynvml gets the fake's handle while a test needs
+it. Invariant: outside `using`, pynvml loads the real library if there is one. Otherwise it may get
+a fake without state, which reports that no driver is loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ NAME = "libnvidia-ml.so.1"
 
 @contextmanager
 def using(state: Path) -> Iterator[None]:
-    """Within this context, nvidia-ml-py in this process uses the fake driver with that state."""
+    """Make nvidia-ml-py use the fake driver with that state in this process, until the block
+    ends."""
     library = _library()
     before = pynvml.nvmlLib
     library.fake_use(str(state).encode())
@@ -43,7 +43,7 @@ def _give(library: Any) -> None:
 
 @cache
 def _library() -> Any:
-    """The fake's NVML; a real driver's is loaded first, so that it keeps the name."""
+    """Load the fake NVML library, after the real one if there is one, which keeps the SONAME."""
     with suppress(OSError):
         ctypes.CDLL(NAME)
     library = ctypes.CDLL(str(built() / NAME))

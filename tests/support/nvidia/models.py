@@ -1,4 +1,4 @@
-"""The GPU models of the fake driver: what NVIDIA's driver reports for each.
+"""Define the GPU models of the fake driver: what NVIDIA's driver reports for each model.
 
 The MIG profiles come from NVIDIA's MIG user guide, not from our catalogue, so that a test can
 compare the two."""
@@ -14,7 +14,8 @@ MIG_NONE = 2
 
 
 class Profile(NamedTuple):
-    """A GPU instance size; `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory slices."""
+    """A size of MIG instances. `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory
+    slices."""
 
     name: str
     kind: int
@@ -28,7 +29,8 @@ class Profile(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model; `switch_links` NVLinks lead to an NVSwitch."""
+    """A GPU model and what the driver reports for it. `switch_links` NVLinks lead to an
+    NVSwitch."""
 
     name: str
     memory_mib: int
@@ -39,7 +41,7 @@ class Model(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A requested GPU: its model and MIG mode."""
+    """A GPU that a test requests: its model, and whether MIG mode is enabled."""
 
     model: Model
     mig: bool

@@ -1,9 +1,9 @@
-"""A fake `nvidia-cuda-mps-control`: a daemon per pipe directory, and commands on stdin.
+"""Act as `nvidia-cuda-mps-control`: a daemon per pipe directory, and commands on standard input.
 
-`-d` starts the daemon and returns once it accepts commands; `-f` is the daemon itself. Without
-either, commands on stdin go to the daemon. Its state is in files in the pipe directory; the fake
-libcuda reads `limit-<device>`.
-Invariant: a command has taken effect when the program ends. It fails if no daemon runs."""
+`-d` starts the daemon and returns once it accepts commands; `-f` runs the daemon itself. Without
+either option, commands on standard input go to the daemon. The daemon's state is in files in the
+pipe directory; the fake libcuda reads `limit-<device>`. Invariant: a command has taken effect when
+the program ends. The program fails if no daemon runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NO_LIMIT = "0"
 
 
 def say(line: object) -> None:
-    """Print one line of the answer."""
+    """Print one line of the daemon's answer."""
     sys.stdout.write(f"{line}\n")
 
 
 def lock() -> TextIO | None:
-    """Return the lock of this folder's daemon; None if a daemon holds it."""
+    """Lock this folder as its daemon, and return the lock; None if another daemon has it."""
     held = (FOLDER / "control_lock").open("a")
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +40,7 @@ def lock() -> TextIO | None:
 
 
 def serve(ready: int | None) -> None:
-    """Be the daemon until `quit`; `ready` is closed once it accepts commands."""
+    """Run as the daemon until `quit`. Close the descriptor `ready` once commands are accepted."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     held = lock()
     if held is None:
@@ -77,7 +77,7 @@ def start() -> None:
 
 
 def lives() -> bool:
-    """Return True if a daemon serves this folder."""
+    """Return True if a daemon runs for this folder."""
     if not FOLDER.is_dir():
         return False
     held = lock()
@@ -88,7 +88,7 @@ def lives() -> bool:
 
 
 def obey(line: str) -> None:
-    """Run one command."""
+    """Run one command of the user."""
     match line.split():
         case ["set_default_device_pinned_mem_limit", device, size] if SIZE.fullmatch(size):
             (FOLDER / f"limit-{int(device)}").write_text(size)
@@ -110,13 +110,13 @@ def obey(line: str) -> None:
 
 
 def lock_until_gone() -> None:
-    """Wait until the daemon has ended, when its lock is free."""
+    """Wait until the daemon has ended and has released its lock."""
     with (FOLDER / "control_lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
 
 
 def main(arguments: list[str]) -> None:
-    """See the module's docstring."""
+    """Run the program with these command-line arguments; see the module's docstring."""
     match arguments:
         case ["-d"]:
             start()

@@ -1,4 +1,5 @@
-"""Programs that use a fake GPU, as separate processes: what `probe.c` does, line by line.
+"""Run programs that use a fake GPU, as separate processes: a program is a list of `probe.c`
+actions.
 
 Invariant: no such program outlives its test."""
 
@@ -13,7 +14,7 @@ from tests.support.nvidia.driver import FakeDriver
 
 
 def probe(driver: FakeDriver, *actions: str, **variables: str) -> list[str]:
-    """Run these actions and return one line for each, after one about the context."""
+    """Run these actions. Return one output line per action, after a line about the CUDA context."""
     done = subprocess.run(
         [driver.probe, *actions],
         env=_environment(driver, variables),

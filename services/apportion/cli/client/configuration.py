@@ -1,4 +1,4 @@
-"""Read the cluster's configuration, for verbs that read manifests or change it.
+"""Read the cluster's configuration, for verbs that read manifests or change the configuration.
 
 Invariant: the configuration is read as of the ledger's end, so a document that was just applied is
 never missed."""
@@ -34,7 +34,7 @@ def configuration_at(where: Where, revision: int) -> ConfigurationAnswer:
 
 
 def manifest_config_now(where: Where) -> ManifestConfig:
-    """Return how the cluster reads manifests now. Raises NotFound, Unreachable."""
+    """Return the current settings for reading manifests. Raises NotFound, Unreachable."""
     return manifest_config(run(configuration_now(where)).configuration)
 
 

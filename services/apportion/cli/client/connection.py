@@ -1,6 +1,6 @@
-"""Find the ledger and the gateway, as given or from a running `apportion up`.
+"""Find the ledger and the gateway from the options, or from a running `apportion up`.
 
-`up` keeps in one folder the ledger, its passwords (`credentials.json`) and `connection.json`.
+`up` keeps the ledger, its passwords (`credentials.json`) and `connection.json` in one folder.
 Invariant: an explicit address wins, and is printed without its password."""
 
 import functools
@@ -46,7 +46,7 @@ class Connection(msgspec.Struct, frozen=True):
 
 
 class Where(msgspec.Struct, frozen=True):
-    """What the user gave to find the ledger and the gateway; empty means not given."""
+    """The options that locate the ledger and the gateway; an empty field means not given."""
 
     data: Path
     nats: str = ""
@@ -101,7 +101,7 @@ def _state_folder() -> Path:
 def elsewhere(data: Path) -> str:
     """Return the environment prefix with which a verb in another terminal finds `data`.
 
-    Our own APPORTION_DATA does not count, because another terminal need not have it."""
+    Our own APPORTION_DATA is ignored, because another terminal may not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
     if token := os.environ.get(TOKEN_ENV):
         needs[TOKEN_ENV] = str(Path(token).absolute())
@@ -109,7 +109,7 @@ def elsewhere(data: Path) -> str:
 
 
 def read_connection(data: Path) -> Connection:
-    """Read what the `up` of this folder wrote. Raises Unreachable."""
+    """Read the `connection.json` that an `up` wrote in this folder. Raises Unreachable."""
     path = data / CONNECTION
     try:
         return msgspec.json.decode(path.read_bytes(), type=Connection)

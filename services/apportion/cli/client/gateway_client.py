@@ -1,4 +1,4 @@
-"""Ask the gateway: typed answers over the standard library's HTTP client.
+"""Send requests to the gateway and decode its answers, with the standard library's HTTP client.
 
 Invariant: an answer has a type of `core.answers.reads` and a limited size, or the verb fails."""
 
@@ -42,16 +42,16 @@ T = TypeVar("T")
 
 
 def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the `at` of a query."""
+    """Return only the parameter `at` of a query."""
     return {"at": query["at"]} if "at" in query else {}
 
 
 class Unanswered(Unreachable):
-    """No gateway answers for now. If a gateway refuses a request, Unreachable is raised."""
+    """The error that no gateway answers for now. A refusal raises Unreachable instead."""
 
 
 class Gateway:
-    """One gateway, over one connection; retried for `patience_s` while the gateway is replaying."""
+    """A client of one gateway over one connection. It retries for `patience_s` during a replay."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
@@ -90,7 +90,7 @@ class Gateway:
             )
 
     def move(self, url: str) -> None:
-        """Use `url` from now on: a restarted gateway may listen on another port."""
+        """Use `url` from now on, because a restarted gateway may listen on another port."""
         self._connection.close()
         self._open(url)
 
@@ -114,13 +114,13 @@ class Gateway:
     def every(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> Iterator[Page[T]]:
-        """Yield all pages of a list."""
+        """Yield all pages of a list of the gateway."""
         return self.pages(what, answer=Page[item], query=query)  # type: ignore[valid-type]
 
     def pages(
         self, *path: str, answer: type[P], query: Mapping[str, object] | None = None
     ) -> Iterator[P]:
-        """Yield all pages of a paged answer."""
+        """Yield all pages of an answer that has pages."""
         asked = {**(query or {}), "limit": LIMIT}
         while True:
             page = self.ask(*path, answer=answer, query=asked)
@@ -132,7 +132,7 @@ class Gateway:
     def items(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> tuple[int, list[T]]:
-        """Return the revision of the last page, and the whole list."""
+        """Return all items of a list, with the revision of its last page."""
         revision, items = 0, list[T]()
         for page in self.every(what, item, query):
             revision = page.revision
@@ -142,7 +142,7 @@ class Gateway:
     def post_for_lines(
         self, *path: str, body: Answer, query: Mapping[str, object] | None = None
     ) -> Iterator[bytes]:
-        """Post `body`; yield lines of JSON. Raises NotFound, Wrong or Unreachable."""
+        """Post `body`, and yield JSON lines. Raises NotFound, Wrong or Unreachable."""
         target = _target(path, query)
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:
@@ -238,7 +238,7 @@ def refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachabl
 
 
 def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
-    """Return the exception for a decoded error of the gateway."""
+    """Return the exception for an error that the gateway returned, already decoded."""
     text = f"{said.error}; {said.fix}" if said.fix else said.error
     if status == HTTP_NOT_FOUND:
         return NotFound(text, said)

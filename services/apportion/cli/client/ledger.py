@@ -1,6 +1,6 @@
 """Write to the ledger from the command line, as the operator.
 
-Invariant: an event keeps one id through every retry, so nothing is written twice."""
+Invariant: an event keeps its id through every retry, so no event is written twice."""
 
 import asyncio
 import contextlib
@@ -53,12 +53,12 @@ by_whom: Callable[[Command], Command] = click.option(
 
 
 def person(by: str) -> str:
-    """Return the name under which the user's actions are recorded."""
+    """Return the name to record as the author: `by`, or by default `user@host`."""
     return (by or f"{user()}@{socket.gethostname()}")[:NAME_MAX]
 
 
 def user() -> str:
-    """Return the name of the user of this process."""
+    """Return the user name of this process, or `unknown`."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -66,7 +66,7 @@ def user() -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`. Raises NotFound, Unreachable or Outdated for errors of the ledger."""
+    """Run `work`. Raises NotFound, Unreachable or Outdated in place of the ledger's errors."""
     try:
         return asyncio.run(work)
     except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
@@ -90,7 +90,7 @@ async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[JetStreamLedger]:
-    """Open the ledger for the block; logs go to standard error. Raises LedgerError."""
+    """Open the ledger until the block ends; logs go to standard error. Raises LedgerError."""
     say_troubles()
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
@@ -102,7 +102,7 @@ async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[Je
 
 
 def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` on the ledger. Raises as `run`."""
+    """Open the ledger and run `work` with it. Raises the errors of `run`."""
 
     async def opened() -> T:
         async with open_ledger(reach) as ledger:
@@ -112,7 +112,7 @@ def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, A
 
 
 class _Read(Exception):
-    """Ends the reading in `read_to`."""
+    """Raised by the callback in `read_to` to stop reading after the last record."""
 
 
 async def read_to(
@@ -142,7 +142,7 @@ async def follow_until(
     subjects: Sequence[str],
     timeout_s: float | None = None,
 ) -> None:
-    """Follow until `deliver` settles `done`, or the timeout. Raises LedgerError."""
+    """Follow the ledger until `deliver` settles `done`, or a timeout. Raises LedgerError."""
     following = await ledger.follow(deliver, start=start, subjects=subjects)
     ended = asyncio.ensure_future(following.join())
     try:
@@ -156,9 +156,9 @@ async def follow_until(
 
 
 async def by_now(reach: Reach) -> dict[str, int]:
-    """Return the query parameters for an answer as of the ledger's end.
+    """Return the query parameters for an answer as of the ledger's end. Raises LedgerError.
 
-    Verbs that write because of an answer use them: a gateway may be stale. Raises LedgerError."""
+    Verbs whose writes depend on an answer use these parameters, because a gateway may be stale."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
@@ -167,7 +167,7 @@ async def by_now(reach: Reach) -> dict[str, int]:
 async def appending(
     ledger: JetStreamLedger, by: str = ""
 ) -> AsyncIterator[tuple[GroupCommit, Publisher]]:
-    """Yield a group commit and its publisher. Raises LedgerError.
+    """Yield a group commit, and a publisher that appends through it. Raises LedgerError.
 
     Raises NotFound if this build would write formats that the ledger has not enabled."""
     if NEW:
@@ -189,7 +189,7 @@ async def publish(publisher: Publisher, data: Payload, *, basis: int) -> int:
 
 
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
-    """Append events at once and return their revisions. Raises LedgerError."""
+    """Append all events concurrently and return their revisions. Raises LedgerError."""
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         appends = [
@@ -207,7 +207,7 @@ async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") 
 
 
 class _Said(io.StringIO):
-    """Prints JSON log lines as sentences; repeats within `TOGETHER_S` are dropped."""
+    """A stream that prints JSON log lines as sentences, without repeats within `TOGETHER_S`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,5 +224,5 @@ class _Said(io.StringIO):
 
 
 def say_troubles() -> None:
-    """Print this process's log messages from warnings up on standard error."""
+    """Print this process's warnings and errors from the log on standard error."""
     configure_logs(service="cli", level="warning", form="json", stream=_Said())

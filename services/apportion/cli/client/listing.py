@@ -1,6 +1,6 @@
-"""Print lists for `apportion get` in any form, once or as they change.
+"""Print lists for `apportion get` in any output format, once or as they change.
 
-Invariant: every form shows the same items in the same order."""
+Invariant: every format shows the same items in the same order."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ GOES_ON = "(retrying; stop with Ctrl-C)"
 
 
 class Kind(NamedTuple):
-    """One kind of list: how its items are named, matched, ordered and shown."""
+    """A kind of list: how its items are named, matched, ordered and shown."""
 
     what: str
     item: type[Any]
@@ -104,14 +104,14 @@ def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the whole list, and the revision of its last page."""
+    """The document that `--json` prints: the whole list, and the revision of its last page."""
 
     revision: int
     items: list[Any]
 
 
 class Listing(NamedTuple):
-    """A list to print; `find` looks up the gateway's URL again if the connection is lost."""
+    """A list to print. `find` looks up the gateway's URL again if the connection is lost."""
 
     gateway: Gateway
     kind: Kind
@@ -122,7 +122,7 @@ class Listing(NamedTuple):
     find: Callable[[], str]
 
     def print(self) -> None:
-        """Print the list. Raises NotFound for unknown names, after printing the others."""
+        """Print the list. Raises NotFound for unknown names, after printing the known ones."""
         revision, found = self._ask()
         items, missing = self._named(found)
         if items or not missing:
@@ -131,7 +131,7 @@ class Listing(NamedTuple):
             raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
 
     def watch(self) -> None:
-        """Print the list, and then its changes, until interrupted. Raises Wrong for YAML."""
+        """Print the list and then each change, until interrupted. Raises Wrong for YAML."""
         if self.form == "yaml":
             raise Wrong("-o yaml cannot be used with --watch; choose json, name or wide")
         revision, found = self._ask()

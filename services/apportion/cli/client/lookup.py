@@ -1,6 +1,6 @@
 """Find the pod, node or device that a name on the command line means.
 
-Invariant: an unknown or ambiguous name ends the verb with similar names."""
+Invariant: an unknown or ambiguous name ends the verb with an error that suggests names."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
 
 
 def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
-    """Return why the pod is where it is; a bare name may be in any namespace.
+    """Return the explanation of the pod's state; a bare name may be in any namespace.
 
     Raises NotFound, with similar names, if no pod or several pods match."""
     space, name = split_name(pod, namespace)
@@ -50,13 +50,13 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
 
 
 class NothingLike(NotFound):
-    """No pod has that name or a similar one."""
+    """The error that no pod has that name or a similar one."""
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """Return the namespace of the only pod of that name, live as of `there` or past.
+    """Return the namespace of the only pod of that name, live as of `there` or ended.
 
-    Raises NotFound if there is none (with `problem` and similar names), or several."""
+    Raises NotFound if no pod matches (with `problem` and similar names), or several do."""
     _, pods = gateway.items("pods", PodAnswer, there)
     spaces = sorted({each.namespace for each in pods if each.name == name})
     if not spaces:
@@ -74,7 +74,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
 def unknown(
     gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
 ) -> NotFound:
-    """Return the error for a pod given with its namespace, with similar names."""
+    """Return the error for an unknown pod whose namespace was given, with similar names."""
     _, pods = gateway.items("pods", PodAnswer, there)
     return NotFound(f"{problem}{pods_meant(name, pods)}")
 
@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Return True if a pod of that name is live as of `there`, or ever was."""
+    """Return True if a pod of that name is live as of `there`, or has ended before."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")
@@ -107,14 +107,14 @@ def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
 
 
 def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
-    """Return the live pods of a name: in its namespace if it includes one, else in any."""
+    """Return the live pods of a name, which may include a namespace."""
     space, _, name = target.rpartition("/")
     _, pods = gateway.items("pods", PodAnswer, there)
     return [each for each in pods if each.name == name and space in {"", each.namespace}]
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """Return the gateway's revision, the node, and the device unless the name is a node's.
+    """Return the gateway's revision, the node, and the device or "" for a node's name.
 
     Raises NotFound if the name is neither a node nor a device, or is ambiguous."""
     gateway = Gateway(where.gateway_url())

@@ -1,4 +1,4 @@
-"""Options for points in time, resolved once per verb.
+"""Resolve options that are points in time, once per verb.
 
 Invariant: all pages of one answer are of one revision, even if the ledger advances."""
 
@@ -22,7 +22,7 @@ _REVISION = re.compile(r"#\d+|#?\d{1,3}(,\d{3})+")
 
 
 class _Moment(click.ParamType[str]):
-    """A text for `parse_moment`; a revision may also be written as shown, `#1,200`."""
+    """The type of options for `parse_moment`. A revision may also be written as shown, `#1,200`."""
 
     name = "time"
 
@@ -55,12 +55,12 @@ AT = click.option("--at", type=MOMENT, metavar="TIME", help=f"Show the state at 
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve `at` and print its revision. Raises NotFound, Wrong, Unreachable."""
+    """Resolve `at` to a revision and print it. Raises NotFound, Wrong, Unreachable."""
     return dated(gateway, query)[0]
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Resolve `at` like `pinned`; also return its time, from which ages in the answer count."""
+    """Resolve `at` like `pinned`. Return the query, and the time from which to count ages."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -74,7 +74,7 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
 
 
 def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
-    """Return text as in `as of 14:20:00Z: revision 117, of 13:57:45Z`, with dates unless today."""
+    """Return a heading such as `as of 14:20:00Z: revision 117, of 13:57:45Z`."""
     if asked is None:
         return f"as of revision {meant.revision}, {moment(meant.time)}"
     return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
@@ -83,7 +83,7 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
     """Describe a point in time by the requested time, if one was given, and by its revision.
 
-    An empty `text` means the present. A time before the first event means that event."""
+    An empty `text` means the present. A time before the first event is shown as such."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
@@ -92,13 +92,13 @@ def both(text: str, meant: MomentAnswer, now: datetime) -> str:
 
 
 def when(asked: datetime, now: datetime) -> str:
-    """Return the requested time, with its date unless that is today."""
+    """Return the requested time as text, with its date unless that is today."""
     day = now.date() - asked.astimezone(UTC).date()
     return ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
 
 
 def time_of(text: str, now: datetime) -> datetime | None:
-    """Parse a time; None for a revision, or if the gateway's clock differs."""
+    """Return the time in `text`, or None for a revision or a time that this clock rejects."""
     try:
         return parse_moment(text, now).time
     except MomentError:

@@ -1,4 +1,4 @@
-"""Ask the gateway for a plan, for `plan` and `drain`."""
+"""Request a plan from the gateway, for `plan` and `drain`."""
 
 import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -13,7 +13,7 @@ TIMEOUT_S = 135.0  # longer than a plan may queue and compute there
 
 
 def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
-    """Return the gateway's plan; a terminal shows its progress on standard error."""
+    """Return the gateway's plan. On a terminal, standard error shows the progress."""
     out = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     gateway = Gateway(url, timeout_s=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Read a time span and decide it again, for `replay` and `shadow`."""
+"""Read a time span of the ledger and decide it again, for `replay` and `shadow`."""
 
 import sys
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from apportion_schemas import UnknownEvent
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """The options of a replay, as typed."""
+    """The options of a replay or shadow, as the user typed them."""
 
     begin: str = ""
     end: str = ""
@@ -37,7 +37,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 def replayed(where: Where, asked: Asked) -> ReplayAnswer:
-    """Return the answer of a replay. Raises Wrong, NotFound, Unreachable, Outdated."""
+    """Return the result of a replay. Raises Wrong, NotFound, Unreachable, Outdated."""
     with _said():
         otherwise = Otherwise(
             changes=Changes(lose=asked.lose, add=asked.add, policy=asked.policy),
@@ -56,7 +56,7 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
 
 
 def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
-    """Return the answer; None if followed until Ctrl-C. Raises as `replayed`."""
+    """Return the comparison, or None if followed until Ctrl-C. Raises as `replayed`."""
     wanted, endless = Wanted(asked.begin, asked.end, now()), follow is not None
 
     def sink(began: State, limits: Limits) -> Shadowing:

@@ -1,7 +1,7 @@
-"""Append pods in atomic batches; pods that are live already are left alone.
+"""Append pods in atomic batches; pods that are already live are left unchanged.
 
-A submission is fenced to an empty subject and has an id made of the pod's uid, so a retry never
-stores it twice. A gang is declared in the batch of its first pods."""
+A submission must be the first event on its subject and has an id made of the pod's uid, so a retry
+never stores it twice. A gang is declared in the batch of its first pods."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ Progress = Callable[[int], None]
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A pod in the ledger, and the revision of its submission."""
+    """A pod in the ledger, with the revision of its submission."""
 
     namespace: str
     name: str
@@ -58,14 +58,14 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """Return the name of the pod that users see, as `namespace/name`."""
+        """Return the pod's name as users see it: `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
 def look_up(
     gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
 ) -> tuple[int, dict[str, PodAnswer]]:
-    """Return the gateway's revision, and the live ones among `pods` by name.
+    """Return the gateway's revision, and the live pods among `pods` by full name.
 
     The answer is as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
@@ -93,9 +93,9 @@ def look_up(
 async def append(
     ledger: JetStreamLedger, wish: Wish, *, basis: int, progress: Progress
 ) -> list[Submitted]:
-    """Append the pods and gangs of `wish`; `progress` gets the pods of each batch.
+    """Append the pods and gangs of `wish`; `progress` gets the number of pods in each batch.
 
-    Raises LedgerError: nothing of that batch was appended, but earlier batches were."""
+    Raises LedgerError: then nothing of one batch was appended, but earlier batches were."""
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
     async with appending(ledger) as (commit, publisher):
@@ -121,7 +121,7 @@ async def append(
 def pods_of(
     payloads: Iterable[PodGroupObserved | PodSubmitted], appended: Iterable[Appended]
 ) -> list[Submitted]:
-    """Return the pods among the payloads; `appended` may be longer."""
+    """Return the pods among the payloads, each with its revision in `appended`."""
     return [
         Submitted(payload.namespace, payload.name, payload.uid, at.revision or 0)
         for payload, at in zip(payloads, appended, strict=False)
@@ -130,7 +130,7 @@ def pods_of(
 
 
 def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
-    """Yield each gang before its first pod; gangs without a pod here come last."""
+    """Yield each gang before its first pod. Gangs without pods in this wish come last."""
     left = dict(wish.groups)
     for pod in wish.pods:
         group = left.pop(pod.group, None)
@@ -158,7 +158,7 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
 async def append_limits(
     ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
 ) -> dict[str, int]:
-    """Append changed queues and quotas. Raises NotFound for Kubernetes' own, LedgerError."""
+    """Append changed queues and quotas. Raises LedgerError, NotFound for a ResourceQuota."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:
@@ -175,7 +175,7 @@ async def append_limits(
 async def stands(
     ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
 ) -> object:
-    """Return the last event on that queue, quota or gang; None if there is none."""
+    """Return the newest event about that queue, quota or gang, or None if there is none."""
     revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
@@ -189,7 +189,7 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End these pods, each seen as of its revision. Raises LedgerError."""
+    """End each pod as of the revision at which it was read. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):
@@ -214,9 +214,9 @@ async def replace(
     *,
     basis: int,
 ) -> list[Submitted]:
-    """End and resubmit each pod in one batch; a gang's pods share a batch.
+    """End and resubmit each pod in one batch; all pods of a gang share a batch.
 
-    Raises NotFound if someone else has changed a pod since `basis`, LedgerError."""
+    Raises LedgerError; NotFound if someone else has changed a pod since `basis`."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))
@@ -241,15 +241,15 @@ async def replace(
 
 
 class Dropped(Exception):
-    """The pod's submission was trimmed from the ledger."""
+    """The error that the pod's submission was trimmed from the ledger."""
 
 
 class Ended(Exception):
-    """The pod has ended since the lookup."""
+    """The error that the pod has ended since it was looked up."""
 
 
 class Submission(NamedTuple):
-    """A pod's submitter, its current request and its last revision."""
+    """A pod's current submission: its submitter, its request and the last revision about it."""
 
     source: str
     data: PodSubmitted
@@ -257,14 +257,14 @@ class Submission(NamedTuple):
 
 
 def subject_of_pod(uid: str) -> str:
-    """Return the subject of the pod's submission, changes and end."""
+    """Return the ledger subject of the pod's submission, changes and end."""
     return f"{SUBJECTS}.workload.{token(uid)}"
 
 
 async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
-    """Return the pod's submission, with its current devices, labels and amounts.
+    """Return the pod's submission, updated to its current devices, labels and amounts.
 
-    Raises Dropped if the ledger dropped the event, Ended if the pod is not live, LedgerError."""
+    Raises LedgerError, Dropped if the submission was trimmed, Ended if the pod is not live."""
     found: list[Event] = []
     newest = 0
     rules = await stream.read_rules(ledger.wire)

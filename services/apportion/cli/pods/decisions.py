@@ -1,4 +1,4 @@
-"""Wait until every submitted pod is decided (placed or refused), or also allocated.
+"""Wait until every submitted pod is placed or refused, or optionally until it is allocated.
 
 Invariants: no decision is missed; a pod that is refused and later placed counts as placed."""
 
@@ -30,7 +30,7 @@ SUBJECTS = tuple(f"apportion.v1.{each}.>" for each in ("placement", "pending", "
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """The scheduler's decision on one pod, and its revision."""
+    """The scheduler's decision on one pod, with its revision."""
 
     revision: int
     placed: PodPlaced | None = None
@@ -38,10 +38,10 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Awaited:
-    """The decisions on some pods, as they arrive; `progress` is called per settled pod.
+    """The decisions on some pods as they arrive; `progress` is called per settled pod.
 
-    `first_placed_s` is on the monotonic clock, `revision` the newest read. `evicted` names, by uid,
-    the pods evicted for it; `unlooked` has the pods that no scheduler considers, and why."""
+    `first_placed_s` is a monotonic time, `revision` the newest one read. By uid, `evicted` has the
+    pods evicted for a pod, and `unlooked` the reason why no scheduler considers it."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -62,27 +62,27 @@ class Awaited:
 
     @property
     def refused(self) -> list[str]:
-        """Return the uids that were refused and not placed since."""
+        """Return the uids of pods that were refused and have not been placed since."""
         return [uid for uid, said in self.decided.items() if said.refused]
 
     @property
     def undecided(self) -> list[str]:
-        """Return the uids that still lack a decision."""
+        """Return the uids of pods that still wait for a decision."""
         return [uid for uid in self.pods if uid not in self.decided and uid not in self.unlooked]
 
     @property
     def settled(self) -> bool:
-        """Return True if there is nothing more to wait for."""
+        """Return True if no pod's decision is awaited any more."""
         return self._all.is_set()
 
     def set_aside(self, unlooked: Mapping[str, str]) -> None:
-        """Do not wait for these pods, by uid with the reason."""
+        """Do not wait for these pods; the values are the reasons."""
         self.unlooked |= unlooked
         for uid in unlooked:
             self._settle(uid)
 
     async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
-        """Read earlier decisions on pods that were live before. Raises the errors of `wait`."""
+        """Read the earlier decisions at these revisions. Raises the errors of `wait`."""
         self._rules = await stream.read_rules(ledger.wire)
         for revision in revisions:
             record = await stream.read_record(ledger.wire, revision)
@@ -90,14 +90,14 @@ class Awaited:
                 self._deliver(record)
 
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """Return when all are settled, or after `timeout_s`. Raises LedgerError, Outdated."""
+        """Return when all pods are settled, or after `timeout_s`. Raises LedgerError, Outdated."""
         if self.pods:
             start = min(pod.revision for pod in self.pods.values())
             self.revision = max(self.revision, start - 1)
             await self._follow(ledger, start, timeout_s)
 
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """After `wait`: return on news of a refused pod, or after `timeout_s`."""
+        """After `wait`, return when a refused pod gets another decision, or after `timeout_s`."""
         self._all.clear()
         self._settled.clear()
         self._of = set(self.refused)

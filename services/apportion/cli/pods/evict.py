@@ -1,7 +1,7 @@
-"""Drain Kubernetes nodes: ask the API server to evict the pods.
+"""Drain Kubernetes nodes by eviction requests to the API server.
 
-Invariants: disruption budgets are enforced by the API server; a pod without a controller is ended
-only with --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
+Invariants: the API server enforces disruption budgets; a pod without a controller is ended only
+with --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ DAEMON = "DaemonSet/"
 
 
 class Evicting:
-    """Asks the API server for evictions, which disruption budgets may deny."""
+    """Evicts pods through the API server, which may deny this because of a disruption budget."""
 
     def __init__(self, api: KubeApi, *, force: bool) -> None:
         self._api = api
         self._force = force
 
     async def move(self, unit: Unit) -> None:
-        """Evict the pods of `unit`; if there are several, dry-run every eviction first.
+        """Evict the pods of `unit`. If there are several, first try every eviction in a dry run.
 
         Raises Blocked (a budget, or no controller), KubeRefused, KubeUnavailable."""
         for pod in unit.pods:
@@ -70,7 +70,7 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict every unit; every `pause_s` seconds, retry units that are blocked for now.
+    """Evict every unit. Retry blocked units every `pause_s` seconds.
 
     Calls `asked` for each evicted unit, else `blocked` with the reason. Raises KubeRefused."""
     left = list(units)

@@ -1,6 +1,6 @@
 """Compare the pods of manifests with live pods: new, same, changed or surplus.
 
-Invariant: a workload or gang is changed as a whole or not at all."""
+Invariant: a workload or gang is replaced as a whole or not at all."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 
 @dataclass(slots=True)
 class Compared:
-    """Pods to submit (`new`), and live pods with new drafts (`changed`).
+    """The result of the comparison: `new` pods, and `changed` live pods with their new drafts.
 
-    `gangs` have no new or changed pods. `waiting` are those of `same` without a node. `held` names
-    pods of changed workloads and gangs that were to be submitted or ended."""
+    `gangs` have no new or changed pods. `waiting` are those of `same` without a node. `held` are
+    pods that were to be submitted or ended, but belong to changed workloads and gangs."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Compared:
     held: dict[str, Held] = field(default_factory=dict)
 
     def hold_back(self) -> None:
-        """Leave alone workloads and gangs with changed pods: no change is half applied."""
+        """Exclude workloads and gangs with changed pods: no change is applied in part."""
         wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
         new, pods = _parted(self.new.pods, wholes)
         surplus, self.surplus = _parted(self.surplus, wholes)
@@ -60,7 +60,7 @@ def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], l
 
 
 def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
-    """Yield the groups that contain the pod: its owner with namespace, and its gang."""
+    """Yield the keys of the pod's owner and of its gang, if any."""
     if pod.owner:
         yield pod.namespace, pod.owner
     if pod.group:
@@ -68,7 +68,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Compare each pod of `wish` with the live pod, and Deployments with their pods."""
+    """Compare each pod of `wish` with its live pod, and find surplus Deployment pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
@@ -99,7 +99,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 
 
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """Return the pods of `wish` that are not live with their gangs, and lone gangs."""
+    """Return the pods of `wish` that are not live, their gangs, and gangs without pods."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
     settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
     return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})
@@ -108,7 +108,7 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
 async def undeclared(
     ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
 ) -> dict[str, PodGroupObserved]:
-    """Return the gangs with another declaration or none; the ledger forgets gangs without pods."""
+    """Return the gangs that the ledger lacks or declares differently."""
     if not gangs:
         return {}
     _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)
@@ -120,7 +120,7 @@ async def undeclared(
 
 
 async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:
-    """Describe what would change for the pod: old → new."""
+    """Return a text for each field that would change for the pod: old → new."""
     try:
         was = (await submission_of(ledger, there)).data
     except Dropped:

@@ -1,4 +1,4 @@
-"""A command that runs as a pod, whose owner names its process and machine.
+"""Track a command that runs as a pod, whose owner names the command's process and machine.
 
 Invariant: a pod is reported as ended only when none of its processes is visible any more."""
 
@@ -21,7 +21,7 @@ _ENGINE_S: Final = 30.0
 
 
 class Run(Struct, frozen=True):
-    """One command: its node and process, and the container engine if it runs a container."""
+    """A command: its node and process, and the container engine if it starts a container."""
 
     node: str
     life: Life
@@ -29,12 +29,12 @@ class Run(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind of the pod's owner."""
+        """Return the kind of the owner of the command's pod: the engine, or a process."""
         return self.engine or PROCESS
 
     @property
     def name(self) -> str:
-        """Return the name of the pod's owner."""
+        """Return the name of the owner of the command's pod: node, process id and start."""
         return f"{self.node}/{self.life.pid}/{self.life.started}"
 
     @classmethod
@@ -48,7 +48,7 @@ class Run(Struct, frozen=True):
         return cls(node, Life(int(pid), int(started)), "" if kind == PROCESS else kind)
 
     def goes_on(self, pod: str, proc: Path = PROC) -> bool:
-        """Return True if a process or container of the command exists on this machine."""
+        """Return True if a process or container of the command still exists on this machine."""
         if lives(self.life, proc):
             return True
         if self.engine:
@@ -57,7 +57,7 @@ class Run(Struct, frozen=True):
 
 
 def engine_of(words: tuple[str, ...]) -> str:
-    """Return the container engine that is started, or empty. Raises Wrong, as for `sudo`."""
+    """Return the container engine that the command starts, or "". Raises Wrong for `sudo`."""
     name = Path(words[0]).name
     if name in _OTHER_USERS:
         raise Wrong(
@@ -75,7 +75,7 @@ def engine_of(words: tuple[str, ...]) -> str:
 
 
 def with_device(words: tuple[str, ...], device: str, pod: str) -> tuple[str, ...]:
-    """Add the share to the engine's command line."""
+    """Return the container engine's command line with the share added as a device."""
     at = words.index("run", 1) + 1
     return (*words[:at], "--device", device, "--label", f"{LABEL}={pod}", *words[at:])
 
@@ -86,7 +86,7 @@ def processes(pod: str, proc: Path = PROC) -> Iterator[int]:
 
 
 def containers(engine: str, pod: str) -> list[str] | None:
-    """Return the pod's running containers; None if the engine does not answer."""
+    """Return the pod's running containers, or None if the engine does not answer."""
     words = (engine, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={pod}")
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=_ENGINE_S, check=True)
@@ -96,9 +96,9 @@ def containers(engine: str, pod: str) -> list[str] | None:
 
 
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
-    """Return the pods that were commands on this machine and have ended unnoticed.
+    """Return the pods of commands that ended on this machine without a record of their end.
 
-    `user` is the namespace of this user's pods; only root can see the processes of others."""
+    `user` is the namespace of this user's pods; only root can see the processes of other users."""
     return [
         pod for pod in pods
         if (run := Run.of_owner(pod.owner)) is not None and run.node == node
@@ -107,7 +107,7 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
 
 
 def unreachable(path: Path) -> Path | None:
-    """Return the path, file or parent, that this user cannot access; None if all can."""
+    """Return the file, or the first parent folder, that this user cannot access, else None."""
     for each in (*reversed(path.parents), path):
         if not os.access(each, os.X_OK if each != path else os.R_OK):
             return each

@@ -1,6 +1,6 @@
 """Read the manifests and traces given to `submit` and `delete`.
 
-Invariant: each unusable document is reported, and the rest is used."""
+Invariant: each unusable document is reported, and all other documents are used."""
 
 import itertools
 import sys
@@ -27,12 +27,12 @@ TOLD_EVERY = 1_000
 def read_manifests(
     names: Sequence[str], config: ManifestConfig = DEFAULT_CONFIG
 ) -> tuple[Wish, list[Problem]]:
-    """Read the pods, gangs, queues and quotas of files, folders and `-`."""
+    """Read the pods, gangs, queues and quotas of files and folders; `-` is standard input."""
     return read_wish(documents(names), config)
 
 
 def documents(names: Iterable[str]) -> Iterator[Document | Problem]:
-    """Yield the documents of files, folders and `-`; a terminal shows progress."""
+    """Yield the documents of files, folders and `-`. On a terminal, show progress."""
     tell = progress(0, "document")
     for number, found in enumerate(read_manifest_files(list(names), sys.stdin.buffer), 1):
         if number % TOLD_EVERY == 0:
@@ -41,7 +41,7 @@ def documents(names: Iterable[str]) -> Iterator[Document | Problem]:
 
 
 def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
-    """Read the first `limit` pods of a trace."""
+    """Read the first `limit` pods of a trace, and report unusable rows."""
     wish, problems = Wish(), list[Problem]()
     try:
         if path.stat().st_size > TRACE_BYTES_MAX:
@@ -55,12 +55,12 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
 
 
 def tell_refused(problems: Iterable[object]) -> None:
-    """Print unusable documents, with reasons, on standard error."""
+    """Print each unusable document with the reason on standard error."""
     for problem in problems:
         say(f"rejected: {problem}", "red", err=True)
 
 
 def tell_passed_over(wish: Wish) -> None:
-    """Print ignored parts of a wish on standard error."""
+    """Print the ignored parts of manifests on standard error."""
     if wish.passed_over:
         warn(passed_over_words(wish.passed_over))

@@ -1,7 +1,7 @@
 """Report what refused pods wait for now, as `why` does.
 
-Refusal events are not enough: their nearest nodes may never fit, and a pod that preempts others is
-refused first. Invariant: no pod is called refused while room is being made for it."""
+Refusal events do not suffice: their nearest nodes may never fit, and a pod that preempts others is
+refused first. Invariant: no pod is called refused while pods are evicted for it."""
 
 import asyncio
 import math
@@ -31,7 +31,7 @@ GRACE_S: Final = 3.0  # time for a scheduler to evict for a refused pod, and to 
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
-    """Return the current `why` of refused pods by uid; without pods that have ended."""
+    """Return the current `why` answers of refused pods by uid, except for pods that have ended."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found
@@ -50,7 +50,7 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
 def unlooked(
     gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
 ) -> dict[str, str]:
-    """Return, by uid, why no scheduler considers a pod. Raises as the gateway."""
+    """Return, by uid, the reason why no scheduler considers a pod. Raises the gateway's errors."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -67,7 +67,7 @@ def unlooked(
 
 
 def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
-    """Return the refused uids that can never fit; empty if the gateway does not answer."""
+    """Return the refused uids that can never fit; none if the gateway does not answer."""
     if not awaited.refused:
         return set()
     try:
@@ -78,12 +78,12 @@ def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
 
 
 def never_of(pods: Iterable[PodAnswer]) -> set[str]:
-    """Return the uids that can never fit."""
+    """Return the uids of pods that can never fit."""
     return {pod.uid for pod in pods if pod.never}
 
 
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
-    """Return what the refused pod waits for."""
+    """Return a text with what the refused pod waits for."""
     if why is not None and why.refused is not None:
         return why.cause
     refused = awaited.decided[uid].refused
@@ -92,7 +92,7 @@ def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None =
 
 
 def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Group pods with the same text; yield `NAME and 3 more` with the text."""
+    """Group pods whose texts are equal. Yield `NAME and 3 more` and the text of each group."""
     by_text: dict[str, list[str]] = {}
     for name, text in said.items():
         by_text.setdefault(text, []).append(name)
@@ -104,9 +104,9 @@ def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def causes(
     awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape], never: Collection[str] = ()
 ) -> dict[str, int]:
-    """Count the pods for each cause, most frequent first, in brief words.
+    """Count the pods of each cause, most frequent first. The keys are short texts.
 
-    `shapes` are by uid; `never` has the pods that can never fit."""
+    `shapes` are by uid; `never` has the uids of pods that can never fit."""
     found = Counter[str]()
     for uid in pods:
         said = awaited.decided.get(uid)
@@ -136,7 +136,7 @@ async def wait_for_room(
     priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
-    """Return the answers for refused pods once no evictions are pending, or after `wait_s`.
+    """Return the `why` of refused pods once no evictions are pending, or after `wait_s`.
 
     `priorities`, by `namespace/name`, are of pods that may preempt. Raises as `Awaited.wait`."""
     end = time.monotonic() + wait_s
@@ -178,5 +178,5 @@ async def wait_for_room(
 
 
 def evicted_for(gone: list[str]) -> str:
-    """Return the words that name the pods evicted for a pod; empty for none."""
+    """Return a text that names the pods evicted for a pod, or "" if there are none."""
     return f"; evicted for it: {listed(gone)}" if gone else ""

@@ -1,7 +1,7 @@
-"""Drain nodes without Kubernetes: end pods and submit them again.
+"""Drain nodes without Kubernetes, by ending pods and submitting them again.
 
 Invariant: a unit (a gang) ends and restarts in one atomic batch, fenced by the last event on each
-pod. So no pod is lost, runs twice, or comes back after someone else ended it."""
+pod. So no pod is lost, runs twice, or is resubmitted after someone else ended it."""
 
 from uuid import uuid4
 
@@ -24,26 +24,26 @@ UNIT_MAX = 500  # pods of a unit; each takes two events of one atomic batch
 
 
 class Unit(Struct, frozen=True):
-    """Pods that move together; `gang` is empty for a single pod."""
+    """Pods that a drain moves together; `gang` is empty for a single pod."""
 
     pods: tuple[PodAnswer, ...]
     gang: str = ""
 
     @property
     def names(self) -> list[str]:
-        """Return the pods as `namespace/name`, in order."""
+        """Return the names of the pods as `namespace/name`, in order."""
         return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
 
 
 class Moved(Struct, frozen=True):
-    """The resubmitted pods of a unit, and the names of pods that had ended."""
+    """The result of a move: the resubmitted pods, and the names of pods that had already ended."""
 
     submitted: list[Submitted]
     ended: list[str]
 
 
 class Blocked(Exception):
-    """The unit cannot be moved now; if `lasting`, waiting does not help."""
+    """The error that the unit cannot be moved now. If `lasting`, waiting does not help."""
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)
@@ -51,7 +51,7 @@ class Blocked(Exception):
 
 
 class Anew:
-    """Drains by ending pods and submitting them again in the same batch."""
+    """A drain that ends pods and submits them again in the same batch."""
 
     def __init__(self, ledger: JetStreamLedger, commit: GroupCommit, who: str, why: str) -> None:
         self._ledger = ledger
@@ -60,9 +60,9 @@ class Anew:
         self._reason = why
 
     async def move(self, unit: Unit, *, basis: int) -> Moved:
-        """Move the unit; pods that a watcher resubmits are only ended.
+        """Move the unit. Pods that a watcher will resubmit are only ended.
 
-        Raises Blocked if a pod cannot be moved or keeps changing, LedgerError."""
+        Raises LedgerError, Blocked if a pod cannot be moved or keeps changing."""
         changed: FenceRefused | None = None
         for _ in range(TRIES):
             there, ended = await self._look(unit)

@@ -36,7 +36,7 @@ def show_placed(out: Screen, placed: WhyPlaced) -> None:
 
 
 def show_refused(out: Screen, refused: WhyRefused) -> None:
-    """Print what rules out the nodes, and the nearest misses."""
+    """Print the reasons that rule out nodes, and the nodes that nearly fit."""
     of_nodes = any(cause.nodes for cause in refused.causes)  # a limit counts no nodes
     causes = Rows("NODES", "CAUSE", "FIX", right=("NODES",), wraps=("CAUSE", "FIX"),
                   optional=("NODES",))  # fmt: skip

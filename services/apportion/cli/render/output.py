@@ -1,6 +1,6 @@
 """Print tables and colours on a terminal, plain text in a pipe, or JSON.
 
-Invariants: with `--json`, standard output is only JSON. Control characters from outside are
+Invariants: with `--json`, standard output is only JSON. Control characters in foreign text are
 escaped. A terminal that shows only ASCII, as with LANG=C, gets ASCII instead of an error."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PHASE_STYLES = {
 
 
 def console(*, stderr: bool = False) -> Screen:
-    """Return standard output or standard error as a screen."""
+    """Return a screen that prints to standard output or standard error."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal() else PIPE_WIDTH
     file: Any = Ascii(stream) if ascii_only(stream, os.environ) else None
@@ -43,7 +43,7 @@ def console(*, stderr: bool = False) -> Screen:
 
 
 class Screen(Console):
-    """A console that escapes text and does not crop rows."""
+    """A rich console that escapes control characters and does not crop rows."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print like rich, but continue rows wider than the terminal on the next line."""
@@ -61,12 +61,12 @@ class Screen(Console):
 
 
 def say(text: object, style: str = "", *, err: bool = False) -> None:
-    """See Screen."""
+    """Print text as `Screen.say` does, to standard output or standard error."""
     console(stderr=err).say(text, style)
 
 
 def print_answer(body: object, said: str | Callable[[], object], *, as_json: bool) -> None:
-    """Print `body` as JSON if requested, else print (or call) `said`."""
+    """Print `body` as JSON if requested, else print `said`, or call it if it is a function."""
     if as_json:
         print_json(body)
     elif isinstance(said, str):
@@ -83,7 +83,7 @@ def print_json(body: object, *, line: bool = False) -> None:
 
 
 def show(rows: Rows, out: Console | None = None) -> None:
-    """Print the rows, and on standard error the columns that did not fit."""
+    """Print the rows. Name columns that did not fit on standard error."""
     (out or console()).print(rows)
     if rows.left_out and rows.header:
         said = f"hidden columns: {', '.join(rows.left_out)} (widen the terminal, or use --json)"
@@ -91,7 +91,7 @@ def show(rows: Rows, out: Console | None = None) -> None:
 
 
 def phase(name: str) -> Text:
-    """Return a phase in its colour."""
+    """Return the name of a phase in the phase's colour."""
     return Text(name, style=PHASE_STYLES.get(name, ""))
 
 
@@ -101,7 +101,7 @@ def plain(value: Any) -> Text:
 
 
 def doubtful(remarks: Iterable[str]) -> None:
-    """Print warnings on standard error."""
+    """Print these warnings about probable mistakes on standard error."""
     for remark in remarks:
         say(f"warning: {remark}", "yellow", err=True)
 
@@ -112,7 +112,7 @@ def warn(text: str, *, style: str = "yellow") -> None:
 
 
 def progress(last: int, what: str = "revision") -> Callable[[int], None]:
-    """Return a function that shows a number, of `last` unless 0, on standard error."""
+    """Return a function that shows a number on standard error, `of last` unless `last` is 0."""
     out = console(stderr=True)
 
     def tell(number: int) -> None:
@@ -125,7 +125,7 @@ def progress(last: int, what: str = "revision") -> Callable[[int], None]:
 
 @contextmanager
 def bar(title: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Tell]:
-    """Show a progress bar on a terminal's standard error; yields its update function."""
+    """Show a progress bar if standard error is a terminal; yields its update function."""
     from rich import progress as bars
 
     out = console(stderr=True)
@@ -147,7 +147,7 @@ _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def clock(time: str, now: datetime | None = None) -> str:
-    """Format an event's time, as `2026-05-01T12:00:00Z`; without today's date (UTC)."""
+    """Format an event's time as `2026-05-01T12:00:00Z`, without the date if it is today (UTC)."""
     today = (now or datetime.now(UTC)).date().isoformat()
     return moment(time).removeprefix(f"{today}T") if time else ""
 
@@ -192,13 +192,13 @@ def ascii_only(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class Ascii:
-    """A stream that passes only ASCII to another one."""
+    """A text stream that writes only ASCII to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text in ASCII."""
+        """Write the text with all other characters replaced by ASCII."""
         return self._stream.write(text.translate(SHOWN).encode("ascii", "replace").decode("ascii"))
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Print reports as tables and sentences."""
+"""Print usage and cost reports as tables and sentences."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -17,7 +17,7 @@ DROPS = ("GiB-HOURS USED", "UTILIZED", "UNHEALTHY", "CORDONED", "GiB-HOURS", "FR
 
 
 def show_report(answer: ReportAnswer) -> None:
-    """Print a row per group (and step, if requested), and the fleet's hours."""
+    """Print the report: a row per group, also per step if requested, and the fleet's hours."""
     out = console()
     out.print(f"{span_of(answer)}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)
@@ -55,7 +55,7 @@ def capacity_words(total: ReportRow) -> str:
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
-    """Return the period, from the ledger's beginning if that is later."""
+    """Return the reported period, which starts no earlier than the ledger."""
     begins = f"{moment(answer.begins)} (the first event)" if answer.begins else ""
     return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
@@ -68,7 +68,7 @@ def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
 def rows_of(
     answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
 ) -> Rows:
-    """Return the table of granted and used hours and their parts.
+    """Return the table of allocated and used hours, with a row per group or step.
 
     Columns that add up have the same decimals; columns of use are left out without data."""
     held = [row if row.key != NOBODY else None for row in rows]
@@ -103,7 +103,7 @@ def rows_of(
 
 
 def idle_words(answer: IdleAnswer, least: str = "") -> str:
-    """Return how often shares were idle for `least`, by default an hour, or that no data came."""
+    """Return how often shares were idle for `least` (default: an hour), or that data is missing."""
     period = span_of(answer)
     if not answer.reported:
         return f"{period}: no utilization data yet; nodes report it once an hour"
@@ -114,7 +114,7 @@ def idle_words(answer: IdleAnswer, least: str = "") -> str:
 
 
 def show_idle(answer: IdleAnswer, least: str = "") -> None:
-    """Print a row per group, and the longest idle shares; `least` as in `idle_words`."""
+    """Print idle hours per group, and the longest idle shares; `least` as in `idle_words`."""
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
@@ -164,7 +164,7 @@ def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[
 
 
 def digits_of(amounts: Iterable[float | None]) -> int:
-    """Return the decimals that the smallest number needs to differ from zero."""
+    """Return how many decimals the smallest number needs so as not to be shown as zero."""
     least = min((each for each in amounts if each), default=1.0)
     return next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
 

@@ -1,4 +1,4 @@
-"""Lay out rows in columns, faster than rich; very long tables do not wrap.
+"""Lay out rows in columns, faster than rich. Cells of very long tables do not wrap.
 
 Invariants: cells are shown without markup or control characters. No cell is cut, however narrow the
 terminal, and only the columns in `drops` are left out."""
@@ -28,16 +28,16 @@ Row = tuple[list[Pieces], str]  # cells, and the style of pieces without one
 
 
 def clean(value: object) -> str:
-    """Replace unprintable characters, which a terminal would obey."""
+    """Replace unprintable characters, which could control the terminal."""
     text = str(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
 class Rows:
-    """Columns with rows; `right` are right-aligned, and `wraps` may wrap.
+    """A table: columns with rows. Columns in `right` are right-aligned; those in `wraps` may wrap.
 
-    `drops` are left out, first to last, if the table is too wide; `left_out` has those of the last
-    print. Columns in `optional` are shown only if a row has more than `-` in them."""
+    If the table is too wide, columns in `drops` are left out, first to last; `left_out` names them
+    after a print. Columns in `optional` are shown only if a row has more than `-` in them."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Rows:
 
     @property
     def long(self) -> bool:
-        """Return True if rows are shown as plain lines."""
+        """Return True if the table is so long that rows are printed without wrapping."""
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def crowded(self, width: int) -> bool:
-        """Return True if `width` is too small for all columns or would break a word."""
+        """Return True if `width` is too small for all columns, or would split a word."""
         rows = [[_pieces(cell) for cell in cells] for cells, _ in self._rows]
         widths = self._widths(rows)
         left = self._left(widths, width)
@@ -116,7 +116,7 @@ class Rows:
         ]  # fmt: skip
 
     def _left(self, widths: list[int], width: int) -> list[int]:
-        """Return the indexes of columns that fit; those that wrap may be narrower."""
+        """Return the indexes of columns that fit; columns that wrap may get narrower."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)

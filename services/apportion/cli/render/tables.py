@@ -1,4 +1,4 @@
-"""Answers as tables: one function for each list of `apportion get`."""
+"""Turn answers into tables: one function for each list of `apportion get`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ from apportion.core.explain.text.words import device_words, number_of_resource, 
 
 
 class Look(NamedTuple):
-    """Display options of a list: all columns if `wide`; ages as of `now` (None: the present)."""
+    """The display options of a list: all columns if `wide`; ages as of `now`, or the present."""
 
     wide: bool = False
     now: datetime | None = None
@@ -65,7 +65,7 @@ def short_name(namespace: str, name: str) -> str:
 
 
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
-    """Return the table of pods: their nodes and shares, or what they wait for."""
+    """Return the table of pods with their nodes and shares, or the reasons why they are pending."""
     more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
     made = Rows("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
                 "SHARES OR REASON",
@@ -186,12 +186,12 @@ def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
 
 
 def cores_free(device: DeviceAnswer) -> str:
-    """Return free and all cores; `-` in MIG mode, where instances have their own."""
+    """Return free and total cores; `-` in MIG mode, where each instance has its own."""
     return "-" if device.mode == "mig" else f"{device.cores_free}/{device.cores}"
 
 
 def device_state(device: DeviceAnswer) -> Text:
-    """Return the device's state, with every reason why it takes no new pods."""
+    """Return the device's state, with every reason why the device takes no new pods."""
     said = []
     if not device.present:
         said.append(Text("gone", "red"))
@@ -207,7 +207,7 @@ def device_state(device: DeviceAnswer) -> Text:
 
 
 def holders(device: DeviceAnswer) -> str:
-    """Return the pods on the device without duplicates."""
+    """Return the names of the pods on the device, without duplicates."""
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
@@ -260,7 +260,7 @@ def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def _named(resource: str, much: int) -> str:
-    """Return text such as `4 CPU` or `8 of nvidia.com/gpu`."""
+    """Return a text such as `4 CPU` or `8 of nvidia.com/gpu`."""
     said = of_resource(resource, much)
     return said if resource == "cpu" else f"{said} of {resource}"
 

@@ -1,1 +1,1 @@
-"""`apportion run`: a command on this machine inside a share."""
+"""`apportion run`: run a command on this machine inside a share."""

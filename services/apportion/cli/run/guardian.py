@@ -1,7 +1,7 @@
-"""The process that outlives `apportion run`, to record the end of its command.
+"""The guardian: a process that outlives `apportion run` and records the end of its command.
 
 Like a kubelet, it ends the command if the pod is deleted. Invariant: the end is recorded when no
-process of the command is visible, by the next `apportion run` if the guardian fails."""
+process of the command is visible. If the guardian fails, the next `apportion run` records it."""
 
 import fcntl
 import os
@@ -31,7 +31,7 @@ _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """The command to watch; `end` records its end, or raises ClickException if that fails."""
+    """The command that a guardian watches; `end` records its end, or raises ClickException."""
 
     run: Run
     pod: str
@@ -40,7 +40,7 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian; return a function to report a failed start to it. Raises OSError."""
+    """Fork the guardian. Return a function that reports a failed start to it. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

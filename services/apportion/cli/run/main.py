@@ -1,4 +1,4 @@
-"""`apportion run`: a command on this machine, inside a share of its devices.
+"""`apportion run`: run a command on this machine, inside a share of its devices.
 
 The command is a pod of the ledger; when its share is ready, this process becomes the command.
 Invariant: the guardian records the pod's end even if the command never starts."""
@@ -159,12 +159,12 @@ def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
 async def _shared(
     where: Where, this: Run, pod: Submitted, timeout_s: float | None, telling: Telling
 ) -> Started:
-    """Wait until the pod is placed, and request its share from the agent.
+    """Wait until the pod is placed, then request its share from the agent and return the share.
 
     Raises NotFound if there is no room in time or the share fails, LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """Record ends of commands whose guardian was killed; check that our pod is live."""
+        """Record the end of commands whose guardian was killed. Check that our pod is live."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
@@ -175,7 +175,7 @@ async def _shared(
             raise NotFound(f"{pod.full_name} was deleted while it was pending")
 
     async def cause(revision: int) -> str:
-        """Return what the pod waits for as of `revision`, or an empty string."""
+        """Return why the pod is pending as of `revision`, or ""."""
 
         def asked() -> str:
             path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
@@ -225,7 +225,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Have the agent release the share; then record the end if there is a reason."""
+    """Make the agent release the share. If there is a reason, record the pod's end."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -234,7 +234,7 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
-    """Return the agent's answer. Raises NotFound if the agent refuses, else Unreachable."""
+    """Send a request to the agent. Raises NotFound if the agent refuses, else Unreachable."""
     try:
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
@@ -256,7 +256,7 @@ _FAMILY: Final = "nvidia"
 
 
 class Asked(Struct, frozen=True):
-    """The requested number of devices, and MiB and percent of each; None means all."""
+    """The requested number of devices, and the MiB and percent of each; None means all."""
 
     memory: int | None
     cores: int | None
@@ -264,7 +264,7 @@ class Asked(Struct, frozen=True):
 
 
 def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> dict[str, Any]:
-    """Return the command as a manifest; memory is in MiB."""
+    """Return the manifest of a pod that runs the command; memory is in MiB."""
     names = config.dialects.hami
     given = {names.count: asked.count, names.memory: asked.memory, names.cores: asked.cores}
     limits = {name: str(value) for name, value in given.items() if value is not None}
@@ -287,7 +287,7 @@ def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> d
 
 
 def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
-    """Read the manifest. Raises Wrong unless it is a pod that requests devices."""
+    """Read the manifest of the command. Raises Wrong unless its pod requests devices."""
     in_mib = msgspec.structs.replace(
         config, dialects=msgspec.structs.replace(config.dialects, memory_factor=1)
     )
@@ -298,7 +298,7 @@ def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
 
 
 def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
-    """Raise NotFound if the command would not fit even on the empty machine."""
+    """Raise NotFound if the command would not even fit on this machine without other pods."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
         raise NotFound(f"{node} has no NVIDIA GPU; see `apportion get devices`")
@@ -326,7 +326,7 @@ LOOK_S: Final = 5.0  # between two sweeps for ended commands, while waiting for 
 
 
 class Telling:
-    """Reports about one pod on stderr, because the command uses stdout."""
+    """Prints progress of one pod to standard error, because the command uses standard output."""
 
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod
@@ -334,7 +334,7 @@ class Telling:
         self.said = ""
 
     def waits(self, why: str) -> None:
-        """Report what the pod waits for, unless the text is empty or unchanged."""
+        """Print why the pod is pending, unless the reason is empty or unchanged."""
         if why in {"", self.said}:
             return
         self.said = why
@@ -344,11 +344,11 @@ class Telling:
             say(f"{self._pod.full_name} is pending: {why}", err=True)
 
     def last(self) -> str:
-        """Return the last reason, to append to a sentence."""
+        """Return the last printed reason, formatted to be appended to a sentence."""
         return f": {self.said}" if self.said else ""
 
     def starts(self, placed: PodPlaced, share: Started) -> None:
-        """Report that the share is ready."""
+        """Print that the share is ready and the command starts."""
         if self._as_json:
             self._write(
                 node=placed.node, shares=placed.shares, environment=share.environment,
@@ -373,9 +373,9 @@ async def placed(
     sweep: Callable[[], Awaitable[None]],
     cause: Callable[[int], Awaitable[str]],
 ) -> PodPlaced:
-    """Wait until the pod is bound and allocated, reporting what it waits for.
+    """Wait until the pod is bound and allocated. While it is pending, print the reasons.
 
-    `sweep` makes room every few seconds; `cause` explains a refusal. Raises NotFound, Outdated."""
+    `sweep` frees shares of dead commands; `cause` returns the reason. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:

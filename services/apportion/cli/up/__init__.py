@@ -1,1 +1,1 @@
-"""`apportion up`: the whole system on one machine."""
+"""`apportion up`: run the whole system on one machine."""

@@ -1,6 +1,6 @@
-"""The fleet of an `up`, kept in the ledger's folder.
+"""Store the fleet of an `up` in the ledger's folder.
 
-Invariant: an `up` simulates the nodes that its ledger began with, so that each has an agent."""
+Invariant: every later `up` simulates the ledger's first nodes, so that each has an agent."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """A fleet's name and its file in YAML or JSON, empty for this machine's own GPUs."""
+    """A fleet's name, and its file in YAML or JSON, which is empty for this machine's own GPUs."""
 
     name: str
     text: bytes = b""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The options, at `began_s` (monotonic); `max_bytes` is None to leave the ledger's size."""
+    """The options of `up`; `began_s` is monotonic. Without `max_bytes` the ledger keeps its
+    size."""
 
     data: Path
     ephemeral: bool
@@ -48,12 +49,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_file(data: Path) -> Path:
-    """Return the file with the nodes for the agent."""
+    """Return the file of nodes that the agent reads."""
     return data / KEPT / _NODES
 
 
 def of_file(path: Path, name: str) -> Fleet:
-    """Read the fleet of a file. Raises OSError, FleetInvalid."""
+    """Read a fleet from a file. Raises OSError, FleetInvalid."""
     if path.suffix.lower() != ".csv":
         return Fleet(name, path.read_bytes())
     from apportion.runtime.files import fleets  # see _nodes
@@ -62,7 +63,7 @@ def of_file(path: Path, name: str) -> Fleet:
 
 
 def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
-    """Return the fleet of these nodes with the descriptions of their devices."""
+    """Return the fleet of these nodes, each with the description of its devices."""
     rows = [{"node": node, "devices": devices} for node, devices in nodes]
     return Fleet(name, msgspec.json.encode({"nodes": rows}))
 
@@ -88,7 +89,7 @@ def without_samples(data: Path) -> bool:
 
 
 def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
-    """Store the fleet for later runs, the name last. Raises OSError, Unreachable."""
+    """Store the fleet for later runs; its name is written last. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):
@@ -102,7 +103,7 @@ def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
 
 
 def refusal(data: Path, fleet: Fleet) -> str:
-    """Return why the folder's ledger cannot go on with this fleet. Raises Unreachable."""
+    """Return why the folder's ledger does not match this fleet, or "". Raises Unreachable."""
     before = kept(data)
     if before is None:
         return ""

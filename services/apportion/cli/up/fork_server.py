@@ -1,7 +1,7 @@
 """Fork the services of `apportion up` from a process that has imported their code.
 
 The services share most imports, which dominate the start-up time (see ADR 16). Invariants: a fork
-registers with the sentinel before `up` hears of it, and dies with its fork server."""
+registers with the sentinel before `up` is notified of it, and dies with its fork server."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A service to fork, with its log; the sentinel's pipe is sent along."""
+    """A request to fork a service with this log; the sentinel's pipe is sent along."""
 
     words: list[str]
     environment: dict[str, str]
@@ -34,14 +34,14 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A fork has started, or ended with `code`, as in `subprocess.Popen.returncode`."""
+    """A message that a fork has started, or has ended with `code` as in `subprocess.Popen`."""
 
     pid: int
     code: int | None = None
 
 
 class Forked:
-    """A forked service; `returncode` as in `subprocess.Popen`."""
+    """A forked service, with a `returncode` as in `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -60,7 +60,7 @@ class Forked:
 
 
 class ForkServer:
-    """A process that has imported `modules`; if the process dies, the next fork restarts it."""
+    """A process that has imported `modules`, and forks services. If it dies, `fork` restarts it."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -84,7 +84,7 @@ class ForkServer:
         return ours
 
     async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
-        """Fork a service, which registers itself in the sentinel's `pipe`. Raises OSError."""
+        """Fork a service, which first registers in the sentinel's `pipe`. Raises OSError."""
         async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class ForkServer:
             return await self._forking
 
     def stop(self) -> None:
-        """Kill the fork server, with any fork in progress; all other forks have ended before."""
+        """Kill the fork server and any fork in progress. All other forks must have ended."""
         self._forget()
         if self._process is not None:
             self._process.kill()
@@ -165,7 +165,7 @@ def serve(up: socket.socket) -> None:
 
 
 def become(order: Order, pipe: int, up: socket.socket, parent: int) -> None:
-    """Turn a new fork into its own process: session, signals, files and arguments."""
+    """Turn a new fork into the service's process: session, signals, files and arguments."""
     os.setsid()
     os.write(pipe, f"+{os.getpid()}\n".encode())
     os.close(pipe)

@@ -1,4 +1,4 @@
-"""`apportion up`: the real system on one machine, with sample pods placed in seconds.
+"""`apportion up`: run the real system on one machine, with sample pods placed in seconds.
 
 This module imports little, because it starts the fork server first; `standalone` does the work."""
 
@@ -134,7 +134,7 @@ def command(
 
 
 def _priced() -> tuple[str, ...]:
-    """Set example prices unless the user has set prices, and return a line about that."""
+    """Use example prices unless the user has set prices, and return a message that says this."""
     if os.environ.get(PRICES_ENV):
         return ()
     os.environ[PRICES_ENV] = str(PRICES)

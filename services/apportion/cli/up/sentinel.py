@@ -1,4 +1,4 @@
-"""The process that briefly outlives `apportion up`, to end processes that `up` left.
+"""The sentinel: a process that outlives `apportion up` to end processes that `up` left.
 
 `up` names process groups on a pipe: `+PID` is a group to end, `-PID` a group that has ended. When
 the pipe closes, the sentinel ends all groups still named and the ledger's server. This module uses
@@ -19,7 +19,7 @@ POLL_S = 0.05
 
 
 def watch(lines: Iterable[str]) -> set[int] | None:
-    """Return the groups still named at the end; None if `up` was done."""
+    """Return the groups that are still named when the pipe closes; None if `up` was done."""
     groups: set[int] = set()
     for line in lines:
         if line == DONE:
@@ -31,7 +31,7 @@ def watch(lines: Iterable[str]) -> set[int] | None:
 
 
 def lock_holder(lock: Path) -> int:
-    """Return the process id in a lock file that is in use; 0 otherwise."""
+    """Return the id of the process that has locked this file, or 0."""
     try:
         with lock.open("r+", encoding="ascii") as file:
             try:
@@ -45,7 +45,7 @@ def lock_holder(lock: Path) -> int:
 
 
 def end(groups: set[int]) -> None:
-    """Send SIGTERM to every group, and SIGKILL to those left after the grace."""
+    """Send SIGTERM to every group, and SIGKILL to groups that are left after the grace period."""
     left = {group for group in groups if _signal(group, signal.SIGTERM)}
     deadline = time.monotonic() + GRACE_S
     while left and time.monotonic() < deadline:
@@ -64,7 +64,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """Watch standard input; arguments: `DATA [remove]`, to delete DATA at the end."""
+    """Watch standard input. The arguments are `DATA [remove]`; `remove` deletes DATA at the end."""
     data = Path(arguments[0])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""One run of `apportion up`, from the first process to the last.
+"""Run `apportion up` once, from starting its processes to ending them.
 
-Invariant: however the run ends, no process of it is left."""
+Invariant: however the run ends, none of its processes is left."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ NO_SAMPLES = "no sample pods, as in its first run; add pods with `apportion subm
 
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:
-    """Run until the end, and return the exit code. Raises Unreachable."""
+    """Run `up` until it ends, and return the exit code. Raises Unreachable."""
     try:
         return asyncio.run(Up(wanted, fork_server).run())
     except (ServerFailed, UpFailed, LedgerError, OSError) as error:
@@ -66,7 +66,7 @@ def stand(wanted: Wanted, fork_server: ForkServer) -> int:
 
 
 class Up:
-    """One run, from the first process to the last."""
+    """One run of `apportion up`: its processes, its sample pods and its output."""
 
     def __init__(self, wanted: Wanted, fork_server: ForkServer) -> None:
         self._wanted = wanted
@@ -85,11 +85,11 @@ class Up:
         )
 
     async def run(self) -> int:
-        """Start, submit samples, wait, stop. Raises ServerFailed, UpFailed, LedgerError."""
+        """Start, submit samples, wait, and stop. Raises ServerFailed, UpFailed, LedgerError."""
         work = asyncio.ensure_future(self._work())
 
         def interrupt() -> None:
-            """End gracefully; the second time, kill."""
+            """Stop gracefully at the first signal, and kill the services at the second."""
             if work.done():
                 self._supervisor.kill()
             work.cancel()
@@ -209,7 +209,7 @@ class Up:
             reported = found
 
     async def tell_unpriced(self) -> None:
-        """Print which models of the fleet have no price, if the gateway answers."""
+        """Print the models of the fleet that have no price, if the gateway answers."""
         if not (file := os.environ.get(PRICES_ENV)):
             return
         # slow to import, and needed for prices only
@@ -266,7 +266,7 @@ class Up:
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
-    """Raise UpFailed with all ports that are in use; port 0 means any free port."""
+    """Raise UpFailed if ports are in use, and name them all; port 0 means any free port."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")
@@ -287,7 +287,7 @@ FOLDERS = (_HERE / "samples", _HERE.parents[3] / "examples" / "pods")
 
 
 class Samples(msgspec.Struct, frozen=True):
-    """The outcome of the samples; `first_placed_s` is on the monotonic clock, or 0."""
+    """The result of submitting samples; `first_placed_s` is a monotonic time, or 0."""
 
     pods: list[PodAnswer]
     whys: dict[str, Why]
@@ -301,12 +301,12 @@ class Samples(msgspec.Struct, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """Return True if a sample has no node."""
+        """Return True if any sample was not placed on a node."""
         return bool(self.problems) or any(not pod.node for pod in self.pods)
 
 
 async def submit_samples(where: Where, out: Screen) -> Samples:
-    """Submit samples and await decisions. Raises LedgerError, Unreachable."""
+    """Submit the sample pods and wait for decisions. Raises LedgerError, Unreachable."""
     folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)
@@ -355,7 +355,7 @@ def _outcomes(
 
 
 def show_samples(out: Screen, samples: Samples) -> None:
-    """Print a row per sample, and a line per problem."""
+    """Print a row per sample pod, and a line per problem."""
     made = Rows("POD", "PHASE", "NODE", "SHARES OR REASON", wraps=("SHARES OR REASON",),
                 drops=("PHASE",))  # fmt: skip
     for pod in samples.pods:

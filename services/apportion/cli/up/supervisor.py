@@ -38,14 +38,14 @@ Say = Callable[[str], None]
 
 
 class UpFailed(Exception):
-    """A process did not start; the message has its name, the cause, and where to look."""
+    """The error that a process did not start; names the process, the cause, and where to look."""
 
 
 class HeldPort:
     """A port that is reserved for a server before it starts; `port` is 0 before `take`.
 
-    While it is bound here, with SO_REUSEADDR and not listening, only a server that also sets
-    SO_REUSEADDR, as asyncio's do, can listen on it (see socket(7))."""
+    The socket here is bound with SO_REUSEADDR and does not listen. Only a server that also sets
+    SO_REUSEADDR, as asyncio's do, can listen on the port (see socket(7))."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -62,14 +62,14 @@ class HeldPort:
         return f"{host}:{self.port}"
 
     def release(self) -> None:
-        """Give the port up, for any other process."""
+        """Stop reserving the port, so that any process can use it."""
         if self._socket is not None:
             self._socket.close()
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One service; `arguments` follow its name on the command line."""
+    """One service of `up`; `arguments` follow its name on the command line."""
 
     name: str
     arguments: Sequence[str]
@@ -87,7 +87,7 @@ class Child:
 
 
 class Supervisor:
-    """The ledger's server, the services and the sentinel; reports pids to `changed`."""
+    """Runs the ledger's server, the services and the sentinel. Calls `changed` when pids change."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def started(self) -> bool:
-        """Return True if the data folder is ours, locked by our server."""
+        """Return True if our server has started, and so has locked the data folder."""
         return self._sentinel is not None
 
     def pids(self) -> dict[str, int]:
@@ -135,14 +135,14 @@ class Supervisor:
         self._keep(keep_sentinel())
 
     def start(self, child: Child) -> None:
-        """Start a service and keep it running."""
+        """Start a service, and restart it whenever it ends."""
         child.log.parent.mkdir(parents=True, exist_ok=True)
         child.log.write_bytes(b"")
         self._children.append(child)
         self._keep(self._keep_child(child))
 
     async def ready(self) -> None:
-        """Return once every service is ready. Raises UpFailed."""
+        """Wait until every service is ready. Raises UpFailed."""
         waiting = [asyncio.create_task(self._wait_ready(child)) for child in self._children]
         failed = asyncio.create_task(self.failed())
         try:
@@ -159,12 +159,12 @@ class Supervisor:
             await asyncio.gather(*waiting, failed, return_exceptions=True)
 
     async def failed(self) -> Exception:
-        """Return the reason once something cannot be kept running."""
+        """Wait until a process cannot be kept running, and return the error."""
         await self._failed.wait()
         return self._failure or UpFailed("a process keeps failing")
 
     async def stop(self) -> None:
-        """End all processes; kill those that are left after a timeout."""
+        """End all processes, and kill those that still run after a timeout."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,7 +177,7 @@ class Supervisor:
             await self._sentinel.wait()
 
     def kill(self) -> None:
-        """Kill the services, after a second Ctrl-C."""
+        """Kill the services, as after a second Ctrl-C."""
         for child in self._children:
             _signal(child.process, signal.SIGKILL)
 
@@ -304,7 +304,7 @@ class Supervisor:
 
 
 def is_ready(port: int) -> bool:
-    """Return True if the service on this port is ready, or waits only for room in the ledger."""
+    """Return True if the service on this port is ready, or only blocked by a full ledger."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")
@@ -320,7 +320,7 @@ def is_ready(port: int) -> bool:
 
 
 def why_taken(host: str, port: int) -> str:
-    """Return why no server can listen there; empty if the port is free or 0."""
+    """Return why no server can listen there, or "" if the port is free or 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,1 +1,1 @@
-"""One file for each verb. No verb imports another: `client`, `pods` and `render` are shared."""
+"""One file for each verb. No verb imports another; shared code is in `client`, `pods`, `render`."""

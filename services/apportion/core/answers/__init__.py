@@ -1,1 +1,1 @@
-"""The answers of the read API: the gateway sends them, the command line reads them."""
+"""The answers of the read API, which the gateway sends and the command line reads."""

@@ -1,4 +1,4 @@
-"""Login, cordon and uncordon: request bodies and answers."""
+"""Request bodies and answers of login, cordon and uncordon."""
 
 from typing import Annotated
 
@@ -10,8 +10,8 @@ from apportion.core.answers.reads import Answer
 class MeAnswer(Answer, frozen=True):
     """The client and its rights. Without a `login`, every client may read everything.
 
-    `all`: may read every namespace, otherwise only its own. `doctor`: may run the doctor.
-    `cordons`: may cordon and uncordon nodes."""
+    `all`: the client may read every namespace, otherwise only its own. `doctor`: it may run the
+    doctor. `cordons`: it may cordon and uncordon nodes."""
 
     login: bool
     name: str = ""
@@ -21,13 +21,13 @@ class MeAnswer(Answer, frozen=True):
 
 
 class LoginRequest(Answer, frozen=True, forbid_unknown_fields=True):
-    """The body of a login."""
+    """The body of a login request."""
 
     token: str
 
 
 class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
-    """The body of a cordon, which needs a reason, or of an uncordon.
+    """The body of a request to cordon, which needs a reason, or to uncordon.
 
     `of` is the user whose cordon is lifted; it defaults to the caller."""
 

@@ -9,7 +9,7 @@ CheckState = Literal["ok", "soon", "unknown", "broken"]
 
 
 class CheckAnswer(Answer, frozen=True):
-    """One check: its state, the finding, the fix unless it is ok, and a link.
+    """One check: its state, its finding, a fix unless the state is ok, and a link.
 
     `parts` are the parts of `words`, with node names marked."""
 
@@ -22,7 +22,7 @@ class CheckAnswer(Answer, frozen=True):
 
 
 class DoctorAnswer(Answer, frozen=True):
-    """The checks whose facts are known, in the order of the checks' table."""
+    """The checks whose facts could be gathered, in the order of the table of checks."""
 
     revision: int
     checks: tuple[CheckAnswer, ...] = ()

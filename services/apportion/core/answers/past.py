@@ -23,14 +23,14 @@ READY: Final = "ready"  # the state of a node that takes pods
 
 
 class MomentAnswer(Answer, frozen=True):
-    """The newest event at or before a point in time, and its time."""
+    """The newest event at or before a point in time, and the event's own time."""
 
     revision: Everyone[int]
     time: Everyone[str]
 
 
 class Bin(Answer, frozen=True):
-    """Counts of events by type in a span of time; revisions are 0 if there were none."""
+    """Counts of events by type in a span of time; revisions are 0 if the span has no event."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
@@ -40,7 +40,7 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """A notable event; `type` is as in `Bin.counts`, `sentence` the joined `parts`."""
+    """A notable event; `type` is as in `Bin.counts`, and `sentence` joins the `parts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -62,7 +62,7 @@ class TimelineAnswer(Answer, frozen=True):
 
 
 class LogRow(Answer, frozen=True):
-    """One event as a sentence, and the facts behind it.
+    """One event as a sentence, with the facts behind that sentence.
 
     `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
     marked, followed by `clauses` joined by semicolons. The first `own` parts name the pod and
@@ -86,7 +86,7 @@ class LogRow(Answer, frozen=True):
 
 
 class LogPage(Answer, frozen=True):
-    """Events, newest first. `continue` leads to older ones; empty on the last page."""
+    """Events, newest first. `continue` leads to older events; empty on the last page."""
 
     revision: Everyone[int]
     items: Everyone[tuple[LogRow, ...]]
@@ -105,7 +105,7 @@ HistoryRow = LogRow  # one fact in the history of a pod, a node or a device
 
 
 class HistoryPage(Answer, frozen=True):
-    """A history, oldest first. `uids` are the pods that had the name, newest first."""
+    """The history of a name, oldest event first; `uids` are the pods that had it, newest first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[HistoryRow, ...]]
@@ -128,7 +128,7 @@ class PodNames(Answer, frozen=True):
 
 
 class WhoRow(Answer, frozen=True):
-    """One share and its pod; `to_revision` is 0 while it is allocated."""
+    """One share and its pod; `to_revision` is 0 while the share is allocated."""
 
     namespace: Namespace
     pod: str
@@ -171,7 +171,7 @@ class Side(Answer, frozen=True, omit_defaults=True):
 
 
 class DiffRow(Answer, frozen=True):
-    """One object that differs, the event that changed it, and its author.
+    """One object that differs, the event that changed it, and the event's author.
 
     `what` is the aspect that changed. `before` and `after` are `was` and `now` as text; `sentence`
     is built as in `LogRow`. `revision` is 0 if the event is unknown. `cause` is why a pod lost its
@@ -193,7 +193,7 @@ class DiffRow(Answer, frozen=True):
 
 
 class DiffAnswer(Answer, frozen=True):
-    """Differences between two points in time; `more` counts rows that were cut."""
+    """Differences between two points in time; `more` counts rows that were cut off."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")

@@ -1,4 +1,4 @@
-"""The answer to "what if": pods that fit, move, are evicted or stay pending.
+"""The answer to "what if": pods that would fit, move, be evicted or stay pending.
 
 Invariant: it contains only what the engine decided on a copy of the state."""
 
@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that would be evicted, and the beneficiary; `to` is its next node, if any."""
+    """A pod that would be evicted, its beneficiary, and its next node (`to`), if any."""
 
     namespace: Namespace
     pod: str
@@ -58,10 +58,10 @@ class ManifestChange(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pending pod whose turn comes first, and the reason why it is pending.
+    """A pending pod that is scheduled earlier, and the reason why it is pending.
 
-    Pods of one priority with the same reason share a `line`, counted from 1; `alike` counts all of
-    them, listed or not. `cause` is `lead`, then `clauses`, joined by semicolons."""
+    Pods of one priority with the same reason share a `line` number, counted from 1; `alike` counts
+    all of them, listed or not. `cause` is `lead`, then `clauses`, joined by semicolons."""
 
     namespace: Namespace
     pod: str
@@ -75,18 +75,18 @@ class Ahead(Answer, frozen=True):
 
 
 class PlannedPod(Answer, frozen=True):
-    """The outcome for one pod. `was` is its current node, if it has one.
+    """The outcome for one pod. `was` is the pod's current node, if any.
 
-    `placed` is set if it fits or keeps its node, otherwise `refused`, which for `never` says what
+    `placed` is set if it fits or keeps its node; otherwise `refused` is set, for `never` with what
     an empty fleet lacks. `pending_since` is the revision since which a pod of this name is pending,
     or 0. `without` is the outcome without the plan's changes, empty if the plan has none. `ahead`
-    counts pending pods with an earlier turn. `sentence` is made from the other fields; `text` is
-    the same without the pod's name. `cause` is why it is not placed, or a note about the node it
+    counts pending pods that are scheduled earlier. `sentence` is made from the other fields; `text`
+    is the same without the pod's name. `cause` is why it is not placed, or a note about the node it
     keeps, made from `phase`, `differs`, `failed_devices` and `unready`. `awaits` is why an
     unrefused pod is pending. Pods of a list with the same cause share a `line`, counted from 1.
-    `replaces`: the pending pod of this name has another spec. `evicted`: is being evicted already.
-    `ends`: would be evicted and not resubmitted. `while_cordoned` are the drained nodes and devices
-    that alone could take it."""
+    `replaces`: the pending pod of this name has another spec. `evicted`: it is already being
+    evicted. `ends`: it would be evicted and not resubmitted. `while_cordoned` are the drained nodes
+    and devices that alone could run it."""
 
     namespace: Namespace
     name: str
@@ -142,17 +142,17 @@ class MixedGang(Answer, frozen=True):
 
 
 class PlanAnswer(Answer, frozen=True):
-    """The outcome of a plan as of `revision`: a sentence, then the pods it concerns.
+    """The outcome of a plan as of `revision`: a sentence, followed by the affected pods.
 
     `outcome` is the worst of them. `pods` are those of the manifest. `moved` are on a lost node or
     device and count as resubmitted, even if the manifest contains them. `helped` are pending and
-    would be placed. `evicted` are each listed once. `waiting` are the first pods that stay pending,
-    in queue order. `before` is the cluster without the plan; for a plan with changes, after all
-    decisions that are possible without them. `after` is the cluster with the plan. `when` is what
-    is known about when pending pods start. `problems` are rejected documents with field, value and
-    fix. `warnings` are names and amounts that are probably unintended. `passed_over` names
-    documents that are neither workloads nor limits. `summary` is the sentence without gangs that a
-    drain would move whole: those are `moved_whole`, with `moved_along` pods elsewhere."""
+    would be placed. `evicted` lists each evicted pod once. `waiting` are the first pods that stay
+    pending, in queue order. `before` is the cluster without the plan; for a plan with changes,
+    after all decisions that are possible without them. `after` is the cluster with the plan. `when`
+    is what is known about when pending pods start. `problems` are rejected documents with field,
+    value and fix. `warnings` are names and amounts that are probably unintended. `passed_over`
+    names documents that are neither workloads nor limits. `summary` is the sentence without gangs
+    that a drain would move whole: those are `moved_whole`, with `moved_along` pods elsewhere."""
 
     revision: Everyone[int]
     outcome: Everyone[Outcome]
@@ -178,9 +178,9 @@ class PlanAnswer(Answer, frozen=True):
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /api/v1/plan`; at least one field must be set.
 
-    `manifest` is YAML or JSON text; `files` are more of these, by names for error messages. `lose`
-    and `drain` list nodes and devices, by id or unique prefix; drained pods move one by one, as
-    with `apportion drain`. `add` is like `4x8xH100-80GB`: four nodes of eight."""
+    `manifest` is YAML or JSON text; `files` are further manifests by the name that errors show.
+    `lose` and `drain` list nodes and devices, by id or unique prefix; drained pods move one by one,
+    as with `apportion drain`. `add` is like `4x8xH100-80GB`: four nodes with eight devices each."""
 
     manifest: str = ""
     files: dict[str, str] = {}
@@ -191,7 +191,7 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class PlanProgress(Answer, frozen=True):
-    """Progress of a plan: the current step, and how many pods are decided."""
+    """Progress of a plan: the current step, and the number of pods decided so far."""
 
     step: Everyone[str]
     done: Everyone[int]
@@ -199,7 +199,7 @@ class PlanProgress(Answer, frozen=True):
 
 
 class PlanLine(Answer, frozen=True, omit_defaults=True):
-    """One line of a streamed plan: progress, and at the end the answer or an error.
+    """One line of a streamed plan: progress, or at the end the answer or an error.
 
     `status` is the HTTP status, which cannot be changed once the first line is sent."""
 

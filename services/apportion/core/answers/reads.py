@@ -1,4 +1,4 @@
-"""The answers of the read API: the gateway sends them, the command line reads them.
+"""The answers of the read API, which the gateway sends and the command line reads.
 
 Every answer has its revision, units are in field names, and every field is always present; only
 events inside an answer (asks, shares, scores) omit defaults. Invariant: an answer contains only
@@ -34,22 +34,22 @@ NO_PRICES: Final = "no-prices"
 
 
 def fields_of(source: object, names: str) -> dict[str, Any]:
-    """Return these attributes of `source`, for a struct with the same field names.
+    """Return these attributes of `source`, to build a struct with the same field names.
 
-    Takes a few microseconds, so answers that occur by the thousand name their fields."""
+    A call takes a few microseconds, so answers that occur by the thousand do not use it."""
     return {name: getattr(source, name) for name in names.split()}
 
 
 class Answer(Struct, frozen=True):
-    """Base of all answers; `time` is set only if a point in time was requested."""
+    """Base class of all answers; `time` is set only if a point in time was requested."""
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """Why a request failed: the error, the parameter at fault, and the fix.
+    """The error of a failed request: its message, the parameter at fault, and the fix.
 
     `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
     `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
-    error without the field's name, if it begins with that."""
+    error without its leading field name, if any."""
 
     error: People[str]
     field: Everyone[str] = ""
@@ -61,7 +61,7 @@ class ErrorAnswer(Answer, frozen=True):
 class RevisionAnswer(Answer, frozen=True):
     """The revision to which the gateway has folded.
 
-    `frozen` is a key of `FREEZES` in `health.py`, empty if pods can be placed or in the past."""
+    `frozen` is a key of `FREEZES` in `health.py`; empty if pods can be placed, or for the past."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -69,7 +69,7 @@ class RevisionAnswer(Answer, frozen=True):
 
 
 class SummaryAnswer(Answer, frozen=True):
-    """The cluster at a glance. Phases count pods; a refused pending pod is `refused`.
+    """The cluster at a glance. Phases count pods; a refused pending pod counts as `refused`.
 
     Memory is that of all present devices. `refused_events` are events that no reader applies."""
 
@@ -87,7 +87,7 @@ class SummaryAnswer(Answer, frozen=True):
 
 
 class ConfigurationAnswer(Answer, frozen=True):
-    """The current configuration and the revision that set it; 0 if none was applied."""
+    """The current configuration and the revision that set it, or 0 if none was ever set."""
 
     revision: Everyone[int]
     configuration_revision: Everyone[int]
@@ -96,7 +96,7 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class FailedDevice(Answer, frozen=True):
-    """A failed device that a pod uses; `revision` and `time` if they were looked up."""
+    """A failed device that a pod uses; `revision` and `time` are those of the failure, if set."""
 
     device: Everyone[str]
     reason: People[str]
@@ -105,11 +105,11 @@ class FailedDevice(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod; one that cannot be read has the phase `rejected`, and no revisions.
+    """One live pod. A pod that cannot be read has the phase `rejected`, and no revisions.
 
     `reasons` counts nodes per cause while it is refused, the easiest to solve first. `cause`
-    describes the one of most nodes that can change, or the limit, gate, gang or scheduler that
-    blocks it. `never`: would not fit even on an empty fleet. `spec` is a digest, equal for equal
+    describes the most frequent one that can change, or the limit, gate, gang or scheduler that
+    blocks it. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for equal
     manifests. `evicted_for` is the `namespace/name` for which it is being evicted; `room_on` the
     node where pods are or were evicted for it. `unready` is why its node is not ready, so that its
     status is unknown. `cpu_milli` and `memory_mib` are requests to the node, in addition to
@@ -158,7 +158,7 @@ class CordonAnswer(Answer, frozen=True):
 
 
 class OffOffer(Answer, frozen=True):
-    """A node or device that takes no new pods; `cordons` are the users' cordons."""
+    """A node or device that takes no new pods; `cordons` are the users' cordons of it."""
 
     node: Everyone[str]
     device: Everyone[str] = ""
@@ -176,7 +176,7 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device closed by a failure or cordons; `cause` is made from both."""
+    """A device that takes no new pods after a failure or cordons; `cause` is made from both."""
 
     device: Everyone[str]
     cause: Made[str] = ""
@@ -189,9 +189,9 @@ class NodeAnswer(Answer, frozen=True):
 
     `cordon` is made from `cordons` and Kubernetes' `unschedulable`. `silent` is when the agent was
     found silent, empty while it reports; a silent node is not ready. `devices_open` counts devices
-    that can take something new: none if the node is cordoned or not ready. `closed` are devices
-    that failed or are cordoned themselves. `refused` is the last refused report, until one is
-    accepted. `of_kubernetes`: it comes from an API server, so its pods are ended by Kubernetes."""
+    that can take a new pod: none if the node is cordoned or not ready. `closed` are devices that
+    failed or are cordoned themselves. `refused` is the last refused report, until one is accepted.
+    `of_kubernetes`: it comes from an API server, so its pods are ended by Kubernetes."""
 
     node: Everyone[str]
     ready: Everyone[bool]
@@ -219,7 +219,7 @@ class NodeAnswer(Answer, frozen=True):
 
 
 class Holder(Answer, frozen=True):
-    """One share of a device and its pod."""
+    """One share of a device, and the pod that uses the share."""
 
     namespace: Namespace
     pod: str
@@ -329,7 +329,7 @@ class QuotaAnswer(Answer, frozen=True):
 
 
 class Page(Answer, Generic[T], frozen=True):
-    """One page of a list; `continue` leads to the next page, empty on the last one.
+    """One page of a list; `continue` leads to the next page, empty on the last page.
 
     Pods are in order of submission, followed by those that cannot be read; placements in order of
     decision; devices by node and index, with pages of whole nodes; nodes and gangs by name, with
@@ -351,7 +351,7 @@ QuotaPage = Page[QuotaAnswer]
 
 
 class PodDetail(Answer, frozen=True):
-    """One pod, and the revision of the answer."""
+    """One pod, with the revision of the answer."""
 
     revision: Everyone[int]
     pod: Everyone[PodAnswer]
@@ -368,7 +368,7 @@ class NodeDetail(Answer, frozen=True):
 
 
 class Step(Answer, frozen=True):
-    """One step in the life of a pod, and the event that reports it."""
+    """One step in the history of a pod, and the event that reports the step."""
 
     phase: Everyone[str]
     revision: Everyone[int]
@@ -376,9 +376,9 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence: a pod if it has a namespace, else a node.
+    """A marked piece of a sentence: a pod name if it has a namespace, else a node name.
 
-    Or `quoted` text that was written by a user, a driver or a program."""
+    If `quoted`, it is text that was written by a user, a driver or a program."""
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
@@ -386,22 +386,22 @@ class Part(Answer, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The name as it is in the sentence."""
+        """Return the name as it appears in the sentence."""
         return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
 
 
 def joined(parts: Iterable[str | Part]) -> str:
-    """Join the parts to a sentence."""
+    """Join the parts into a sentence."""
     return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
 class CauseRow(Answer, frozen=True):
-    """One cause of a refusal: number of nodes, description, and what unblocks it.
+    """One cause of a refusal: the number of nodes, a description, and what unblocks the pod.
 
     `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
-    that are `cordoned`, which are `people` as text. `cordoned_more` counts the others; None if
-    unknown. `off_offer`: something that would fit is cordoned, failed or away. `is_limit`: a limit
-    refuses the pod on every node."""
+    `cordoned` names, which are `people` as text. `cordoned_more` counts the other names; None if
+    unknown. `off_offer`: a device or node that would fit is cordoned, failed or not ready.
+    `is_limit`: a limit refuses the pod on every node."""
 
     code: schemas.RefusalCode
     words: str
@@ -437,15 +437,15 @@ class MissRow(Answer, frozen=True):
 
 
 class WhyRefused(Answer, frozen=True):
-    """Why no node fits; `revision` is the event since which these causes apply.
+    """The reason why no node fits; `revision` is the event since which these causes apply.
 
-    `nearest` are nodes that could take the pod once other pods end. `never`: there is no such node,
-    and `nearest` lack least. `unbelieved` might fit if the reports of their agents were not
-    refused. `since` was cordoned, failed or went away after that event; `since_more` counts further
-    cordons, and `since_text` describes both. `spared` is why no pod is evicted. `limit` blocks the
-    pod on every node. `reason` is that limit, or the first cause and the nearest node;
-    `reason_parts` has node names marked, and begins with "never" if it applies. `text` has all
-    causes, without `never`."""
+    `nearest` are nodes that could run the pod once other pods end. `never`: there is no such node,
+    and `nearest` are those that lack least. `unbelieved` might fit if the reports of their agents
+    were not refused. `since` are nodes or devices cordoned, failed or gone after that event;
+    `since_more` counts further cordons, and `since_text` describes both. `spared` is why no pod is
+    evicted. `limit` blocks the pod on every node. `reason` is that limit, or the first cause and
+    the nearest node; `reason_parts` has node names marked, and begins with "never" if it applies.
+    `text` has all causes, without `never`."""
 
     revision: Everyone[int]
     nodes: int
@@ -464,7 +464,7 @@ class WhyRefused(Answer, frozen=True):
 
 
 class RunnerUp(Answer, frozen=True):
-    """Another node that fitted: its total, and by how much its parts were lower."""
+    """Another node that fitted: its total score, and how much lower its components scored."""
 
     node: Everyone[str]
     total: Everyone[float]
@@ -473,7 +473,7 @@ class RunnerUp(Answer, frozen=True):
 
 
 class HeldShare(Answer, frozen=True):
-    """A share, and the index and model of its device."""
+    """A share, with the index and model of its device."""
 
     share: Everyone[schemas.Share]
     index: Everyone[int] = -1
@@ -481,7 +481,7 @@ class HeldShare(Answer, frozen=True):
 
 
 class WhyPlaced(Answer, frozen=True):
-    """Why the pod is on its node: `fitting` of `nodes` could have taken it.
+    """The reason why the pod is on its node: `fitting` of `nodes` could have run the pod.
 
     `choice` is how its devices were chosen within the node; empty if that is no longer known.
     `found_there`: the pod ran there before this ledger existed, so there is no score."""
@@ -500,9 +500,9 @@ class WhyPlaced(Answer, frozen=True):
 
 
 class WhyHeldBack(Answer, frozen=True):
-    """A pod whose placements agents refused: how often, and on which node last.
+    """The backoff of a pod whose placements agents refused: how often, and on which node last.
 
-    It is not placed again before `until`."""
+    The pod is not placed again before `until`."""
 
     failures: int
     node: Everyone[str]
@@ -510,9 +510,9 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """A pod without a decision: its position by priority and revision.
+    """The queue position, by priority and revision, of a pod without a decision.
 
-    `gang` is what its gang still waits for."""
+    `gang` describes what the pod's gang still waits for."""
 
     position: Everyone[int]
     pending: int
@@ -520,7 +520,7 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """The end of a pod, which is explained as of `before_revision`, just before it.
+    """The end of a pod, which is explained as of `before_revision`, the revision before its end.
 
     `phase` and `failed_before` are those of that revision."""
 
@@ -533,7 +533,7 @@ class PodEnd(Answer, frozen=True):
 
 
 class Eviction(Answer, frozen=True):
-    """The eviction of a pod for another one: the event, and a sentence made from it."""
+    """The eviction of one pod for another: the event, and a sentence made from it."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -546,7 +546,7 @@ class Eviction(Answer, frozen=True):
 
 
 class End(Answer, frozen=True):
-    """The end of a pod and its reason, as in `drained from n1 by ann: fan`, or empty."""
+    """The end of a pod and its reason, as in `drained from n1 by ann: fan`; empty if unknown."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -554,7 +554,7 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Evictions found in the past of a pod; `made_room` are those for it.
+    """Evictions found in the past of a pod; `made_room` are evictions of other pods for this pod.
 
     `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest of
     them, if it was evicted; `ended` is its end."""
@@ -566,7 +566,7 @@ class Evictions(Answer, frozen=True):
 
 
 class Breach(Answer, frozen=True):
-    """A container that exceeded its share of a device, for the last time here.
+    """The last time that a container exceeded its share of this device.
 
     `times` is how often since the pod was placed. For `code` see `ShareBreached`."""
 
@@ -580,11 +580,11 @@ class Breach(Answer, frozen=True):
 
 
 class Why(Answer, frozen=True):
-    """Why a pod is where it is: a sentence, then exactly one of four explanations.
+    """The explanation of a pod: a sentence, then exactly one of four explanations.
 
     They are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none. `rejected`
     is an error in its manifest, which must be corrected first. `evicted` is its own eviction;
-    `evicted_in_vain`: the pod it makes room for is gone. `evicts` are evictions for this pod,
+    `evicted_in_vain`: the pod for which it is evicted is gone. `evicts` are evictions for this pod,
     `leaving` their `namespace/name`, and `room_on` their node. `failed_devices` are in use by it,
     or failed after that. `unready` is why its node is not ready. `of_kubernetes`: evicted pods are
     ended by an API server. An ended pod has the phase `ended`; the rest is as just before its
@@ -626,7 +626,7 @@ class Why(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """One pod in the queue. `position` is among all pending pods.
+    """One pod in the queue; `position` counts all pending pods up to this pod.
 
     `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
     it, `leaving` how many still have to end, and `room` a sentence about it, if any. `sentence` is
@@ -651,13 +651,13 @@ class QueuedPod(Answer, frozen=True):
 
 
 class Line(Answer, frozen=True):
-    """Pending pods with the same request. `devices` is per pod; `pods` counts all.
+    """A group of pending pods with the same request; `pods` counts the group.
 
-    `wants` describes `asks` and `wishes`. `sentence` is why the first pod is pending; empty until a
-    scheduler has seen it. `apart` is the same if it adds to the causes: a limit, or what the gang
-    lacks. `lasting`: the end of other pods would not help. `causes` count `nodes`; a limit counts
-    none. All this is for a pod of namespace `whose`, as are `queue` and `gang`, because not every
-    client may see limits."""
+    `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
+    first pod is pending; empty until a scheduler has seen it. `apart` is the same if it adds to the
+    causes: a limit, or what the gang lacks. `lasting`: the end of other pods would not help.
+    `causes` count `nodes`; a limit counts none. All this is for a pod of namespace `whose`, as are
+    `queue` and `gang`, because not every client may see limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]
@@ -679,9 +679,9 @@ class Line(Answer, frozen=True):
 
 
 class LinesAnswer(Answer, frozen=True):
-    """All groups of pending pods, and their totals.
+    """All groups of pending pods, with totals.
 
-    `gated` pods wait until their gates are removed, and `rejected` ones cannot be read; neither is
+    `gated` pods wait until their gates are removed, and `rejected` pods cannot be read; neither are
     in a group. `making_room` counts pending pods for which others are being evicted."""
 
     revision: Everyone[int]
@@ -698,7 +698,7 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """The live pods of a namespace and their devices, once for each pod using them."""
+    """The live pods of a namespace, and their devices, counted once for each pod that uses them."""
 
     namespace: Namespace
     pods: Everyone[int]

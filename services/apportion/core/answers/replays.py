@@ -1,4 +1,4 @@
-"""The answers of a replay and of a shadow: actual and simulated figures.
+"""The answers of a replay and of a shadow run: actual and simulated figures.
 
 GPU is short for a whole device of any family. A share counts as its largest fraction of a device,
 of memory or cores."""
@@ -19,7 +19,7 @@ class Span(Answer, frozen=True):
 
 
 class Slice(Answer, frozen=True):
-    """Means over a part of the span: devices in use, and devices requested by pods."""
+    """Means over a section of the span: devices in use, and devices requested by pods."""
 
     seconds: float
     used: float
@@ -28,7 +28,7 @@ class Slice(Answer, frozen=True):
 
 
 class Measured(Answer, frozen=True):
-    """The figures of one course of the span.
+    """The figures of one run of the span: either the actual or the simulated run.
 
     `arrived` counts pods to place, including those pending at the start; `placed` were placed
     before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
@@ -56,7 +56,7 @@ class Measured(Answer, frozen=True):
 
 
 class ReplayAnswer(Answer, frozen=True):
-    """A span as it happened, and as it would have with these changes.
+    """A span as it happened, and as it would have happened with these changes.
 
     `gpus_saved` is the reduction of devices in use at the peak, `gpu_hours_waited_saved` that of
     waiting. `passed_over` counts events that do not apply in the replay, such as a resize of a pod
@@ -76,7 +76,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """A node and its devices, if known; `opened` counts those that were empty before."""
+    """A node and its devices, if recorded; `opened` counts devices that were empty before."""
 
     node: str
     devices: tuple[str, ...] = ()
@@ -84,10 +84,10 @@ class Spot(Answer, frozen=True):
 
 
 class ShadowPod(Answer, frozen=True):
-    """One pod that another scheduler placed, decided again at that revision.
+    """One pod that another scheduler placed, and our own decision at the same revision.
 
-    `ours` is None if we would have left it pending; `reason` is why. If one side names no devices,
-    only the nodes are compared."""
+    `ours` is None if we would have left it pending, for the reason in `reason`. If one side names
+    no devices, only the nodes are compared."""
 
     revision: int
     time: str

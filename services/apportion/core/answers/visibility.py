@@ -14,13 +14,13 @@ NOT_TOLD: Final = "-"  # replaces any other text of such a namespace
 
 
 class Kept(Enum):
-    """An emptied field gets the empty value of its own type."""
+    """The mark of a hidden field that gets the empty value of its own type."""
 
     KIND = "kind"
 
 
 class Rule(Enum):
-    """What a field contains, and therefore which clients see it."""
+    """A kind of content, which decides which clients see the field."""
 
     OWNERS = "owners"  # only clients of the object's namespace; the default
     EVERYONE = "everyone"  # amounts, nodes, times and codes: they do not reveal the owner

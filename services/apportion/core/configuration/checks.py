@@ -1,6 +1,6 @@
 """Check what types cannot express: keys that must agree, and keys without an effect.
 
-The fold calls this too, so it refuses another writer's configuration with the same error."""
+The fold calls this check too, so it refuses another writer's configuration with the same error."""
 
 from functools import lru_cache
 
@@ -151,7 +151,7 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
 
 @lru_cache(maxsize=8)
 def manifest_config(configuration: Configuration) -> ManifestConfig:
-    """Return how manifests are read under this configuration."""
+    """Return the settings with which manifests are read under this configuration."""
     return ManifestConfig(
         dialects=dialect_config(configuration), schedulers=scheduler_names(configuration)
     )

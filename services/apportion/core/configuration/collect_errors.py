@@ -1,7 +1,7 @@
 """Find all errors of a configuration, not only the first.
 
-Each error's value is removed and the document is read again. Invariant: errors have the positions
-of the original document."""
+After each error, its value is removed and the document is read again. Invariant: errors have the
+positions of the original document."""
 
 import re
 from copy import deepcopy
@@ -41,7 +41,7 @@ def _step(match: re.Match[str]) -> str | int:
 
 
 def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
-    """Return the key with the positions of the original document."""
+    """Return the key with list positions as in the document before values were removed."""
     path: list[object] = []
 
     def moved(match: re.Match[str]) -> str:

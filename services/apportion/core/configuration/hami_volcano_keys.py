@@ -1,4 +1,4 @@
-"""Keys of HAMi's and Volcano's files that we do not have: removed, with a reason.
+"""Remove keys of HAMi's and Volcano's files that we do not have, and record the reason.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
 Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key states
@@ -24,7 +24,7 @@ class Key(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A key that was removed from the document, and why."""
+    """A key that was removed from the document, with the reason."""
 
     path: str
     why: str
@@ -67,7 +67,7 @@ _UNKNOWN: Final = (
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    """Return the document without foreign keys, and these. Raises `ManifestError`."""
+    """Return the document without foreign keys, and the removed keys. Raises `ManifestError`."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):

@@ -1,4 +1,4 @@
-"""Every key with its meaning and the services that read it, for the guide.
+"""List every key with its meaning and the services that read it, for the guide.
 
 Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 

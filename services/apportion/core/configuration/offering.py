@@ -22,7 +22,7 @@ _CORES = 100
 def offered(
     devices: Iterable[Device], node: str, configuration: Configuration, *, switchable: bool
 ) -> tuple[Device, ...]:
-    """Return the node's devices as they should be reported.
+    """Return the node's devices as the configuration offers them.
 
     Unless `switchable`, a device that must change its MIG mode is reported unhealthy."""
     named = (each for each in configuration.nodeconfig if each.name == node)

@@ -1,4 +1,4 @@
-"""Convert a document: spellings, unknown keys, types, consistency, in this order.
+"""Read a document: check spellings, unknown keys, types and consistency, in this order.
 
 Invariant: any document gives a configuration or a `ManifestError`."""
 

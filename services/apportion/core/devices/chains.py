@@ -1,8 +1,8 @@
-"""The chain of device policies, from HAMi's `hami.io/gpu-scheduler-policy`.
+"""Parse the chain of device policies in HAMi's `hami.io/gpu-scheduler-policy`.
 
 `binpack`, `spread` and `numa` are sort keys, in the order as written. `mutex` allows only idle
-devices, and `topology-aware` puts links before all keys, wherever they are; a chain of only those
-two sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
+devices, and `topology-aware` puts links before all keys, at any position; a chain of only those two
+sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args
@@ -19,8 +19,8 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 class Chain(NamedTuple):
     """A parsed chain of device policies.
 
-    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`:
-    several devices are the best linked of those that fit, and a single one is the least linked."""
+    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`: for
+    several devices choose the best linked that fit; for a single device the least linked."""
 
     keys: tuple[str, ...]
     idle_only: bool = False

@@ -1,4 +1,4 @@
-"""The reasons why a device or node is cordoned: author, time and text of each.
+"""The reasons why a device or node is cordoned, each with author, time and text.
 
 Invariant: an author has at most one reason per object, the newest, in the order of events."""
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Stated(Protocol):
-    """A reason with its author and time, in the ledger or in an answer."""
+    """A cordon's reason with its author and time, in the ledger or in an answer."""
 
     @property
     def by(self) -> str:
@@ -34,7 +34,7 @@ class Cordon(Struct, frozen=True, array_like=True, gc=False):
 
 
 def added(cordons: tuple[Cordon, ...], one: Cordon) -> tuple[Cordon, ...]:
-    """Return the cordons with `one` in place of the same author's previous cordon."""
+    """Return the cordons with `one` replacing the same author's previous cordon, if any."""
     return (*(each for each in cordons if each.by != one.by), one)
 
 
@@ -44,10 +44,10 @@ def without(cordons: tuple[Cordon, ...], by: str) -> tuple[Cordon, ...]:
 
 
 def reasons(cordons: tuple[Cordon, ...]) -> str:
-    """Join all reasons in one line; return an empty string without cordons."""
+    """Join all reasons in one line, which is empty without cordons."""
     return "; ".join(each.reason for each in cordons)
 
 
 def cordon_words(cordons: Iterable[Stated]) -> str:
-    """Format for users: `fan replaced (ada, 2026-05-01T14:20:07Z); …`."""
+    """Format cordons for users, as in `fan replaced (ada, 2026-05-01T14:20:07Z); …`."""
     return "; ".join(f"{each.reason} ({each.by}, {each.time[:19]}Z)" for each in cordons)

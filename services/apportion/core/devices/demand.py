@@ -1,4 +1,4 @@
-"""What an ask needs of one type of device, and the MIG instances that a GPU may be cut into.
+"""Compute what an ask needs of a type of device, and the possible MIG instances of a GPU.
 
 A `Demand` depends on the ask and the type of device, never on what is free, so it is computed once
 per class of pods and type of device.
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class Unlaid(ValueError):
-    """A group that no GPU of the model can be cut into; the message says why."""
+    """No GPU of the model can be cut into the group; the message has the reason."""
 
 
 Groups = tuple[tuple[Place, ...], ...]
@@ -57,7 +57,7 @@ Groups = tuple[tuple[Place, ...], ...]
 def groups_of(
     known: tuple[MigGeometries, ...], family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> Groups:
-    """Return the groups that GPUs of this model may be cut into; empty if none are set.
+    """Return the groups that GPUs of this model may be cut into; empty if none are configured.
 
     `sizes` are those that the device reports (`Device.mig_sizes`). Raises Unlaid if a group cannot
     be laid out, or names a profile that the model lacks."""
@@ -99,7 +99,7 @@ def laid_out(
 
 
 def place_at(profile: MigProfile, start: int) -> Place:
-    """Return the instance of this profile at slice `start`, without a group."""
+    """Return the instance of this profile at slice `start`, outside of any group."""
     return Place(profile, start, ((1 << profile.size) - 1) << start)
 
 
@@ -114,7 +114,7 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 
 
 def generated(model: str) -> tuple[MigGroup, ...]:
-    """Return default groups for a model without any.
+    """Return default groups for a model without configured groups.
 
     Every group has as many instances of one profile as fit, then the largest that still fit."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
@@ -133,7 +133,7 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:
-    """Return starts at which all profiles, largest first, fit together, or None."""
+    """Return starting slices at which all profiles, largest first, fit together, or None."""
     found: list[int] = []
 
     def stand(at: int, occupied: int) -> bool:
@@ -156,7 +156,7 @@ Known = tuple[MigGeometries, ...]
 
 
 class Demand(NamedTuple):
-    """What must be free on a device (`*_needed`), and what is charged to it.
+    """The amounts that must be free on a device (`*_needed`), and those charged to it.
 
     `alone`: the device must be otherwise unused. `profile`: the smallest MIG profile that suffices.
     The instance is created at the first free one of `options`, which can be larger where only
@@ -190,7 +190,7 @@ class Demand(NamedTuple):
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
-    """Return what the ask needs of such a device, or why it can never fit there.
+    """Return what the ask needs of such a device, or the reason why it can never fit there.
 
     `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     if device.mode == "mig":
@@ -264,7 +264,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
-    """Return the ask's memory, and the memory of the device's largest part, in MiB.
+    """Return the ask's memory and the memory of the device's largest unit, in MiB.
 
     Both are 0 for an ask by profile: a device that lacks the profile has no size for it."""
     if device.mode != "mig":

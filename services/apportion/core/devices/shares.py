@@ -42,7 +42,7 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def taken(self) -> int:
-        """MIG memory slices, as a mask, that are in use or closed to new instances."""
+        """Return the mask of the MIG memory slices that are in use or closed to new instances."""
         return self.slices | self.device.closed_slices
 
     @property
@@ -110,7 +110,7 @@ def occupy(state: DeviceState, share: Share) -> None:
 
 
 def retake(state: DeviceState, share: Share) -> None:
-    """Charge again what `release` gave back, even if the device now offers less."""
+    """Charge again what `release` freed, even if the device now offers less."""
     state.slots_free -= 1
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores
@@ -124,7 +124,7 @@ def retake(state: DeviceState, share: Share) -> None:
 
 
 def release(state: DeviceState, share: Share) -> None:
-    """Give back what `occupy` charged."""
+    """Free the amounts that `occupy` charged for the share."""
     state.slots_free += 1
     state.memory_free_mib += share.memory_mib
     state.cores_free += share.cores

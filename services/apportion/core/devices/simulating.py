@@ -1,4 +1,4 @@
-"""Simulated devices from a short text, for laptops, tests and imagined fleets.
+"""Create simulated devices from a short text, for laptops, tests and imagined fleets.
 
 A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count, model, and mode if not the
 model's default. Invariants: the same node name and text give the same devices everywhere; every
@@ -27,7 +27,7 @@ _EXAMPLE = "COUNTxMODEL[:MODE], joined by +, such as 4xA100-40GB:mig+2xT4"
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One row of `models.toml`, which documents each field."""
+    """One device model of `models.toml`, which documents each field."""
 
     model: Name
     family: Name
@@ -35,13 +35,13 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     nvlink: Count | None = None
 
     def cores(self, mode: Mode) -> int:
-        """Return percent of a GPU or softly split NPU; AI cores of any other NPU."""
+        """Return percent for a GPU or softly split NPU, and AI cores for any other NPU."""
         family = FAMILIES[self.family]
         return WHOLE if family.templates and mode == "hami-core" else family.cores
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The ways in which the device can be shared; the first is the default."""
+        """Return the ways in which the device can be shared; the first is the default."""
         family = FAMILIES[self.family]
         if family.templates:
             return ("vnpu", "hami-core", "exclusive")
@@ -115,7 +115,7 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
 
 
 def find_model(name: str) -> Model:
-    """Return the model with that short name in any case. Raises SimulationInvalid."""
+    """Return the model with that short name, ignoring case. Raises SimulationInvalid."""
     known = {key.lower(): (key, model) for key, model in models().items()}
     if name.lower() in known:
         return known[name.lower()][1]

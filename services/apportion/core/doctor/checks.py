@@ -1,4 +1,4 @@
-"""The checks of the doctor, and the table that lists them."""
+"""Define the doctor's checks, and the table that lists them."""
 
 import re
 from collections import Counter
@@ -50,7 +50,7 @@ OLDEST: Final = (1, 20)  # the oldest API server in the nightly tests
 
 
 class Found(NamedTuple):
-    """The outcome of one check."""
+    """The outcome of one check: its state, the finding, and the fix."""
 
     state: CheckState
     parts: tuple[str | Part, ...]
@@ -58,32 +58,32 @@ class Found(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The finding as a sentence."""
+        """Return the finding as a sentence."""
         return joined(self.parts)
 
 
 def ok(words: str) -> Found:
-    """Nothing needs to be done."""
+    """Return a finding that needs no action."""
     return Found("ok", (words,))
 
 
 def soon(words: Words, fix: str) -> Found:
-    """Return a finding that works today, but needs attention."""
+    """Return a finding about something that works today, but needs attention."""
     return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
-    """Return the result of a check that another, broken check hides; that check names the fix."""
+    """Return the result of a check that another failed check hides; that check names the fix."""
     return Found("unknown", (f"unknown: {words}",))
 
 
 def broken(words: Words, fix: str) -> Found:
-    """Return a finding that fails now, or that may lose data."""
+    """Return a finding about something that fails now, or that may lose data."""
     return Found("broken", (words,) if isinstance(words, str) else words, fix)
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return nodes as `counted` does, with a note after every node."""
+    """Return a count and node names as `counted` does, with a note after every node."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -129,7 +129,7 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(ledger: LedgerFacts) -> Found | None:
-    """Report the version of nats-server; an old one is refused when connecting."""
+    """Report the version of nats-server; clients refuse to connect to an old version."""
     return ok(f"nats-server {ledger.server}; required: {ledger.oldest}")
 
 
@@ -319,7 +319,7 @@ def placements(frozen: str) -> Found:
 
 
 def never_fitting(found: WaitingFacts) -> Found | None:
-    """Check for pending pods that fit no node, queue or quota of the cluster."""
+    """Check for pending pods that can never fit any node, queue or quota of the cluster."""
     if not found.never:
         return ok(f"every pending pod could fit ({many(found.waiting, 'pod')})")
     return soon(
@@ -330,7 +330,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 
 
 def starving(found: WaitingFacts) -> Found | None:
-    """Check for gangs that are pending for long while other pods are placed."""
+    """Check for gangs that stay pending for a long time while other pods are placed."""
     if not found.starving:
         return ok("no gang has been pending for long")
     first = found.starving[0]
@@ -352,7 +352,7 @@ def starving(found: WaitingFacts) -> Found | None:
 
 
 def schedulers(found: SchedulerFacts) -> Found | None:
-    """Check that a scheduler runs, and that names are unique."""
+    """Check that a scheduler runs, and that scheduler names are unique."""
     if not found.members:
         return broken("no scheduler reports, so nothing is placed", "start `apportion scheduler`")
     names = Counter(member.rpartition("/")[0] for member in found.members)
@@ -516,7 +516,7 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 
 
 def refused_events(cluster: ClusterFacts) -> Found | None:
-    """Check for events that no reader applies, except those that came late."""
+    """Check for events that no reader applies, except events that came late."""
     if not cluster.last_refusal:
         late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
@@ -583,10 +583,10 @@ def webhook(kube: KubeFacts) -> Found | None:
 
 
 class Check(NamedTuple):
-    """One row: name, function, documentation link, and the facts that it needs.
+    """A check of the table: name, function, documentation link, and the facts that it needs.
 
-    `part` names a field of the facts, empty for all; without it there is no check. `heard`: the
-    result is unknown while the ledger's server does not answer."""
+    `part` names the field of the facts that it needs, empty for all; without that field the check
+    is skipped. `heard`: the result is unknown while the ledger's server does not answer."""
 
     id: str
     examine: Callable[[Any], Found | None]

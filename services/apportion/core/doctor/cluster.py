@@ -1,6 +1,6 @@
 """Gather the doctor's facts about nodes, agents and pending pods from a state.
 
-Invariant: a pod counts as never fitting only if `why` says so too."""
+Invariant: a pod counts as never fitting only if `why` comes to the same result."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -27,12 +27,12 @@ STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending
 
 
 def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
-    """Return True if the event's writer could not know that the pod ended (at `gone`)."""
+    """Return True if the writer of the event could not know that the pod ended at `gone`."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
-    """Return the facts about nodes, agents and drivers; for `late` see `came_late`."""
+    """Return facts about nodes, agents and drivers; `late` are the revisions of late events."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}

@@ -1,10 +1,10 @@
-"""The facts about an installation; a part that could not be gathered is None."""
+"""The facts about an installation; a field that could not be gathered is None."""
 
 from msgspec import Struct
 
 
 class Skew(Struct, frozen=True):
-    """Seconds by which the clock of `who` is ahead of the ledger server's."""
+    """The seconds by which the clock of `who` is ahead of the ledger server's clock."""
 
     who: str
     seconds: float
@@ -41,7 +41,7 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
 
 
 class ArchiveFacts(Struct, frozen=True, kw_only=True):
-    """The archives of a folder, and the age of the newest by this machine's clock."""
+    """The archives in a folder, and the age of the newest archive by this machine's clock."""
 
     folder: str
     archives: int
@@ -49,7 +49,7 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 
 
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
-    """The last revision with a receipt in a folder, or 0; age by this machine's clock."""
+    """The last revision with a receipt in a folder, or 0; its age is by this machine's clock."""
 
     folder: str
     last: int = 0
@@ -57,7 +57,7 @@ class ReceiptFacts(Struct, frozen=True, kw_only=True):
 
 
 class FoldFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's revision while the ledger was at `last_revision`."""
+    """The gateway's revision at the time when the ledger was at `last_revision`."""
 
     revision: int
     last_revision: int
@@ -65,7 +65,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """The failed devices of a node; `cordoned` of them are cordoned, or the whole node."""
+    """The failed devices of a node; `cordoned` of them are cordoned, alone or with the node."""
 
     node: str
     devices: int
@@ -75,7 +75,7 @@ class FailedDevices(Struct, frozen=True):
 
 
 class SilentAgent(Struct, frozen=True):
-    """A node whose agent was found silent, the time, and the pods placed there."""
+    """A node whose agent was found silent, with the time and the pods placed there."""
 
     node: str
     time: str
@@ -116,7 +116,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
 
 
 class StarvingGang(Struct, frozen=True):
-    """A gang that has been pending for long, with the name of its newest pod.
+    """A gang that has been pending for a long time, with the name of its newest pod.
 
     `needed` pods must start together, 0 if no PodGroup declares it; `present` exist. `overtaken`
     counts placed pods of no higher priority that were submitted later."""
@@ -130,7 +130,7 @@ class StarvingGang(Struct, frozen=True):
 
 
 class WaitingFacts(Struct, frozen=True, kw_only=True):
-    """The number of pending pods, those that can never fit, and starving gangs."""
+    """Facts about pending pods: their number, those that can never fit, and starving gangs."""
 
     waiting: int = 0
     never: tuple[str, ...] = ()
@@ -138,20 +138,20 @@ class WaitingFacts(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
-    """The schedulers that send heartbeats, as `name/life`; `life` identifies a process."""
+    """The schedulers that send heartbeats, as `name/life`, where `life` identifies a process."""
 
     members: tuple[str, ...] = ()
 
 
 class PriceFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's price file, and why it does not suffice for a cost report, if so."""
+    """The gateway's price file, and the reason if it does not suffice for a cost report."""
 
     file: str
     problem: str = ""
 
 
 class KubeFacts(Struct, frozen=True, kw_only=True):
-    """The API server, as one user sees it; `problem` is why it does not answer.
+    """The API server, as one user sees it; `problem` is the reason if it does not answer.
 
     `denied` is what the services need and this user may not do. `webhook` is empty if none is
     configured, else `ready` or an error; None if the user may not read it."""

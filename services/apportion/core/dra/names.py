@@ -1,4 +1,4 @@
-"""Names of our driver, its class and its devices; and of a claim in the ledger.
+"""Name our driver, its class and its devices, and name claims in the ledger.
 
 Invariant: a device or share has the same name in publishing, allocation and preparation, made only
 from what the ledger contains."""
@@ -22,7 +22,7 @@ _OTHERS = re.compile("[^a-z0-9]+")
 
 
 def container_of(claim: str) -> str:
-    """Return the ledger's container for a claim's uid; no real container's name has a colon."""
+    """Return the ledger's container name for a claim's uid; only such names have a colon."""
     return f"{_CLAIM}{claim}"
 
 

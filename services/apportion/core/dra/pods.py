@@ -1,4 +1,4 @@
-"""The claims that a pod references, and what it requests through them.
+"""Read the claims that a pod references, and what it requests through them.
 
 Kubernetes creates the claim of a template after the pod, and then names it in the pod's status.
 Invariant: a pod requests either nothing yet, or everything that its claims request."""
@@ -67,10 +67,10 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """One claim of a pod.
+    """One claim of a pod, by the name that the pod uses.
 
-    `name` is what the pod calls it, `claim` its own name (empty until it is created); `made` is
-    true if it comes from a template."""
+    `name` is that name, `claim` the claim's own name (empty until it is created); `made` is true if
+    it comes from a template."""
 
     name: str
     claim: str

@@ -1,6 +1,6 @@
 """Convert a ResourceClaim to asks, and its placement to an allocation.
 
-Of CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
+In CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
 decision is refused by name, never ignored. One placement always gives the same allocation, so a
 retry can see that it was written."""
 
@@ -142,7 +142,7 @@ class _Status(Kube, frozen=True):
 
 
 class ResourceClaim(Kube, frozen=True):
-    """The fields of a ResourceClaim that we read."""
+    """The fields of a ResourceClaim that we use."""
 
     metadata: _Meta
     spec: _Spec = _Spec()
@@ -184,7 +184,7 @@ read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):
-    """What a claim requests: asks in the order of its requests, and constraints."""
+    """The requests of a claim: asks in the order of its requests, and constraints."""
 
     asks: tuple[Ask, ...]
     devices: DeviceConstraints = DeviceConstraints()
@@ -303,7 +303,7 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
 
 
 class NotOfClaim(ValueError):
-    """The shares do not match the claim; the message says how."""
+    """The shares do not match the claim; the message names the difference."""
 
 
 def allocation(

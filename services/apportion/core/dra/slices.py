@@ -2,8 +2,8 @@
 
 A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode is a set
 of partitions, one per instance and start, which count down its memory slices (`sharedCounters`). A
-taint keeps kube-schedulers that honor device taints away. Invariant: the same devices give the same
-slices, except for their generation."""
+taint makes kube-schedulers that honor device taints ignore the devices. Invariant: the same devices
+give the same slices, except for their generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -76,7 +76,7 @@ def _card(device: Device) -> Json:
 
 
 def _attributes(device: Device, profile: str = "") -> Json:
-    """Return what the CEL of a claim can compare (`requests._FIELDS`)."""
+    """Return the attributes that the CEL of a claim can compare (`requests._FIELDS`)."""
     said = {"uuid": device.id, "productName": device.model, "mode": device.mode}
     said |= {"profile": profile} if profile else {}
     return {name: {"string": value[:64]} for name, value in said.items()}

@@ -1,9 +1,9 @@
 """Explain a refusal: causes, cures, near misses, later cordons and spared pods.
 
 Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
-later cordons name only nodes and devices that could take the pod when empty. A preemption rule is
-named only for a node where the pods that it spares have what is lacking; only their number is
-shown, because they may be in any namespace, and for a queue not even that."""
+later cordons name only nodes and devices that could run the pod when empty. A preemption rule is
+named only for a node where the pods that it spares have what is lacking. Only the number of spared
+pods is shown, because they may be in any namespace; for a queue not even the number."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -76,7 +76,7 @@ def because(explained: Explained, *, short: bool = False) -> str:
 
 
 def cause_words(explained: Explained) -> str:
-    """Return the refusal in a few words: its limit, or its first cause as of now."""
+    """Return the refusal in a few words: its limit, or its first cause in the current state."""
     if limit := limit_words(explained):
         return limit
     said = words.cause(explained.refused, explained.shape, never=explained.never)
@@ -88,12 +88,12 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return a prefix if the refusal may be about another pod; see `Explained`."""
+    """Return a prefix for a refusal that may be about another pod of the gang, else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:
-    """Return the main reason: a limit, the gang, or first cause and nearest node."""
+    """Return the main reason: a limit, the gang, or the first cause and the nearest node."""
     return joined(reason_parts(explained))
 
 
@@ -152,7 +152,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the refusal has only causes per node."""
+    """Return True if the refusal has no causes other than those counted per node."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -208,7 +208,7 @@ def refused_rows(
 def _with_people(
     state: State, row: reads.CauseRow, explained: Explained, pod: PodState, room: Room
 ) -> reads.CauseRow:
-    """Add the cordons of the first nodes or devices that could take the pod."""
+    """Add the authors of cordons to a cause, for the first nodes or devices that would fit."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     names, _ = _liftable(state, row.code, explained, pod, room)
@@ -274,7 +274,7 @@ def _cause_row(
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
-    """Return the names for a fix: the nearest node that the code refuses, and its device."""
+    """Return the names to put into a fix: the nearest node with this code, and its device."""
     found = next((miss for miss in refused.nearest if miss.code is code), None)
     names = {} if found is None else {"node": found.node, "device": found.device}
     return {key: name for key, name in names.items() if name}
@@ -304,7 +304,7 @@ def _besides(
 def _uncordoned(
     state: State, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """Return the cure for a cordon: a command, and the rest of the sentence."""
+    """Return the cure for a cordon: a command, and the remaining requirements as text."""
     names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
@@ -320,10 +320,10 @@ def _uncordoned(
 def _liftable(
     state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
 ) -> tuple[list[str], str]:
-    """Return the cordoned names that could take the pod, and what else is needed.
+    """Return the cordoned nodes or devices that could run the pod, and what else is needed.
 
-    If lifting a single cordon suffices for some names, return only these. If the refused pod of
-    a gang is unknown, return all cordoned names."""
+    If lifting a single cordon suffices for some names, return only these. If the refused pod of a
+    gang is unknown, return all cordoned names."""
     shape = explained.shape
     if shape is None:
         there = islice(_cordoned(state, code), NODES_WEIGHED)
@@ -354,7 +354,7 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Return the pods on the devices that could satisfy the pod, or on the short one."""
+    """Return the pods on the devices that could satisfy the pod, or on the one that is short."""
     if miss.code not in words.FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -431,7 +431,7 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return what the fleet has, as in `; this fleet has T4; did you mean T4?`."""
+    """Return the types that the fleet has, as in `; this fleet has T4; did you mean T4?`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
@@ -453,7 +453,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return labels that are similar to a selected one that no node has."""
+    """Return labels that are similar to a selected label that no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -488,7 +488,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 def with_taken(
     refused: reads.WhyRefused, state: State, pod: PodState, room: Room
 ) -> reads.WhyRefused:
-    """Add nodes and devices that became unavailable later, with the first cordons."""
+    """Add to a refusal the nodes and devices that became unavailable later, cordons first."""
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = tuple(
@@ -526,7 +526,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return a sentence about spared pods; with `nodes`, search only these nodes."""
+    """Return why no pod is evicted for this pod; with `nodes`, consider only these nodes."""
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:

@@ -26,7 +26,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Held(NamedTuple):
-    """The shares of a pod, and its node."""
+    """The node of a pod and its shares there, as a difference compares them."""
 
     name: str
     node: str
@@ -56,14 +56,14 @@ class Picture(NamedTuple):
     limits: dict[str, dict[str, Side]]
 
     def joined(self, before: "Picture", node: str) -> bool:
-        """Return True if the node is present now and was not known before."""
+        """Return True if the node is in this picture and was not in the one before."""
         now, was = self.nodes.get(node), before.nodes.get(node)
         is_there = now is not None and now["state"].state not in {"", GONE}
         return is_there and (was is None or not was["state"].state)
 
 
 class Part(NamedTuple):
-    """Parts of a state by uid, name or id; settings are always included."""
+    """A selection of a state by uid, name or id; settings are always included."""
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One object and the aspect that changed; `left` is the uid that lost the name."""
+    """One object and its changed aspect; `left` is the uid of the pod that lost the name."""
 
     key: str
     name: str
@@ -83,7 +83,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """Return a picture of the state, or of a part, independent of later changes."""
+    """Return a picture of the state, or of a selection, unaffected by later changes."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
@@ -113,13 +113,13 @@ def picture(state: State, part: Part | None = None) -> Picture:
 
 
 def touched(state: State, data: Any) -> Part | None:
-    """Return the parts of the state that the event may change; None if it changes nothing."""
+    """Return the selection that the event may change; None if it changes nothing."""
     found = _TOUCHED.get(type(data))
     return found(state, data) if found is not None else None
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods whose shares or node differ, by name; a resubmitted pod has moved."""
+    """Yield pods whose shares or node differ, by name; a resubmitted pod counts as moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -200,7 +200,7 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Leave out pods that were placed, or were resubmitted under their name."""
+    """Yield the differences except pods that were placed, or were resubmitted under their name."""
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):

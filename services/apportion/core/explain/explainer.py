@@ -1,14 +1,14 @@
 """Put a refusal into the context of the fleet: nearest nodes, limits, and "never".
 
-`Room` answers what nodes could run when empty and what each lacks now; advice must not point to a
-node that is too small even when empty. `Explainer` finds the nearest nodes of a refusal, or a limit
-that is too small. Invariant: "never" is said only if every node is too small or unsuitable even
-when empty, or a limit is too small without any other pod; `lab.fitting`, which runs the engine on
-an empty fleet, agrees.
+`Room` answers which nodes could run a pod when empty and what each lacks now; advice must not point
+to a node that is too small even when empty. `Explainer` finds the nearest nodes of a refusal, or a
+limit that is too small. Invariant: "never" appears only if every node is too small or unsuitable
+even when empty, or a limit is too small without any other pod; `lab.fitting`, which runs the engine
+on an empty fleet, agrees.
 
 A gang is refused for the first pod that finds no node after others were placed, so the refusal
-counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would take such
-a pod now, and all pods of the gang have the same shape."""
+counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
+pod now, and all pods of the gang have the same shape."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -76,7 +76,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Room:
-    """Answers questions about empty nodes; valid for one unchanged state."""
+    """Capacity queries about empty nodes, for one unchanged state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -84,7 +84,7 @@ class Room:
         self._done: dict[tuple[str, bytes], Any] = {}
 
     def most(self, shape: Shape) -> int:
-        """Return an upper bound for the number of such pods on the empty fleet."""
+        """Return an upper bound for the number of pods of this shape on the empty fleet."""
         rules = rules_of(self._state, shape)
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
@@ -95,7 +95,7 @@ class Room:
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """Return the event's nearest nodes that could take the pod; search no other nodes."""
+        """Return those of the event's nearest nodes that could run the pod when empty."""
         shape = pod.submitted.shape
         near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
         could = {
@@ -104,14 +104,14 @@ class Room:
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return the shortages of the nearest nodes that could take the pod; None without any."""
+        """Return the shortages of the nearest nodes that could run the pod, or None."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
-        """Return the refusal of a pod on the empty fleet, where no node could take the pod."""
+        """Return the refusal as it would be on an empty fleet, where no node could run the pod."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
         rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
@@ -140,17 +140,17 @@ class Room:
         return self.miss(shape, node, without(pods)) is None
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
-        """Return True if such a pod would fit now without cordons and device failures."""
+        """Return True if the pod would fit now without cordons and device failures."""
         return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
 
     def fits_uncordoned(
         self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
     ) -> bool:
-        """Return True if lifting this one cordon would let such a pod fit now."""
+        """Return True if the pod would fit now after this one cordon is lifted."""
         return self.miss(shape, node, uncordoned(code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
-        """Return the devices of the node that could satisfy an ask when empty."""
+        """Return the devices of the node that could satisfy one of the pod's asks when empty."""
         rules = rules_of(self._state, shape)
         found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
         return {node.devices[place].device.id for each in found for place, _ in each}
@@ -174,7 +174,7 @@ class Room:
         return found
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
-        """Yield the nodes that could take such a pod when empty."""
+        """Yield the nodes that could run a pod of this shape when empty."""
         alike, rules = _unnamed(shape), rules_of(self._state, shape)
         for nodes in self._builds():
             if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
@@ -188,11 +188,11 @@ class Room:
                     yield node
 
     def holds(self, shape: Shape, node: NodeState) -> bool:
-        """Return True if the node could take such a pod when empty."""
+        """Return True if the node could run a pod of this shape when empty."""
         return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
 
     def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
-        """Return the exclusive devices that the pod needs on one node, and those free now."""
+        """Return how many exclusive devices the pod needs on the node, and how many are free."""
         wanted, free, rules = 0, set[int](), rules_of(self._state, shape)
         for ask in shape.asks:
             would_do = list(usable(ask, shape.devices, node.devices, rules))
@@ -207,7 +207,7 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """Return how near a node that could take the pod is, and what the node lacks, or None.
+        """Return a node's nearness and what it lacks; None if the pod fits or never could.
 
         Nearness is as in the events: the last filter first, then the least shortage."""
         rules = rules_of(self._state, shape)
@@ -305,9 +305,9 @@ def never_within(
 
 
 def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) -> PodRefused:
-    """Return the refusal with the device model that the queue's limit is short of.
+    """Correct the device model in the refusal to the one that the queue's limit lacks.
 
-    The engine may have named a model last that the limit does not list."""
+    The model that the engine named last may be missing in the limit."""
     about = f"card of {limit_of(state, pod, refused)} {refused.gang} {pod.submitted.group}"
     found = room.once((about, pod.shape_key), lambda: _of_its_card(state, pod, refused).queue)
     return structs.replace(refused, queue=found)
@@ -476,7 +476,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """Return how device resources among the names of a quota are counted."""
+    """Return how each device resource in a quota is counted."""
     found = {}
     for name in hard:
         resource = name
@@ -488,7 +488,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """Return the sum over all placed pods; `taken` computes the amounts of a pod."""
+    """Return the sum of amounts over all placed pods; `taken` computes the amounts of a pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -518,7 +518,7 @@ Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, .
 
 
 class TooFewPlaces(NamedTuple):
-    """The empty fleet has too few places for a gang, and `none` for these pods."""
+    """The empty fleet has room for `places` pods of a gang; `none` are pods that fit nowhere."""
 
     needed: int
     places: int
@@ -526,7 +526,7 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with nearest nodes that could take the pod; `never`: no node ever could.
+    """A refusal with nearest nodes that could run the pod; `never`: no node ever could.
 
     `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
     which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
@@ -547,7 +547,7 @@ class Explained(NamedTuple):
 
 
 class Explainer:
-    """Explains refusals of one unchanged state; common results are computed once."""
+    """Explanations of refusals in one unchanged state; common results are computed once."""
 
     def __init__(self, state: State) -> None:
         self.room = Room(state)
@@ -557,7 +557,7 @@ class Explainer:
         self._looks = 0
 
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
-        """Return the refusal with the nearest nodes that could take the pod.
+        """Return the refusal with the nearest nodes that could run the pod.
 
         Without such nodes, it has what each node lacks when empty. A queue or quota has no nearest
         nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's
@@ -671,7 +671,7 @@ def _never_together(
 def beside_own(
     room: Room, state: State, pod: PodState, refused: PodRefused
 ) -> tuple[PodRefused, int]:
-    """Return the refusal without the gang's own nodes, and the number of these.
+    """Return the refusal without the gang's own nodes, and the number of the gang's nodes.
 
     A node whose cordon alone blocks the gang comes first."""
     found, shape = refused.gang, pod.submitted.shape

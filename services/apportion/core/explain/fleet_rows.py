@@ -1,7 +1,7 @@
 """Pack nodes into one short row each, for a picture of ten thousand nodes.
 
-Rows are arrays, and cards and shares are flattened, because there are 80,000 of each. Invariant: a
-row is complete and depends on its node only, so a newer row replaces an older one."""
+Rows are arrays, and devices and shares are flattened, because there are 80,000 of each. Invariant:
+a row is complete and depends on its node only, so a newer row replaces an older one."""
 
 from enum import IntFlag
 from typing import Final
@@ -25,7 +25,7 @@ POOL_LABELS: Final = (
 
 
 class CardState(IntFlag):
-    """Problems of a device, as bits."""
+    """The problems of a device, as bit flags."""
 
     FAILED = 1
     CORDONED = 2
@@ -35,7 +35,7 @@ class CardState(IntFlag):
 class PackedPod(Struct, frozen=True, array_like=True):
     """A pod that uses devices of the node; `gang` is a `namespace/name`.
 
-    `shares` are flattened triples: position of the card in the row, MiB, cores."""
+    `shares` are flattened triples: position of the device in the row, MiB, cores."""
 
     namespace: Namespace
     name: OrEmpty[str]
@@ -45,12 +45,12 @@ class PackedPod(Struct, frozen=True, array_like=True):
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
-    """One node. `ready` is 1 or 0.
+    """One node, packed for the picture of the fleet. `ready` is 1 or 0.
 
-    `models` are pairs of model and MiB of one card. `cards` are flattened triples: index, position
-    in `models`, `CardState`. `notes` (why a card failed) and `cordons` (who cordoned it) are keyed
-    by the card's position; `cordon` is that of the node. `hardware` describes a node without a pool
-    label: number of cards, position in `models`, and the mode unless it is hami-core."""
+    `models` are pairs of model and MiB of one device. `cards` are flattened triples: index,
+    position in `models`, `CardState`. `notes` (failures) and `cordons` (authors) are keyed by the
+    device's position; `cordon` is that of the node. `hardware` describes a node without a pool
+    label: number of devices, position in `models`, and the mode unless it is hami-core."""
 
     node: Everyone[str]
     pool: Everyone[str]
@@ -65,7 +65,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """Usage of shares: `namespace/name`, index of the card, fraction; empty if unknown."""
+    """Usage of shares: `namespace/name`, device index, fraction; empty if unknown."""
 
     node: Everyone[str]
     shares: Everyone[tuple[tuple[str, int, float], ...]]
@@ -74,9 +74,9 @@ class PackedUse(Struct, frozen=True, array_like=True):
 class FleetAnswer(Answer, frozen=True):
     """The fleet as of a revision: all rows, or those that changed after `after`.
 
-    A `whole` answer replaces everything known before. `gone` are nodes that left. `nodes` are
-    encoded `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples since
-    this gateway started; 0 in the past, for which no samples are kept."""
+    A `whole` answer replaces all previous rows. `gone` are nodes that left. `nodes` are encoded
+    `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples since this
+    gateway started; 0 in the past, for which no samples are kept."""
 
     revision: Everyone[int]
     whole: Everyone[bool]
@@ -91,7 +91,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the pool of a node, named by a label or else by its counted cards."""
+    """Return the pool of a node, named by a label or else by its number of devices per model."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

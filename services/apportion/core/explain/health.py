@@ -1,4 +1,4 @@
-"""Failed devices of a pod, and whether its node is ready.
+"""Report the failed devices of a pod, and why its node is not ready.
 
 Pods on a failed device keep their shares until they end. Invariant: a device is reported while its
 health prevents new placements, and no longer."""
@@ -66,7 +66,7 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
 
 
 def moving(target: str) -> str:
-    """Return how to move pods off a failed device or a silent node."""
+    """Return a hint on how to move pods off a failed device or a silent node."""
     return f"`apportion drain {target} --reason REASON` moves its pods"
 
 
@@ -83,7 +83,7 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """Return when an agent was found silent, which is some time after its last report."""
+    """Return as text when an agent was found silent, which is some time after its last report."""
     return f"detected at {moment(time)}"
 
 
@@ -100,7 +100,7 @@ def pods_on(node: NodeState, device: str) -> Iterator[PodState]:
 
 
 def failed_words(failed: Iterable[FailedDevice]) -> str:
-    """Return text such as `its device GPU-1a2b3c4d has failed (XID 79: …)`."""
+    """Return failed devices as text: `its device GPU-1a2b3c4d has failed (XID 79: …)`."""
     return "; ".join(
         f"its device {device_words(each.device)} has failed ({each.reason})"
         + (f" at revision {each.revision}, {moment(each.time)}" if each.revision else "")

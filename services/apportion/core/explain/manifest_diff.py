@@ -1,4 +1,4 @@
-"""Compare a manifest's requests with those of the live pod, whatever their names."""
+"""Compare a manifest's requests with those of the live pod, ignoring container names."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +13,7 @@ _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
 
 
 def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, ...]:
-    """Return the differing fields with both values."""
+    """Return the fields in which manifest and live pod differ, with both values."""
     found = []
     if was.shape.asks != wanted.shape.asks:
         found.append(ManifestChange("asks", _asks(was), _asks(wanted)))

@@ -1,4 +1,4 @@
-"""Why a pod is not in the queue: a gate, another scheduler, or its gang.
+"""Explain why a pod is not in the queue: a gate, another scheduler, or its gang.
 
 Invariant: the text is empty for a refused pod, and for a pod that only awaits a decision."""
 
@@ -9,7 +9,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return text such as `until its scheduling gates are removed: example.com/hold`."""
+    """Return what an undecided pod waits for, as in `until its scheduling gates are removed: …`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:
@@ -20,12 +20,12 @@ def unlooked(state: State, pod: PodState) -> str:
 
 
 def gates_words(gates: Sequence[str]) -> str:
-    """Return what a pod with gates waits for."""
+    """Return the gates whose removal a pod waits for."""
     return f"until its scheduling gates are removed: {', '.join(gates)}"
 
 
 def chooser_words(chooser: str) -> str:
-    """Return what a pod waits for whose node another scheduler chooses."""
+    """Return which scheduler must choose the node of a waiting pod."""
     return f"until {chooser} chooses its node"
 
 

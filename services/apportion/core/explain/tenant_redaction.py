@@ -1,4 +1,4 @@
-"""Redact an answer for a tenant: other namespaces show only amounts and nodes.
+"""Redact an answer for a tenant: for other namespaces, show only amounts and nodes.
 
 Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
 Invariant: a field without a mark is hidden for other namespaces."""
@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """The owner of an object, from the client's point of view."""
+    """The visibility of an object's owner: the cluster, a visible or a hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,7 +68,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer for a client with these namespaces, with new sentences."""
+    """Return the answer with what a client of these namespaces may see, and new sentences."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
@@ -103,7 +103,7 @@ def _collect(value: Any, by: Rule, found: set[str]) -> None:
 
 @cache
 def marks_of(kind: type) -> dict[str, Seen]:
-    """Return the mark of each field of a struct; `Rule.OWNERS` without one."""
+    """Return the mark of each field of a struct; a field without a mark has `Rule.OWNERS`."""
     names = getattr(kind, "__struct_fields__", ())
     if kind in _OF_EVENTS:
         return {name: _OF_EVENTS[kind].get(name, _OWNERS) for name in names}

@@ -1,6 +1,6 @@
 """Convert the state into answers: one function for each struct of `answers.reads`.
 
-Invariant: reading never changes the state, and an answer is of one revision."""
+Invariant: reading never changes the state, and all of an answer is from one revision."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ REJECTED = "rejected"  # the displayed phase of a pod that cannot be read
 
 
 def shown_phase(pod: PodState) -> str:
-    """Return the phase of a pod, or `refused`."""
+    """Return the phase of a pod, or `refused` for a refused pending pod."""
     if pod.phase is Phase.PENDING and pod.refusal is not None:
         return REFUSED
     return pod.phase.value
 
 
 def summary_answer(state: State) -> reads.SummaryAnswer:
-    """Return the cluster at a glance."""
+    """Return the summary of the cluster."""
     phases = Counter(map(shown_phase, state.pods.values()))
     if state.rejected:
         phases[REJECTED] = len(state.rejected)
@@ -63,7 +63,7 @@ def configuration_answer(state: State) -> reads.ConfigurationAnswer:
 
 
 def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> reads.PodAnswer:
-    """Return one pod. Pass `explainer`, for this state, when converting many pods."""
+    """Return the answer for one pod. Pass `explainer`, for this state, to convert many pods."""
     submitted, placed = pod.submitted, pod.placement
     explainer = explainer or Explainer(state)
     explained = explainer.explained(pod, pod.refusal, brief=True) if pod.refusal else None
@@ -103,7 +103,7 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
 
 
 def rejected_answer(rejected: PodRejected) -> reads.PodAnswer:
-    """Return a pod that cannot be read."""
+    """Return the answer for a pod that cannot be read."""
     return reads.PodAnswer(
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,

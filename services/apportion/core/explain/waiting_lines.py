@@ -1,9 +1,9 @@
 """Group pending pods with the same request, in queue order.
 
-A group has one explanation: why no node takes its first pod. So pods that are blocked by a gang, a
-limit or node constraints have groups of their own. Invariant: every pending pod without gates is in
-exactly one group. Its position counts all pods before it, of every group: priority first, then the
-revision of its submission."""
+A group has one explanation: why no node takes its first pod. Therefore pods that are blocked by a
+gang, a limit or node constraints have groups of their own. Invariant: every pending pod without
+gates is in exactly one group. Its position counts all pods before it, in every group, ordered by
+priority and then by the revision of submission."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -94,7 +94,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswe
 
 
 def devices_wanted(pod: PodState) -> int:
-    """Return the devices a pod uses at once; init containers run before the others."""
+    """Return how many devices a pod uses at once; init containers run before the others."""
     asks = pod.submitted.shape.asks
     return max(
         sum(ask.count for ask in asks if not ask.init),
@@ -103,7 +103,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key of what blocks the pod other than devices."""
+    """Return a key that identifies what blocks the pod other than devices."""
     refused = pod.refusal
     if refused is None:
         return ()

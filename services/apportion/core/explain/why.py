@@ -32,7 +32,7 @@ def why(
 ) -> reads.Why:
     """Return the explanation of one live pod, as of the state's revision.
 
-    `failed` are the pod's failed devices, if the caller knows when they failed."""
+    `failed` are the pod's failed devices, if the caller has looked up when they failed."""
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
@@ -97,7 +97,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Explain the placement or refusal of a pod just before its end (`step`)."""
+    """Explain the placement or refusal of a pod at the revision before its end (`step`)."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,
@@ -132,8 +132,8 @@ def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     """Return a refusal as text when it happens, from the nodes in its event alone.
 
-    Near nodes that could never take the pod are left out; only `why`, which checks all nodes, says
-    that none ever could. The text ends with pods that preemption rules spare."""
+    Near nodes that could never take the pod are left out. Only `why`, which checks all nodes,
+    states that no node ever could. The text ends with pods that preemption rules spare."""
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
         return whose(refused, None) + words.event_causes(refused).sentence
@@ -178,8 +178,9 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
     """Return how the devices were chosen within the node.
 
-    As in `within n1, bestfit prefers the device with the least leftover`. Empty if
-    the policy has changed since, another scheduler chose, or the pod has its own device weights."""
+    An example is `within n1, bestfit prefers the device with the least leftover`. The text is empty
+    if the policy has changed since, another scheduler chose, or the pod has its own device weights.
+    """
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

@@ -1,4 +1,4 @@
-"""Convert the shares of a container to what it gets: environment, mounts, device nodes.
+"""Convert the shares of a container into its environment, mounts and device nodes.
 
 Pure: the agent creates what a grant names (`apportion.agent`). Invariant: a grant follows from the
 ledger and the node alone, never from an annotation."""

@@ -1,7 +1,7 @@
 """Environment variables by which a container controls its own limits in HAMi-core.
 
-The watcher copies them from the container's environment to the ledger, because what the agent adds
-by CDI overrides them, and they override the image and a plugin's answer to Allocate. Invariant: no
+The watcher copies them from the container's environment to the ledger, because the variables that
+the agent adds by CDI override them, the image and a plugin's answer to Allocate. Invariant: no
 variable gives a container more than its share, unless the operator allows it for the namespace."""
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def priority_of(controls: dict[str, str]) -> int:
 
 
 def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str]:
-    """Return the effective variables; variables that lift limits only if `may_be_unheld`."""
+    """Return the variables that apply; those that lift limits only if `may_be_unheld`."""
     return {
         name: value
         for name, value in controls.items()

@@ -2,7 +2,7 @@
 
 HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
 compute. A region reports use by `recent_kernel`, which HAMi-core of mid 2026 sets only while the
-limit applies, and by the time of the last kernel. A container that lies about its use only gets
+limit applies, and by the time of the last kernel. A container that reports false use only gets
 itself and its neighbours limited to their own compute: devices and priority come from the ledger.
 Invariant: a container of priority 0 never waits, and others wait only for their own namespace or
 namespaces to which the node's operator gives precedence."""
@@ -16,7 +16,7 @@ ANY = "*"  # matches every namespace
 
 
 class Contender(NamedTuple):
-    """One container's region, and its namespace, devices and priority (0 first) in the ledger."""
+    """A container that competes for devices: its region, and its facts in the ledger."""
 
     region: Region
     namespace: str
@@ -27,12 +27,12 @@ class Contender(NamedTuple):
 def advise(
     contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
-    """Run one round over all containers of the node: block, limit or release them.
+    """Run one round over all containers of the node: block, limit or release each container.
 
     A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
-    (seconds since 1970). It is blocked while one that goes before it uses one of its devices, and
-    limited to its compute while any other one does. Containers of priority 0 in the namespaces
-    `first` go before those of other namespaces."""
+    (seconds since 1970). It is blocked while a container with precedence uses one of its devices,
+    and limited to its compute while any other container does. Containers of priority 0 in the
+    namespaces `first` precede those of other namespaces."""
     using: dict[str, list[Contender]] = {}
     for each in contenders:
         each.region.count_down()

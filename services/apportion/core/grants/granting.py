@@ -1,7 +1,7 @@
-"""Choose the grant for each sharing mode; the one place where a new mode is added.
+"""Create the grant for each sharing mode; a new mode is added only here.
 
-The modes that need only environment and mounts are here; HAMi-core and MIG have their own
-modules."""
+The modes that need only environment and mounts are here; HAMi-core and MIG have their own modules.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -114,7 +114,7 @@ NPU_MODES: dict[Mode, Granting] = {
 
 
 def grant(held: Held, node: Node) -> Grant:
-    """Return what the container gets.
+    """Return the grant of one container.
 
     Raises GrantRefused if the node cannot provide it, or its devices have different modes."""
     modes = {part.device.mode for part in held.parts}

@@ -1,6 +1,6 @@
-"""Grants for HAMi-core, a library that is preloaded before CUDA's and limits a container.
+"""Create grants for HAMi-core, a library that is preloaded before CUDA's and limits a container.
 
-Environment is as from HAMi's and Volcano's device plugins (`CUDA_DEVICE_MEMORY_LIMIT_<i>` etc.).
+The environment is that of HAMi's and Volcano's device plugins (`CUDA_DEVICE_MEMORY_LIMIT_<i>`...).
 The region is made before the container, so a process with an emptied environment is limited too."""
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""A container's allocation, what the container gets for it, and the paths of the node.
+"""A container's allocation, the grant made from it, and the paths of the node.
 
 Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
@@ -12,7 +12,7 @@ from apportion_schemas.catalogue import token
 
 
 class Mount(Struct, frozen=True):
-    """A file or folder of the node in the container."""
+    """A file or folder of the node that is mounted into the container."""
 
     host_path: str
     container_path: str
@@ -20,7 +20,7 @@ class Mount(Struct, frozen=True):
 
 
 class DeviceNode(Struct, frozen=True):
-    """A character device by its numbers; it need not exist in the node's `/dev` yet."""
+    """A character device by its numbers; the node's `/dev` need not contain it yet."""
 
     path: str
     major: int
@@ -28,7 +28,7 @@ class DeviceNode(Struct, frozen=True):
 
 
 class Edits(Struct, frozen=True):
-    """Environment by name, mounts and device nodes.
+    """Changes to a container: environment by name, mounts and device nodes.
 
     The vendor's own CDI specification of each device in `cards` is added: the device nodes and
     libraries that it needs."""
@@ -40,10 +40,10 @@ class Edits(Struct, frozen=True):
 
 
 class RegionPlan(Struct, frozen=True):
-    """The limits that are in HAMi-core's region before the container's first process.
+    """The limits in HAMi-core's region when the container's first process starts.
 
-    One entry per device, in the container's order: its id, memory in bytes and percent of compute
-    (0 and 100 are unlimited). `priority` 0 goes before 1."""
+    There is one entry per device, in the container's order: its id, memory in bytes and percent of
+    compute (0 and 100 are unlimited). `priority` 0 goes before 1."""
 
     path: str
     devices: tuple[str, ...]
@@ -53,7 +53,7 @@ class RegionPlan(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What one container gets.
+    """All changes and resources that give one container its devices.
 
     `daemons` are the GPUs whose MPS daemon must run for it. `folders` must exist and be writable by
     its processes, whatever user they run as."""
@@ -69,7 +69,7 @@ class GrantRefused(ValueError):
 
 
 class MadeInstance(Struct, frozen=True):
-    """An existing MIG instance: its id (`MIG-…`) and the device nodes to use it."""
+    """An existing MIG instance: its id (`MIG-…`), and its device nodes."""
 
     id: str
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -112,7 +112,7 @@ class Held(Struct, frozen=True):
         may_be_unheld: bool = False,
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> "Held":
-        """Return the container's part of a placement.
+        """Return the allocation of one container from a placement.
 
         Devices are in the order of their index, as in NVML and CUDA
         (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), because HAMi-core numbers its limits in this order. Raises

@@ -1,4 +1,4 @@
-"""Grants for MIG instances: the GPU itself enforces the limits, so no library is needed."""
+"""Create grants for MIG instances: the GPU enforces the limits, so no library is needed."""
 
 from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Node
 from apportion_schemas import MigInstance
@@ -20,12 +20,12 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of e
 
 
 def cut(instance: MigInstance) -> MigInstance:
-    """Return only the fields that define the instance on the GPU, without the scheduler's."""
+    """Return the instance with only the fields that define it on the GPU."""
     return MigInstance(profile=instance.profile, start=instance.start, size=instance.size)
 
 
 def overlap(one: MigInstance, other: MigInstance) -> bool:
-    """Return True if both need the same slice of memory."""
+    """Return True if both instances need the same memory slice."""
     return one.start < other.start + other.size and other.start < one.start + one.size
 
 

@@ -1,4 +1,4 @@
-"""A grant for a process on the machine itself, without a container runtime.
+"""Convert a grant for a process on the machine itself, without a container runtime.
 
 Without a container, no file can be mounted and no GPU hidden: paths are the node's, the library is
 loaded by `LD_PRELOAD`, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core counts

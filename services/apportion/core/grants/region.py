@@ -1,4 +1,4 @@
-"""HAMi-core's usage region: one file per container, which its processes map into memory.
+"""Read and write HAMi-core's usage region, a file per container that its processes map.
 
 It is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
 little-endian. A region that exists before the first process overrides its environment. New memory
@@ -47,7 +47,7 @@ _kinds: Final = struct.Struct("<QQQ")
 
 
 class Stored(Protocol):
-    """The bytes of a region; a write is visible to its processes."""
+    """The bytes of a region; writes are visible to the container's processes."""
 
     def __len__(self) -> int:
         """Return the number of bytes."""
@@ -56,18 +56,18 @@ class Stored(Protocol):
         """Read up to `count` bytes from offset `at`; fewer at the end."""
 
     def write(self, at: int, data: bytes) -> None:
-        """Write the bytes at offset `at`, for all processes that have them mapped."""
+        """Write the bytes at offset `at`, visible to all processes that map the region."""
 
 
 class RegionInvalid(ValueError):
-    """Not a region that we know; the message describes what was found instead."""
+    """The bytes are not a supported region; the message describes what was found instead."""
 
 
 class Process(Struct, frozen=True):
-    """One process of the container.
+    """One process of the container, as its slot in the region describes it.
 
-    It has its id inside and on the node (0: not known), bytes and percent of each device, and of
-    its bytes those of contexts, of modules and of data."""
+    It has its id inside and on the node (0: unknown), bytes and percent of each device, and of its
+    bytes those of contexts, of modules and of data."""
 
     slot: int
     pid: int
@@ -114,7 +114,7 @@ def _cores_of(plan: RegionPlan) -> list[int]:
 
 
 class Region:
-    """A container's limits and usage, and the switches of both."""
+    """A container's limits and usage, and the switches that enforce limits or block kernels."""
 
     def __init__(self, stored: Stored) -> None:
         """Check the header. Raises RegionInvalid for an unknown version or too few bytes."""
@@ -171,7 +171,7 @@ class Region:
         return self._i32(_TAIL + _RECENT) < 0
 
     def count_down(self) -> None:
-        """End one round; HAMi-core sets `recent_kernel` to 2 at every launch."""
+        """End one round: decrement `recent_kernel`, which HAMi-core sets to 2 at every launch."""
         left = self._i32(_TAIL + _RECENT)
         if left > 0:
             self._write(_i32, _TAIL + _RECENT, left - 1)
@@ -191,7 +191,7 @@ class Region:
         return self._i32(_TAIL + _SWITCH) != 0
 
     def hold(self, plan: RegionPlan) -> bool:
-        """Write the limits, devices and priority of a plan. Return True if any differed."""
+        """Write a plan's limits, devices and priority. Return True if any of them differed."""
         changed = False
         for position, limit in enumerate(plan.memory[:DEVICES_MAX]):
             changed = self._put(_u64, _MEMORY + 8 * position, limit) or changed
@@ -206,7 +206,7 @@ class Region:
         return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
 
     def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
-        """Yield position, memory and cores where more than the plan is allowed; 0 is no limit."""
+        """Yield position, memory and cores where limits exceed the plan; 0 is no limit."""
         for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
             memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
             cores = min(self._u64(_CORES + 8 * position), _WHOLE)
@@ -214,16 +214,16 @@ class Region:
                 yield position, memory or BYTES_MAX, cores or _WHOLE
 
     def forget_processes(self) -> None:
-        """Clear the slots of all processes, once none of them exists any more.
+        """Clear the slots of all processes, after all of them have ended.
 
-        HAMi-core mistakes a process for alive if another process has the same id."""
+        HAMi-core considers a process alive if another process has the same id."""
         for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
             start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
             self._stored.write(start, bytes(_PROCESS_BYTES))
         self._write(_i32, _TAIL, 0)
 
     def tell_host_pid(self, slot: int, host_pid: int) -> None:
-        """Write the id that the process has on the node; HAMi-core's own guess can be wrong."""
+        """Write the process id on the node, because HAMi-core may guess a wrong id."""
         self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
 
     def processes(self) -> Iterator[Process]:
@@ -251,7 +251,7 @@ class Region:
             )
 
     def _consistent(self, start: int) -> bytes:
-        """Read a slot until no write interferes; after some tries, return the last read."""
+        """Read a slot until no write interferes; after a few tries, return the last read."""
         data = self._read(start, _PROCESS_BYTES)
         for _ in range(_TRIES if self._locked else 0):
             before = _u64.unpack_from(data, _SEQLOCK)[0]

@@ -1,4 +1,4 @@
-"""The identity behind a ServiceAccount token that the API server has reviewed.
+"""Find the identity behind a ServiceAccount token that the API server has reviewed.
 
 Invariants: a role depends on the account only, an agent's node on its pod's node only, and the name
 is the pod's name, so no replica can act as another. Any other request is refused with a reason."""
@@ -27,7 +27,7 @@ Accounts = Mapping[tuple[str, str], Given]
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """The API server's review of a token; without a `pod` it is not bound to one."""
+    """The API server's review of a token; without a `pod`, the token is not bound to a pod."""
 
     namespace: str
     account: str
@@ -36,10 +36,10 @@ class Bearer(msgspec.Struct, frozen=True):
 
 
 def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
-    """Return our services' accounts, named like their roles, and those of `more`.
+    """Return our services' accounts, named like their roles, and the accounts in `more`.
 
     Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods elsewhere get their namespace and `_`
-    as a prefix, which no Kubernetes name contains: otherwise such a pod could take the name of one
+    as a prefix, which no Kubernetes name contains: otherwise such a pod could use the name of one
     of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:

@@ -1,4 +1,4 @@
-"""The permissions of an identity: its role's row, with name and nodes filled in."""
+"""Derive the permissions of an identity from its role's row, with name and nodes filled in."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -41,9 +41,9 @@ ANSWER_S: Final = 60  # how long a request may be answered
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """Subjects with NATS wildcards; all others are forbidden, and a denial wins.
+    """Permitted subjects with NATS wildcards; all others are forbidden, and a denial wins.
 
-    `responses`: it may send once to the reply subject of each message it receives."""
+    `responses`: the identity may reply once to each message that it receives."""
 
     publish: tuple[str, ...]
     deny_publish: tuple[str, ...]
@@ -52,7 +52,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 def role_of(identity: Identity) -> Role:
-    """Return the row of the identity's role. Raises `InvalidIdentity`."""
+    """Return the identity's role. Raises `InvalidIdentity` for an unknown role."""
     role = BY_NAME.get(identity.role)
     if role is None:
         raise InvalidIdentity(f"role {identity.role!r}: write one of {', '.join(BY_NAME)}")

@@ -1,4 +1,4 @@
-"""The table of roles: what a role does, reads, sends and subscribes to.
+"""The table of roles: each role's purpose, and the subjects that it may use.
 
 Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 
@@ -6,8 +6,8 @@ A client in the ledger's account could have the server's replies sent into the l
 (see `sharing`), so no client is in it. Agents run on machines with tenants and have their own
 account: a misdirected reply reaches only other agents, which accept no such command. Services that
 answer users, kube-schedulers or the API server share an account, because none of them takes
-requests over NATS. Users have a third; auditors a fourth, separate from the account with their
-copy. Each service that writes has its own, so that its misdirected replies reach no other.
+requests over NATS. Users have a third account. Auditors have a fourth, separate from the account
+with their copy. Each service that writes has its own, so its misdirected replies reach no other.
 
 Invariants: an event has one writer, as in the catalogue. A role that is `answering`, and may
 therefore send to any reply subject, cannot send a request to itself."""
@@ -47,10 +47,11 @@ No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `appends` are below `apportion.v1`; `sends` and `hears` are full subjects.
+    """The permissions of a role.
 
-    `answering`: it may send to the reply subject of any message it receives. `consumers`: the most
-    readers of the ledger it may have at once."""
+    `appends` are below `apportion.v1`; `sends` and `hears` are full subjects. `answering`: it may
+    send to the reply subject of any message it receives. `consumers`: the most readers it may have
+    at once."""
 
     name: str
     does: str

@@ -1,4 +1,4 @@
-"""Subjects that the ledger's account shares with other accounts, and with auditors'.
+"""Configure the subjects that the accounts share with the ledger's and auditors' accounts.
 
 The server sends the reply to a request to any subject that the request names, without checking that
 the sender may publish there. A client that may query the stream's state could have the reply sent
@@ -13,7 +13,7 @@ could reach, its consumers could reach too, by their delivery subject.
 
 Invariants: only what the table of roles contains passes between accounts. The server forwards a
 reply to a service of another account only if that service is imported under a subject without
-wildcards. So no import is, except for subjects that every client of the account may publish to."""
+wildcards. So every import has wildcards, except for subjects that every client may publish to."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -120,9 +120,9 @@ def _takes(account: str) -> Iterator[str]:
 def _said(account: str) -> Iterable[str]:
     """Return the broadcasts of an account, and the events that its roles write.
 
-    They are exported only from the account that sends them, so that a subscriber gets each once, on
-    any server of a cluster. What an account receives as a service, as the ledger receives events,
-    its server does not export as a stream."""
+    They are exported only from the account that sends them, so that a subscriber gets each message
+    once, on any server of a cluster. An account that receives messages as a service, as the ledger
+    receives events, does not export them as a stream."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))
@@ -175,7 +175,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Return the bucket subjects that `keeper` answers, and the accounts that ask."""
+    """Return the bucket subjects that `keeper` serves, with the accounts that send requests."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):

@@ -54,11 +54,11 @@ _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").f
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result for one event.
+    """The intake's answer to one event of an agent.
 
-    It is on the ledger at `revision`, if known, and was there before if `duplicate`. Or it is
-    `refused`, for the reason in `why`. Or it must be sent again after `again_s` seconds; `held` if
-    it is believed only when reported twice."""
+    The event is on the ledger at `revision`, if known, and was there before if `duplicate`. Or it
+    is `refused`, for the reason in `why`. Or it must be sent again after `again_s` seconds; `held`
+    if the intake accepts it only when it is reported twice."""
 
     revision: int | None = None
     duplicate: bool = False
@@ -90,17 +90,17 @@ def append_id(node: str, event_id: str) -> str:
 
 
 def refused_id(node: str, cause: str, hour: int) -> str:
-    """Return the message id of the refusals of a node for a cause in an hour."""
+    """Return the message id of a node's refusals with one cause in one hour."""
     return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
 
 
 def _part(text: str, most: int) -> str:
-    """Return the text if the ledger accepts it in a message id, else its digest."""
+    """Return the text if the ledger accepts it in a message id, or else its SHA-256."""
     if len(text) > most or not (text.isascii() and text.isprintable()):
         return hashlib.sha256(text.encode()).hexdigest()
     return text
 
 
 def may_be_answered(reply: str) -> bool:
-    """Return True if a reply subject is an agent's, and not the ledger's or another's."""
+    """Return True if a reply subject belongs to an agent."""
     return _back(reply) is not None

@@ -13,7 +13,7 @@ class Bucket:
         self._at_s = now_s
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take at most `burst` tokens, and return the seconds to wait first."""
+        """Remove at most `burst` tokens; return how many seconds the caller must wait first."""
         self._left = self._filled(now_s) - min(tokens, self._burst)
         self._at_s = now_s
         return max(0.0, -self._left / self._rate)

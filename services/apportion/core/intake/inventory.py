@@ -1,7 +1,7 @@
 """Check reported devices against the catalogue and the last report.
 
-Invariant: an honest node passes: an unknown model has a generous limit, a reboot or one device more
-is not suspicious, and a larger change is believed when reported again."""
+Invariant: an honest node passes. An unknown model has a generous limit, a reboot or one more device
+is not suspicious, and a larger change is accepted when reported again."""
 
 import re
 from functools import lru_cache
@@ -88,7 +88,7 @@ def _implausible(
 
 
 def jump(before: NodeReported | None, now: NodeReported) -> str:
-    """Return why the change is too large to be believed at once, or an empty string."""
+    """Return why the change is too large to be accepted at once, or an empty string."""
     if before is None:
         return ""
     had = {device.id: device for device in before.devices}

@@ -1,4 +1,4 @@
-"""Judge whether an agent's event may be appended.
+"""Decide whether an agent's event may be appended.
 
 The fold is at least at the revision that the agent had read (`basis`), so an event that contradicts
 the state is wrong or out of date. Invariant: only events about this node that the fold would accept
@@ -28,20 +28,20 @@ USE_SECONDS_MAX: Final = 2 * 86_400  # more than an hour if the agent was stoppe
 
 
 class Refusal(Struct, frozen=True):
-    """Why an event is not appended: a cause code and a message."""
+    """The reason why an event is not appended: a cause code and a message."""
 
     cause: Cause
     why: str
 
 
 class Known(Struct, frozen=True):
-    """The same fact is on the ledger already."""
+    """The verdict that the ledger already has the same fact."""
 
     revision: int
 
 
 class Doubt(Struct, frozen=True):
-    """Usage by pods that do not have these devices now; their bindings must be read."""
+    """The verdict on usage by pods without these devices now; their bindings must be read first."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
@@ -56,7 +56,7 @@ def source_of(node: str) -> str:
 
 
 def judge(state: State, node: str, event: Event) -> Verdict:
-    """Judge an event whose payload, by its subject, is about this node."""
+    """Return the verdict on an event whose subject and payload are about this node."""
     if event.source != source_of(node):
         return Refusal("foreign-source", f"the source is {event.source!r}, not {source_of(node)!r}")
     if event.cause > event.basis:

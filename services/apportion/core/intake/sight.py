@@ -1,4 +1,4 @@
-"""What a node's agent may read: its own node's events and common subjects.
+"""Limit what a node's agent may read: its own node's events and common subjects.
 
 An agent has no right to the server's API. It sends requests to an intake, which queries the server:
 
@@ -40,18 +40,18 @@ _Filter = Annotated[str, Meta(max_length=1_024)]
 
 
 class NotForAgents(ValueError):
-    """The agent of this node may not request this; the message says what."""
+    """The agent of this node may not send this request; the message names what is forbidden."""
 
 
 class Asked(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to the server's API; `api` is its subject after `$JS.API.`."""
+    """An agent's request to the server's API; `api` is its subject after `$JS.API.`."""
 
     api: Annotated[str, Meta(max_length=512)]
     body: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Call(Struct, frozen=True):
-    """A request of the intake; a reply `is_record` only if the node may see it."""
+    """A request of the intake to the server; with `is_record` the reply must be checked."""
 
     api: str
     body: bytes = b""
@@ -188,7 +188,7 @@ def refusal(why: str) -> bytes:
 
 
 def part_of(state: State, node: str) -> State:
-    """Return the part of the state with which this node's agent starts, not a copy."""
+    """Return the part of the state with which this node's agent starts, without copying it."""
     part = State(
         revision=state.revision,
         configuration=state.configuration,

@@ -1,4 +1,4 @@
-"""Add to a placement what the agent of its node must know about the pod.
+"""Add to a placement the data about the pod that the node's agent needs.
 
 An agent reads only its own node's events, and never a pod's submission. Invariant: all that is
 added follows from the submission, the shares and the devices, so no state has to keep it."""

@@ -1,4 +1,4 @@
-"""GPU memory and cores that a node reports as extended resources.
+"""Compute the GPU memory and cores that a node reports as extended resources.
 
 Both are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
 a pod that requests more than is left. It counts what pods requested; the ledger counts what they
@@ -43,12 +43,12 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """Return the amounts that a node's devices have; running pods keep unhealthy devices."""
+    """Return the amounts of a node's devices, including unhealthy ones that running pods use."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
 def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
-    """Return the amounts of the shareable ones among these devices, by resource name."""
+    """Return the total amounts of the shareable devices among these, by resource name."""
     devices = [each for each in cards if _sharable(each)]
     units = sum(device.memory_mib // config.memory_factor for device in devices)
     total = _Amounts(units * config.memory_factor, sum(device.cores for device in devices))
@@ -58,7 +58,7 @@ def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]
 def beyond(
     pod: PodState, node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY
 ) -> Mapping[str, int]:
-    """Return what a placed pod requested beyond its use on the node, by resource name."""
+    """Return the amounts that a placed pod requested beyond its use, by resource name."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

@@ -69,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """A device was closed from `since` until before `until`, or still is if that is 0."""
+    """A device that was closed from `since` until before `until`, or still is if `until` is 0."""
 
     since: int
     until: int = 0
@@ -79,7 +79,7 @@ class _Closed(NamedTuple):
 
 
 class Auditor:
-    """Fold a ledger from its first revision, or from a state on, and check it.
+    """An audit that folds a ledger from its first revision, or from a state, and checks it.
 
     `checked` counts events, `contradictions` those that changed nothing, and `found` the violations
     by check. Revisions before `start` are folded but not checked."""
@@ -190,10 +190,10 @@ class Auditor:
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
-        """Return True if the id is of an event that one attempt may repeat, with a suffix.
+        """Return True if one attempt may repeat this event under an id with a suffix.
 
         An eviction has the beneficiary's uid and attempt. Each id of an adopted pod may also have
-        the revision at which its present life began."""
+        the revision at which the pod was last submitted."""
         pod = self.state.pods.get(data.pod)
         lives = 1 if pod is None or pod.adopted else 0
         if isinstance(data, PodEvicted):

@@ -1,4 +1,4 @@
-"""A digest that is equal for two readers exactly if their states are equal.
+"""A digest of the state, equal for two readers exactly if their states are equal.
 
 Invariant: it depends on the ledger's events only, not on map order, hash seed or machine."""
 
@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def digest(state: State) -> str:
-    """SHA-256 of the state, as 64 hexadecimal digits."""
+    """Return the SHA-256 of the state, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical(state)).hexdigest()
 
 
@@ -48,7 +48,7 @@ def canonical(state: State) -> bytes:
 
 
 def _optional(state: State) -> dict[str, Any]:
-    """Return entries that are left out if empty, to keep the digests of old ledgers."""
+    """Return the entries that are left out if empty, to keep the digests of old ledgers."""
     found: dict[str, Any] = {}
     if state.differences:
         found["differences"] = [state.differences, state.differing]

@@ -191,7 +191,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
 
 
 def host_of(node: NodeState) -> Host:
-    """CPU, memory, pods and labels: from Kubernetes if observed, else from the agent."""
+    """Return CPU, memory, pods and labels: from Kubernetes if observed, else from the agent."""
     seen = node.observed
     if seen is None:
         return node.reported.host if node.reported else NO_HOST
@@ -485,7 +485,7 @@ def shares_of(pod: PodState) -> tuple[Share, ...]:
 def place(pod: PodState, node: NodeState, placement: Placement) -> None:
     """Charge the shares and the pod itself to the node.
 
-    Raises Oversold if a device cannot hold its share; then nothing is charged."""
+    Raises Oversold if a device has too little free for its share; then nothing is charged."""
     charged: list[tuple[DeviceState, Any]] = []
     try:
         for share in placement.shares:
@@ -591,5 +591,5 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 @folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
-    """Record no change: only reports read these events."""
+    """Return an empty change, because only usage reports read these events."""
     return Change(data)

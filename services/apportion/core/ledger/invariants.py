@@ -1,7 +1,7 @@
-"""Invariants that must hold at every revision, checked from the state alone.
+"""Check invariants that must hold at every revision, from the state alone.
 
-The fold should never break one, but this module does not rely on it. Tests check after every event,
-as do audits of a ledger."""
+The fold should never break one, but this module does not rely on it. Tests and audits of a ledger
+run these checks after every event."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from apportion_schemas import Share
 
 
 def violations(state: State) -> list[str]:
-    """Return every violated invariant, as a sentence that names the node, device or pod."""
+    """Return a sentence for every violated invariant, which names the node, device or pod."""
     found = [line for node in state.nodes.values() for line in _node(state, node)]
     found.extend(_pods(state))
     for name, group in state.groups.items():
@@ -34,7 +34,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """Return the violated invariants of one event's node and pod; cheap enough per event."""
+    """Return the violations at one event's node and pod; cheap enough to run per event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:

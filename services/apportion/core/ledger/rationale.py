@@ -26,7 +26,7 @@ _unpack = msgspec.msgpack.Decoder(Rationale).decode
 
 
 def placement_of(placed: PodPlaced) -> Placement:
-    """Return the placement that a state keeps of the event."""
+    """Return the placement that a state stores for the event."""
     rationale = Rationale(
         placed.score, placed.runners_up, placed.fitting, placed.nodes, placed.previous
     )
@@ -34,7 +34,7 @@ def placement_of(placed: PodPlaced) -> Placement:
 
 
 def rationale_of(placement: Placement) -> Rationale:
-    """Unpack the rationale; an adopted pod's contains only its node."""
+    """Unpack the rationale; for an adopted pod it contains only the node."""
     if not placement.rationale:
         return Rationale(Score(node=placement.node, total=0.0))
     return _unpack(placement.rationale)

@@ -54,7 +54,7 @@ class Receipt(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """Proof that a record is in the ledger: the record and its path in the tree.
+    """The evidence that a record is in the ledger: the record and its path in the Merkle tree.
 
     `path` goes from the leaf to the root. `base64` is used for a payload that is not text."""
 
@@ -72,7 +72,7 @@ class Proof(Struct, frozen=True):
 
 
 class ReceiptInvalid(Exception):
-    """A receipt or proof that proves nothing; the message has the reason."""
+    """An invalid receipt or proof; the message has the reason."""
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -142,7 +142,7 @@ def _split(size: int) -> int:
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """Return the root that a leaf and its path lead to.
+    """Return the root of the tree that contains this leaf with this path.
 
     Raises ReceiptInvalid if the path does not fit a tree of this size."""
     sides: list[bool] = []

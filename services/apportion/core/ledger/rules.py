@@ -2,7 +2,7 @@
 
 Operators set both in events, `FormatEnabled` and `RevisionSetAside`. Readers look these up before
 they start and whenever they halt, because a later event may be about an earlier revision.
-Invariants: whether a format is legal at a revision, and whether a revision counts, follows from the
+Invariants: the legality of a format at a revision, and the validity of a revision, follow from the
 ledger alone, for every reader and from any start. A revision that is set aside stays so, and is
 refused with the operator's reason."""
 
@@ -28,22 +28,22 @@ RULES = f"{SUBJECTS}.operator.{READING}.>"  # subjects of the events that make t
 
 
 class SetAsideEvent(InvalidEvent):
-    """An operator has set this revision aside: it changes nothing."""
+    """The revision was set aside by an operator, so it changes nothing."""
 
 
 class Superseded(Exception):
-    """The state was folded without a rule that applies to it and must be rebuilt."""
+    """The state was folded without a rule that applies to it, so it must be rebuilt."""
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """The highest legal version of a format after revision `at`."""
+    """The highest version of a format that is legal after revision `at`."""
 
     version: int
     at: int
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """The revision of the event that set another aside, its author and the reason."""
+    """The event that set a revision aside: its own revision, its author and the reason."""
 
     at: int
     by: str
@@ -51,14 +51,14 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class Said(NamedTuple):
-    """An event that makes a rule, with the revision of the event."""
+    """An event that makes a rule, with its revision."""
 
     revision: int
     data: FormatEnabled | RevisionSetAside
 
 
 class Rules(Struct):
-    """The rules known so far, which may be ahead of their state.
+    """The rules looked up so far, which may be ahead of their state.
 
     `enabled` is by bare name and `aside` by revision. `heard` are the revisions of all set-aside
     events that were looked up."""
@@ -70,8 +70,8 @@ class Rules(Struct):
     def read(self, revision: int, subject: str, payload: bytes) -> Event:
         """Decode the event at this revision.
 
-        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent: every reader skips
-        it. Raises UnknownEvent: it is legal, but this build does not know it."""
+        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent if every reader skips
+        the event. Raises UnknownEvent if it is legal but unknown to this build."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -89,7 +89,7 @@ class Rules(Struct):
         return any(each.at < revision and version <= each.version for each in enabled)
 
     def enable(self, revision: int, data: FormatEnabled) -> str:
-        """Make a format legal after `revision`; return a reason if the format already is."""
+        """Make a format legal after `revision`, or return a reason if it already is."""
         known = self.enabled.get(data.format, ())
         enabled = Enabled(data.version, revision)
         if enabled in known:
@@ -100,7 +100,7 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why this event sets nothing aside, or an empty string if the event is effective.
+        """Return why this event sets nothing aside, or an empty string if it is effective.
 
         Raises Superseded if the event was unknown when the revision that it names was folded."""
         if revision not in self.heard:
@@ -132,11 +132,11 @@ class Rules(Struct):
     def changed_since(self, revision: int) -> bool:
         """Return True if a later event set aside a revision up to this one.
 
-        The state at `revision` then differs from what it was at that time."""
+        The state at `revision` is then different from the state that readers had at that time."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """Return the rules by which a state of that revision was folded."""
+        """Return the rules with which the state at that revision was folded."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -146,7 +146,7 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Extend the rules of a state at that revision by newly looked-up ones.
+        """Extend the rules of a state at that revision by rules that were looked up later.
 
         Return False if the state was folded by other rules and must not be used."""
         now = ahead.upto(revision).aside
@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """Return the formats that this build's `writer` writes and that are not legal there yet."""
+    """Return the formats that this build's `writer` writes but that are not legal at `revision`."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

@@ -65,19 +65,19 @@ _UNREADABLE = (
 
 
 class SnapshotError(Exception):
-    """The bytes cannot be used, for the reason given; fold the ledger instead."""
+    """The snapshot cannot be used, for the reason given; fold the ledger instead."""
 
 
 class CorruptSnapshot(SnapshotError):
-    """The bytes differ from those that were written."""
+    """The snapshot's bytes differ from those that were written."""
 
 
 class OtherFormat(SnapshotError):
-    """Another build wrote the bytes; its fold may differ from ours."""
+    """The snapshot was written by another build, whose fold may differ from ours."""
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """`device` is the index in the node's report, or the device itself if not there."""
+    """A device with its free amounts; `device` is an index in the node's report, or the device."""
 
     device: int | Device
     memory_free_mib: int
@@ -114,7 +114,7 @@ class _Node(Struct, array_like=True):
 
 
 class _Part(Struct, array_like=True, tag=0):
-    """Nodes and pods at the time of the frame, and those removed since the last frame.
+    """A frame of nodes and pods, and the names of those removed since the last frame.
 
     `shapes` get the next numbers; in a pod, such a number replaces both its shape and its shape
     key."""
@@ -127,7 +127,7 @@ class _Part(Struct, array_like=True, tag=0):
 
 
 class _Head(Struct, array_like=True, tag=1):
-    """The small rest of the state, written once at the snapshot's revision."""
+    """The remaining small fields of the state, written once at the snapshot's revision."""
 
     revision: int
     groups: list[tuple[str, PodGroupObserved | None]]
@@ -194,11 +194,11 @@ class Taking:
 
     @property
     def due(self) -> int:
-        """Return how many nodes and pods must still be written, some of them again."""
+        """Return how many nodes and pods must still be written, including those to write again."""
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:
-        """Mark as due what the fold changed, and what the event names.
+        """Mark the nodes and pods to write again: those that the fold changed or the event names.
 
         A refused event counts as well, because it moves a fence and uses up an attempt."""
         data = change.data
@@ -268,7 +268,7 @@ class Taking:
 
 
 def take(state: State) -> bytes:
-    """Write a snapshot of the state without interruption, and return it."""
+    """Return a complete snapshot of the state, without interruption."""
     return b"".join(Taking(state).finish().parts)
 
 

@@ -90,9 +90,9 @@ class NodeState(Struct, eq=False):
     `host` comes from Kubernetes, or from the agent where Kubernetes does not know the node. `gone`:
     it left the cluster, or only an agent reports it in a Kubernetes cluster. `fence` is the last
     revision on the node's placement subject and `chain` the SHA-256 of that message: the next
-    placement expects the one and names the other. `silent` is when its agent fell silent, empty
-    while it reports. `presence` is the revision of the last event about that, and the fence for the
-    next. `refused` is the agent's last refused report, until a report is accepted."""
+    placement expects that revision and contains that hash. `silent` is when its agent fell silent,
+    empty while it reports. `presence` is the revision of the last event about that, and the fence
+    for the next. `refused` is the agent's last refused report, until a report is accepted."""
 
     name: str
     devices: list[DeviceState] = []
@@ -131,9 +131,9 @@ class NodeState(Struct, eq=False):
 
     @property
     def foreign_plugin(self) -> str:
-        """Return the system whose device plugin hands out this node's devices, or empty.
+        """Return the system whose device plugin allocates this node's devices, or empty.
 
-        Source: the label `DEVICE_PLUGIN`, set by the watcher, unless our agent hands out shares
+        Source: the label `DEVICE_PLUGIN`, set by the watcher, unless our agent allocates the shares
         itself."""
         if self.observed is None or self.reported is None or self.reported.simulated:
             return ""
@@ -153,7 +153,7 @@ class NodeState(Struct, eq=False):
 
 
 class Placement(Struct, frozen=True, array_like=True, gc=False):
-    """The node of a pod and its shares there.
+    """A pod's placement: the node and its shares there.
 
     `rationale` is packed; see `core.ledger.rationale`. It is empty for adopted pods, and for
     placements assumed within one decision."""
@@ -202,7 +202,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def uid(self) -> str:
-        """`metadata.uid` of the pod, which all events use."""
+        """Return the pod's `metadata.uid`, which all events use."""
         return self.submitted.uid
 
     @property
@@ -217,7 +217,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
 
 class GroupState(Struct, eq=False):
-    """A gang: its declaration, once known, and its live pods by uid."""
+    """A gang: its declaration, if observed, and its live pods by uid."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
@@ -229,13 +229,13 @@ class GroupState(Struct, eq=False):
 
     @property
     def together(self) -> bool:
-        """Return True if all pods are placed or none; also while the declaration is unknown."""
+        """Return True if pods must be placed together, or the declaration is still unknown."""
         said = self.observed
         return said is None or said.min_available > 1 or bool(said.min_tasks)
 
 
 class RefusedEvent(Struct, frozen=True):
-    """An event that no reader applies, and why."""
+    """An event that no reader applies, with the reason."""
 
     revision: int
     subject: str
@@ -315,7 +315,7 @@ def other_owner(state: State, node: str, device: str) -> NodeState | None:
 
 
 def queue_of(state: State, pod: PodState) -> str:
-    """Return the queue of a pod: its gang's, else its own, else `default`."""
+    """Return the queue of a pod: its gang's, or else its own, or else `default`."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is not None and group.observed is not None:
         return group.observed.queue
@@ -329,7 +329,7 @@ def spec_digest(key: bytes, pod: PodSubmitted) -> str:
 
 
 def reshape(state: State, pod: PodState, shape: Shape) -> None:
-    """Give the pod another shape."""
+    """Replace the pod's shape by another shape."""
     pod.shape_key = shape_key(shape)
     shape = state.shapes.setdefault(pod.shape_key, shape)
     pod.submitted = msgspec.structs.replace(pod.submitted, shape=shape)

@@ -53,8 +53,8 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 class PlacementClass:
     """The pods of one shape, evaluated against every node.
 
-    With `picks_one` it takes one device, whatever the links between devices. `needs` are the
-    filters of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
+    `picks_one`: the pods need a single device, whose links do not matter. `needs` are the filters
+    of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class PlacementClass:
 
     @property
     def fits_somewhere(self) -> bool:
-        """Return True if any node could take a pod of the class, as of the last `refresh`."""
+        """Return True if any node could run a pod of the class, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
@@ -190,7 +190,7 @@ class PlacementClass:
 
     @property
     def may_collide(self) -> bool:
-        """Return True if a node that no filter refuses may still be unable to take the pod."""
+        """Return True if a node that no filter refuses may still be unable to run the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
@@ -204,12 +204,12 @@ class PlacementClass:
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return True for each host whose free amounts (packed) suffice for the pod itself."""
+        """Return True for each host whose free amounts (packed) suffice for the pod."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return, for each row, an upper bound of the pods of the class that would fit."""
+        """Return, for each row, an upper bound of the number of such pods that would fit."""
         host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
         found = np.where(self.facts.ranks == FITS, host, 0)
         for ask in self.asks:
@@ -217,7 +217,7 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """Return the device that a class with `picks_one` takes: scored, or first in order."""
+        """Return the device for a class with `picks_one`: the scored one, or the first in order."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
@@ -289,7 +289,7 @@ class PlacementClass:
 
 
 class ClassCache:
-    """The classes over one state; the least recently used one is dropped.
+    """The cached classes of one state; the least recently used one is dropped.
 
     A class follows changes of policy, prices, device kinds and geometries when it is next used.
     `looks` is the total cost of refreshes, so that a caller can stop in time."""

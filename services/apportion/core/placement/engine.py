@@ -1,9 +1,9 @@
-"""The engine: pending pods in, decisions out.
+"""The engine, which turns pending pods into decisions.
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
 `retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
-placements whatever the engine has seen before. The exception is a waiting gang, which is
-retried only after a release, although any placement may help it."""
+placements whatever the engine has seen before. The exception is a waiting gang, which is retried
+only after a release, although any placement may help it."""
 
 from typing import Final
 
@@ -66,7 +66,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """The events to append, all or nothing, and their pods in case the append is refused.
+    """The events to append, all or nothing, with their pods in case the append is refused.
 
     `more` is True if the decision ended early, to bound its duration; call `decide` again."""
 
@@ -77,10 +77,10 @@ class Decision(Struct):
 
 
 class Engine:
-    """Decides over one state, and keeps indexes that make the next decision cheap."""
+    """The placement engine of one state, with indexes that make the next decision cheap."""
 
     def __init__(self, state: State, *, now: int = NO_CLOCK) -> None:
-        """End backoffs due by `now`, in microseconds since 1970; by default no pod backs off."""
+        """End the backoffs due by `now`, in microseconds since 1970; by default all of them."""
         self._state = state
         self._neighbours = Neighbours(state)
         self._limits = Limits(state)
@@ -119,31 +119,31 @@ class Engine:
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:
-        """End the backoff of pods that was due by `now`, in microseconds since 1970."""
+        """End the backoffs that are due by `now`, in microseconds since 1970."""
         if self._waiting.tell_time(now):
             self._preempting.look_again()
 
     @property
     def others_wait(self) -> bool:
-        """Return True if other schedulers have pending pods that may well fit."""
+        """Return True if other schedulers have pending pods that were not refused yet."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:
-        """Decide only for the pods of this shard from now on; by default, for all."""
+        """Decide only for the pods of this shard from now on; an engine starts with all pods."""
         self._waiting.own(shard)
         self._finder.own(shard)
         self._preempting.look_again()
 
     def owns(self, pod: PodState) -> bool:
-        """Return True if the pod belongs to our shard."""
+        """Return True if the pod belongs to this engine's shard."""
         return self._waiting.owns(pod)
 
     def keep_apart(self, *, apart: bool) -> None:
-        """Set whether to try our shard's nodes first, because others schedule in parallel."""
+        """Set whether nodes of this shard are tried first, because others schedule in parallel."""
         self._finder.apart = apart
 
     def observe(self, change: Change) -> None:
-        """Update the indexes with what the fold changed."""
+        """Apply the fold's change to the indexes."""
         pod, node, kind = change.pod, change.node, type(change.data)
         if node is not None:
             self._finder.columns.touch(node, change.shares)
@@ -166,7 +166,7 @@ class Engine:
         self._waking.observe(change, moved, freed)
 
     def retry(self, decision: Decision) -> None:
-        """Queue the pods of a decision that was not appended again."""
+        """Queue the pods of a decision again, because it was not appended."""
         self._waking.note_freed()  # other pods may wait for the room that it had assumed
         self._limits.note_freed()
         for pod in decision.placed + decision.reported:
@@ -176,7 +176,7 @@ class Engine:
                     self._queue.wake_gang(pod.submitted.group)
 
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
-        """Decide for as many pending pods as one batch holds; empty if there is nothing to do.
+        """Decide for as many pending pods as fit into one batch; empty if there is nothing to do.
 
         The call ends early, with `more`, after about `looks_max` rows or while indexes are not
         ready. First it rechecks all shape queues that an event may have helped, as their pods may

@@ -87,7 +87,7 @@ def placed_on(
 
 
 class PlaceFinder:
-    """Finds placements over one state, counting the reservations.
+    """A search for placements over one state that counts the reservations.
 
     With `apart`, because other schedulers place at the same time, nodes of the shard come first."""
 
@@ -108,7 +108,7 @@ class PlaceFinder:
 
     @property
     def limited(self) -> bool:
-        """Return True if a queue or namespace has limits, which can block free devices."""
+        """Return True if any queue or namespace has limits, which can block free devices."""
         return self._limits.active
 
     def own(self, shard: Shard) -> None:
@@ -117,7 +117,7 @@ class PlaceFinder:
         self._own_rows = None
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
-        """Return the best placement within limits, on the rows `among` or any, or None."""
+        """Return the best placement within limits, only on the rows `among` if set, or None."""
         if self._limits.active:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
@@ -170,7 +170,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return nodes nominated for pods of equal or higher priority, except of the same gang."""
+        """Return nodes nominated for pods of equal or higher priority outside of the pod's gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -181,7 +181,7 @@ class PlaceFinder:
         return tuple(sorted(found))
 
     def key_of(self, pod: PodState) -> bytes:
-        """Return a key that is equal for pods with the same limits that fit the same nodes now."""
+        """Return a key that is equal for pods with the same limits and the same fitting nodes."""
         concern = self._neighbours.concern(pod.submitted)
         key = self._wanted_key(pod, concern)
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -190,7 +190,7 @@ class PlaceFinder:
         return limits_key(self._state, pod) + key
 
     def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
-        """Key that is equal for pods with the same requirements of nodes and other pods."""
+        """Return a key that is equal for pods with the same needs of nodes and other pods."""
         key = pod.shape_key
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if volumes is not None:
@@ -198,7 +198,7 @@ class PlaceFinder:
         return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:
-        """Return True if other pods affect where this one may go."""
+        """Return True if other pods affect where this pod may be placed."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:

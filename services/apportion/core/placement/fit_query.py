@@ -1,8 +1,8 @@
-"""Pods whose node kube-scheduler chooses: which nodes have the devices, and the placement there.
+"""Place pods whose node kube-scheduler chooses, and find which nodes have the devices.
 
-kube-scheduler asks our extender about devices only. A choice is pending here until the ledger has
-the result. Invariant: a query changes neither the state nor a later answer; a pod with a chooser is
-placed only on the node chosen last, and never by the queue."""
+kube-scheduler queries our extender about devices only. A choice is pending here until the ledger
+has the result. Invariant: a query changes neither the state nor a later answer; a pod with a
+chooser is placed only on the node chosen last, and never by the queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -47,14 +47,14 @@ def devices_shape(shape: Shape) -> Shape:
 
 
 class FilterResult(NamedTuple):
-    """The points of nodes that fit; the refusal code of others, None if not in the ledger."""
+    """The points of nodes that fit, and the refusal codes of others (None if not in the ledger)."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
 
 
 class FitQuery:
-    """Answers fit queries over one state; an engine's `columns` are updated by that engine."""
+    """A service for fit queries over one state; an engine updates its own `columns`."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -63,7 +63,7 @@ class FitQuery:
         self._classes: ClassCache | None = None
 
     def observe(self, change: Change) -> None:
-        """Update the indexes with what the fold changed."""
+        """Apply the fold's change to the indexes."""
         if self._follows and self._columns is not None and change.node is not None:
             self._columns.touch(change.node, change.shares)
 
@@ -108,7 +108,7 @@ class FitQuery:
         return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Return why a pod of this shape does not fit on this node; call it only if so."""
+        """Return why a pod of this shape does not fit on this node; requires that it does not."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:
@@ -136,14 +136,14 @@ class ExternalChoices:
         self._nodes: dict[str, str] = {}
 
     def choose(self, uid: str, node: str) -> None:
-        """Request to place the pod on this node; replaces an earlier choice."""
+        """Request the placement of the pod on this node; replaces an earlier choice."""
         self._nodes.pop(uid, None)
         self._nodes[uid] = node
         if len(self._nodes) > CHOICES_MAX:
             del self._nodes[next(iter(self._nodes))]
 
     def observe(self, change: Change) -> None:
-        """Update the indexes, and drop choices whose result is in the ledger."""
+        """Apply a change to the indexes, and drop choices whose result is in the ledger."""
         self._fit_query.observe(change)
         if self._limits is not None:
             self._limits.observe(change)
@@ -154,13 +154,13 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do a part of the slow preparation for `decide`. Return True when it is complete."""
+        """Do one step of the slow preparation for `decide`. Return True when it is complete."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """Decide the choices for our pods in the ledger, in order; each counts for later ones."""
+        """Decide the pending choices for our pods in order; each decision counts for later ones."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

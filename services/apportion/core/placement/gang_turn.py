@@ -1,6 +1,6 @@
 """Decide for a gang: placements for all pods that it lacks, or for none.
 
-Required affinity may bind pods of a gang to each other; the first one placed then decides the
+Required affinity may bind pods of a gang to each other; the first pod placed then decides the
 domain for all. If the gang lacks room there, the next try starts in another domain. Invariant: a
 refused gang leaves no reservation. One set of bound pods has at most one try per domain, several
 have `LIMIT` tries for each domain of each set, and no gang has more than `TRIES_MAX`."""
@@ -33,7 +33,7 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Pods of a gang bound by affinity: the domain of each row, and rows open to the first pod."""
+    """Pods of a gang bound by affinity: each row's domain, and the rows open to the first pod."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -66,7 +66,7 @@ class GangDomains:
         self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
-        """Choose where the next try begins, after one that placed these. False if no try is left.
+        """Choose where the next try starts, given what the last one placed. False if none is left.
 
         The last set that had a pod placed excludes its domain; later sets may use all domains
         again."""
@@ -127,7 +127,7 @@ class GangDomains:
 
 
 class GangTurn:
-    """Decides for gangs over one state."""
+    """The decision for a gang, over one state."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class GangTurn:
         """Reserve placements for what a gang lacks, skipping pods that fit nowhere.
 
         If too few fit, the first skipped pod is returned as well. Skipped pods are retried, as they
-        may have affinity to pods placed since. `near` has the bound pods by uid, which begin on
+        may have affinity to pods placed since. `near` has the bound pods by uid, which start on
         `open` rows."""
         placed: list[Placed] = []
         while True:

@@ -1,4 +1,4 @@
-"""What a gang lacks before its pods may start.
+"""Compute what a gang lacks before its pods may start.
 
 First, `min_available` pods, with the minimum of each task, are placed in one batch; the others
 follow one by one, like Volcano's elastic members. As in Volcano, task minimums that exceed
@@ -11,14 +11,14 @@ from apportion.core.ledger.state import GroupState, PodState
 
 
 class GangDeficit(NamedTuple):
-    """Pods that must be placed together next: per task, and `others` of any task."""
+    """The pods that must be placed together next: per task, and `others` of any task."""
 
     tasks: Counter[str]
     others: int
 
     @property
     def pods(self) -> int:
-        """Total number of pods that are lacking."""
+        """Return the total number of pods that are lacking."""
         return self.tasks.total() + self.others
 
     def met_by(self, waiting: list[PodState]) -> bool:
@@ -27,7 +27,7 @@ class GangDeficit(NamedTuple):
         return len(waiting) >= self.pods and self.tasks <= there
 
     def less(self, pod: PodState) -> "GangDeficit | None":
-        """Return what is lacking once this pod is placed, or None if the pod is one too many."""
+        """Return what is lacking after this pod is placed, or None if the pod is not lacking."""
         task = pod.submitted.task
         if self.tasks[task]:
             return GangDeficit(self.tasks - Counter([task]), self.others)

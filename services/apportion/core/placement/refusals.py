@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def explain(
     class_: PlacementClass, columns: Columns
 ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-    """Return the nodes per refusal code, and the nearest misses, for a class that fits nowhere."""
+    """Return the nodes per refusal code, and the near misses, for a class that fits nowhere."""
     if not columns.count:
         return {}, ()
     ranks = node_ranks(class_, columns)
@@ -232,7 +232,7 @@ class Refusing:
         return key if shortage is None else key + _encode((pod.submitted.namespace, shortage))
 
     def reasons(self, pod: PodState) -> Reasons:
-        """Count nodes by the filter that refused them, and find the limit that kept the pod out."""
+        """Count nodes by the filter that refused them, and find the limit that refused the pod."""
         self._reservations.charge()
         shortage = self._finder.volumes.shortage(pod)
         if shortage is not None:

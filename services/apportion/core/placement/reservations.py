@@ -1,4 +1,4 @@
-"""Placements that count before the ledger has them, for the duration of one decision.
+"""Reserve placements that count before the ledger has them, for one decision.
 
 Invariant: after `roll_back()` the state, columns, limits and neighbours are as before."""
 
@@ -16,8 +16,8 @@ Placed = tuple[PodState, PodPlaced]
 class Reservations:
     """The placements that are assumed now, the newest last.
 
-    The newest is charged only by `charge`, which must be called before anything reads what is left;
-    most decisions are about one pod and never charge it. `met` is set when a pod that others have
+    The newest is charged only by `charge`, which must be called before free amounts are read; most
+    decisions are about one pod and never charge it. `met` is set when a pod that others have
     affinity to is reserved. `version` changes with every charge or undo."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Reservations:
         self._newest = (pod, placed)
 
     def charge(self) -> None:
-        """Charge the newest reservation, if any. Raises `Oversold` if its devices are not free."""
+        """Charge the newest reservation, if any. Raises `Oversold` if its devices are in use."""
         if self._newest is None:
             return
         pod, placed = self._newest
@@ -54,12 +54,12 @@ class Reservations:
         self.version += 1
 
     def checkpoint(self) -> Int64:
-        """Charge everything, and return the point to roll back to."""
+        """Charge everything, and return the point for `roll_back`."""
         self.charge()
         return len(self._charged)
 
     def roll_back(self, checkpoint: Int64 = 0) -> None:
-        """Undo what was reserved since the checkpoint, newest first; by default everything."""
+        """Undo the reservations since the checkpoint, newest first; by default all."""
         self._newest = None
         self.version += 1
         while len(self._charged) > checkpoint:

@@ -26,7 +26,7 @@ class CannotResize(Exception):
 
 
 class Resizing:
-    """Answers the resize requests of one state, one per decision."""
+    """The answers to the resize requests of one state, one per decision."""
 
     def __init__(self, state: State, limits: Limits, waiting: Waiting) -> None:
         self._state = state

@@ -1,7 +1,7 @@
-"""The effect of a pod's volume claims: which nodes the pod may use, or why none yet.
+"""Evaluate a pod's volume claims: which nodes the pod may use, or why none yet.
 
-A volume that is attached but mounted by no pod does not count. A volume that several pods of a
-node mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
+A volume that is attached but mounted by no pod does not count. A volume that several pods of a node
+mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
 VolumeBinding, VolumeRestrictions, VolumeZone and NodeVolumeLimits."""
 
 from collections import Counter
@@ -38,14 +38,14 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """Volumes of one driver: the number that no other pod mounts, and the shared ones."""
+    """The volumes of one driver: the number that no other pod mounts, and the shared volumes."""
 
     fresh: int
     shared: tuple[ClaimKey, ...]
 
 
 class VolumeNeeds:
-    """The needs of a class's pods for their volumes; equal `key` means equal needs.
+    """The requirements of a class's volumes; equal `key` means equal requirements.
 
     `places` has the nodes of each volume that is not available everywhere. `attached` has the
     volumes by driver, for drivers with a limit per node."""
@@ -63,7 +63,7 @@ class VolumeNeeds:
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 
     def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
-        """Return the need and the room of the first driver with too little room on the node."""
+        """Return the need and the room of the first driver without enough room on the node."""
         limits = node.observed.volume_limits if node.observed is not None else {}
         for driver, (fresh, shared) in sorted(self.attached.items()):
             limit = limits.get(driver)
@@ -96,7 +96,7 @@ def mounted(node: NodeState) -> set[ClaimKey]:
 
 
 class Volumes:
-    """The claims over one state, and the pods that mount them."""
+    """The volume claims of one state, and the pods that mount them."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -114,7 +114,7 @@ class Volumes:
             self._drivers.update({(namespace, name): fact.driver for name, fact in claims.items()})
 
     def observe(self, change: Change) -> None:
-        """Follow pods that came or went, nodes, and the drivers of claims."""
+        """Update for pods that came or went, nodes, and the drivers of claims."""
         data = change.data
         kind = type(data)
         if isinstance(data, NodeObserved | NodeGone):
@@ -160,7 +160,7 @@ class Volumes:
                     del self._pods[key]
 
     def needs(self, pod: PodState) -> VolumeNeeds | None:
-        """Return what the pod's volumes need of a node, or None."""
+        """Return what the pod's volumes require of a node, or None."""
         about = pod.submitted
         if not self._minds(about):
             return None
@@ -216,7 +216,7 @@ def _add(counts: Counter[Key], key: Key, amount: int) -> None:
 
 
 def code_of(shortage: VolumeShortage) -> RefusalCode:
-    """Return the refusal code of the shortage."""
+    """Return the refusal code for the shortage."""
     if shortage.state == "in-use":
         return RefusalCode.VOLUME_CLAIM_IN_USE
     return RefusalCode.VOLUME_CLAIM_NOT_READY

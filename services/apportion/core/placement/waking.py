@@ -55,7 +55,7 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """Add a shape queue; its pods fit only if `ask` fits; None if that is unknown.
+        """Add a shape queue whose pods fit only if `ask` fits; None if the ask is unknown.
 
         With `ordered`, the result may depend on the order in which devices are tried."""
         self.forget(key)
@@ -130,7 +130,7 @@ class Unschedulable:
 
 
 class Waking:
-    """Marks shape queues as unschedulable, and wakes shape queues that an event may have helped."""
+    """Marks and wakes unschedulable shape queues, depending on which events may help them."""
 
     def __init__(
         self,
@@ -158,11 +158,11 @@ class Waking:
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
-        """Note that an assumed placement did not happen, so there is room again."""
+        """Record that an assumed placement did not happen, so there is room again."""
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
-        """Follow what the fold changed, using the table of `queueing.hints`.
+        """Apply the fold's change, using the table of `queueing.hints`.
 
         `moved`: a count of selected pods changed; `freed`: a queue or namespace has more room."""
         asks: Int64 = asked(change, moved, freed)
@@ -202,7 +202,7 @@ class Waking:
         return self._ask_doubted(looks_max)
 
     def wake_affinity(self, looks_max: int) -> bool:
-        """Recheck shape queues with affinity or spread after a pod they select was reserved.
+        """Recheck shape queues with affinity or spread after a pod that they select was reserved.
 
         Otherwise they would wait until the decision comes back, unlike after a restart. Returns
         False if some are left, which are then rechecked like others that may have been helped."""

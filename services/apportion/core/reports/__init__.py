@@ -1,4 +1,4 @@
-"""Reports: allocated, used and priced GPU time, from a second fold of the ledger.
+"""Report allocated, used and priced GPU time, from a second fold of the ledger.
 
     events ──► fold ──► Change ──► Account (rates, summed over time) ──► answers, CSV, FOCUS
 

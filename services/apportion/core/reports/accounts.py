@@ -1,8 +1,8 @@
-"""The account, which converts the changes of one state to rates for the meters.
+"""Convert the changes of one state to rates for the meters.
 
-A share counts as the part of the device's memory that it has. An event dated before its predecessor
-gets the predecessor's time. Invariant: the parts of a device add up to one device, or to what is
-allocated if a report offers less than that."""
+A share counts as the fraction of the device's memory that it has. An event dated before its
+predecessor gets the predecessor's time. Invariant: the parts of a device add up to one device, or
+to what is allocated if a report offers less than that."""
 
 from collections.abc import Iterable, Iterator
 
@@ -45,10 +45,10 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Follows the changes of one state; `by` defines the rows."""
+    """An account of the changes of one state; `by` defines the rows."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """`idle`: see `Used`."""
+        """Start an account; `idle` is the shortest idle period, as in `Used`."""
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}
@@ -94,7 +94,7 @@ class Account:
             self._node_changed(change, change.node)
 
     def finish(self) -> None:
-        """End the period; current allocations count until then."""
+        """End the period; current allocations count until the end."""
         self._meters.finish()
 
     def _node_changed(self, change: Change, node: NodeState) -> None:

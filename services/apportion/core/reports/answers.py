@@ -1,4 +1,4 @@
-"""The answers of reports: the gateway sends them, `apportion report` prints them.
+"""The answers of reports, which the gateway sends and `apportion report` prints.
 
 Device hours are by the part of the device's memory that a share has; memory hours are GiB times
 hours. Invariant: the parts add up to the capacity, except for rounding each to six digits."""
@@ -10,9 +10,9 @@ from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
-    """The figures of one row, of a row in one step (`from`), or of all (empty `key`).
+    """The figures of one row, of a row in one step (`from`), or of all rows (empty `key`).
 
-    `used_gpu_hours` is the work that nodes reported, of `reported_gpu_hours`. The capacity of a
+    `used_gpu_hours` is the work that nodes reported, out of `reported_gpu_hours`. The capacity of a
     node or of the total includes all parts; that of other rows is what was granted, because free
     devices belong to no namespace. `cost` is that of granted hours; None without prices."""
 
@@ -36,7 +36,7 @@ class ReportRow(Answer, frozen=True):
 
 
 class ReportAnswer(Answer, frozen=True):
-    """What was granted, used and paid for in a period, as of a revision.
+    """Granted and used device time and its cost in a period, as of a revision.
 
     `rows` with the most hours come first. `steps` are in order of time. There is no cost if models
     are `unpriced`. `begins` is the start of the ledger, if it is after `from`."""
@@ -56,7 +56,7 @@ class ReportAnswer(Answer, frozen=True):
 
 
 class IdleRow(Answer, frozen=True):
-    """The number of idle periods of shares, each at least an hour, and their hours."""
+    """The number of idle periods of shares, each at least an hour long, and their total hours."""
 
     key: Everyone[str]
     shares: Everyone[int]
@@ -66,7 +66,7 @@ class IdleRow(Answer, frozen=True):
 
 
 class IdleShare(Answer, frozen=True):
-    """One idle period of one share; `idle_now`: it had not ended at the last report."""
+    """One idle period of one share; `idle_now`: the period had not ended at the last report."""
 
     key: str
     namespace: Namespace

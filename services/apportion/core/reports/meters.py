@@ -1,4 +1,4 @@
-"""Integrate rates over time, by row and model: the arithmetic of a report.
+"""Integrate rates over time, by row and model, as the arithmetic of a report.
 
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
 sum is its rate integrated over the period, and each bit of time is in one step only."""
@@ -15,7 +15,7 @@ CELLS_MAX: Final = 200_000
 
 
 class Part(IntEnum):
-    """The state of a part of a device and of its memory."""
+    """The state of a fraction of a device and of its memory."""
 
     GRANTED = 0
     FREE = 1
@@ -28,11 +28,11 @@ Key = tuple[str, str]  # row and model
 
 
 class TooMuch(ValueError):
-    """A report with too many rows or steps; the message suggests a smaller one."""
+    """A report has too many rows or steps; the message suggests a smaller report."""
 
 
 class Sums(Struct):
-    """Device millionths and MiB, each times microseconds, for every part."""
+    """Device millionths and MiB, both times microseconds, for every `Part`."""
 
     cards: list[int]
     mib: list[int]
@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """The rates of one row and model since `since`, and the sums before it."""
+    """The rates of one row and model since `since`, and the sums up to that time."""
 
     since: int
     cards: list[int]
@@ -86,7 +86,7 @@ class Meters:
         self._cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
-        """Change a rate by these amounts from now on."""
+        """Change a rate by these amounts from the current time on."""
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:

@@ -48,7 +48,7 @@ class Prices(Struct, frozen=True):
         return self.models[max(matching, key=lambda each: (len(each), each))]
 
     def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Return these models without a price, sorted."""
+        """Return those of these models that have no price, sorted."""
         return tuple(
             model
             for model in sorted(set(models))
@@ -61,7 +61,7 @@ class Prices(Struct, frozen=True):
 
 
 def lacking_words(models: Iterable[str]) -> str:
-    """Return an error about models without a price, with the fix."""
+    """Return an error that lists the models without a price, with the fix."""
     named = " and ".join(map(repr, models))
     return f'[models] has no price for {named}; add it there, or a pattern such as "*" = 0.50'
 

@@ -23,7 +23,7 @@ _MIB_IN_GIB: Final = 1_024
 
 
 class Period(Struct, frozen=True):
-    """Start and end of a report, and its step in microseconds; 0 for no steps."""
+    """The start and end of a report, and its step in microseconds; 0 for no steps."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Return granted, used and cost by row. Raises `PriceError` for the cost report."""
+    """Return granted and used time and cost by row. Raises `PriceError` for the cost report."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -156,7 +156,7 @@ def _begins(read: Reading) -> str:
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
-    """Return models without a price; a cost that ignored them would look complete."""
+    """Return the models without a price, because a cost that ignored them would look complete."""
     return () if prices is None else prices.lacking(models)
 
 

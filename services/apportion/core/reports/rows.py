@@ -1,4 +1,4 @@
-"""The rows of a report: group pods by namespace, queue, user, node or label.
+"""Group pods into the rows of a report: by namespace, queue, user, node or label.
 
 Invariant: every pod is in one row, or in `UNNAMED`; the unallocated remainder is in `NOBODY`."""
 
@@ -16,22 +16,22 @@ NOBODY: Final = ""
 
 
 class WrongBy(ValueError):
-    """Pods cannot be grouped by that."""
+    """The text names no supported way to group pods."""
 
 
 class By(Struct, frozen=True):
-    """Rows by namespace, queue, user, node, or the value of one label."""
+    """A way to group pods: by namespace, queue, user, node, or the value of one label."""
 
     kind: str
     label: str = ""
 
     def __str__(self) -> str:
-        """Return the text form: `namespace`, `label:team`."""
+        """Return the text form, as in `namespace` or `label:team`."""
         return f"{self.kind}:{self.label}" if self.label else self.kind
 
     @property
     def nodes(self) -> bool:
-        """Return True if rows are nodes, which have a capacity of their own."""
+        """Return True if rows are nodes, because only nodes have a capacity of their own."""
         return self.kind == "node"
 
     def row_of(self, state: State, pod: PodState, node: str) -> str:

@@ -1,6 +1,6 @@
-"""Usage of shares from the hourly reports of nodes, and idle periods.
+"""Sum up the usage of shares from the hourly reports of nodes, and find idle periods.
 
-A record counts in proportion for the part of its seconds in each step. A share is idle if its
+A record is divided among steps in proportion to its seconds in each step. A share is idle if its
 record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
 record counts once, however steps divide it."""
 
@@ -22,7 +22,7 @@ IDLE_MAX: Final = 200_000
 
 
 class UsedSums(Struct):
-    """Device millionths reported and used, and MiB used, each times microseconds."""
+    """Device millionths reported and used, and MiB used, all times microseconds."""
 
     reported: int = 0
     cards: int = 0
@@ -51,10 +51,10 @@ _Share = tuple[str, str, str, object]
 
 
 class Used:
-    """The usage in one period; `reported`: there was at least one record."""
+    """The usage in one period; `reported`: at least one record was added."""
 
     def __init__(self, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """`idle`: shortest idle period to report, in microseconds."""
+        """Start without usage; `idle` is the shortest idle period to report, in microseconds."""
         self.reported = False
         # a minute of an hour is the tolerance of a node's sampling
         self._least = idle - idle // 60

@@ -1,4 +1,4 @@
-"""Workloads: read the documents that users have today into pods that can be submitted.
+"""Read the documents that users have today into pods that can be submitted.
 
 `reading` is the entry point. `kinds/` has one function per kind of document, `pods/` reads the
 parts of a pod, `dialects/` the names of devices, `lint/` finds mistakes, and `adoption/` reads

@@ -1,7 +1,7 @@
 """Read one parsed document safely: typed, with errors that name the field.
 
-Invariant: reading any value ends in a result or a `ManifestError`, a line of bounded length. Depth,
-numbers and text that no event can carry are refused here, and names that Kubernetes refuses (RFC
+Invariant: reading any value ends in a result or a `ManifestError`, a line of bounded length. It
+refuses depth, numbers and text that no event can carry, and names that Kubernetes refuses (RFC
 1123)."""
 
 import json
@@ -151,14 +151,14 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
 
 
 def part(whole: object, *keys: str) -> dict[Any, Any]:
-    """Return the object below these keys, or an empty one, which reading will refuse."""
+    """Return the object below these keys, or an empty object if there is none."""
     for key in keys:
         whole = whole.get(key) if isinstance(whole, dict) else None
     return whole if isinstance(whole, dict) else {}
 
 
 def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """Yield the objects of the list under a key, with index; skip others, which reading refuses."""
+    """Yield index and value of the objects in the list under a key; skip other values."""
     listed = whole.get(key) if isinstance(whole, dict) else None
     for place, each in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(each, dict):

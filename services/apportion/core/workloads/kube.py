@@ -16,7 +16,7 @@ Replicas = Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
 
 
 class Kube(Struct, frozen=True, rename="camel", kw_only=True):
-    """A Kubernetes object or a part of one."""
+    """Base class of Kubernetes objects and of structs in them."""
 
 
 class OwnerReference(Kube, frozen=True):
@@ -26,7 +26,7 @@ class OwnerReference(Kube, frozen=True):
 
 
 class Metadata(Kube, frozen=True):
-    """`metadata`, also of a template, which has no name."""
+    """The `metadata` of an object or of a template, which has no name."""
 
     name: Text = ""
     namespace: Text = "default"
@@ -36,7 +36,7 @@ class Metadata(Kube, frozen=True):
 
 
 class Object(Kube, Generic[S], frozen=True):
-    """An object whose `spec` is an `S`."""
+    """An object whose `spec` has the type `S`."""
 
     metadata: Metadata
     spec: S
@@ -55,7 +55,7 @@ class Port(Kube, frozen=True):
 
 
 class EnvVar(Kube, frozen=True):
-    """One entry of `env[]`; a `valueFrom` is not read."""
+    """One entry of `env[]`, without `valueFrom`, which is not read."""
 
     name: str = ""
     value: str = ""
@@ -178,7 +178,7 @@ class CephImage(Kube, frozen=True):
 
 
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`, with the sources that matter; `ephemeral` makes a claim."""
+    """An entry of `volumes`, with the sources that affect placement; `ephemeral` makes a claim."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None

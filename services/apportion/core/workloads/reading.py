@@ -1,4 +1,4 @@
-"""Read documents, with one outcome each: which kinds are read, by what, and which skipped.
+"""Read documents with one outcome each, by the function for its kind, or skip them.
 
 Kinds whose controllers create pods are refused, because nothing here would create them. A
 PriorityClass applies to the pods given with it, and overrides none of the configuration. Invariant:
@@ -103,7 +103,7 @@ def title(document: object) -> str:
 
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
-    """Prefix the field of errors raised inside, for a document within another one."""
+    """Prefix the field of errors raised inside, for a document within another document."""
     try:
         yield
     except ManifestError as error:
@@ -191,7 +191,7 @@ def is_other(document: object) -> bool:
 
 
 def holds_pods(value: object) -> bool:
-    """Return True if a pod is anywhere in a document."""
+    """Return True if a document contains a pod at any depth."""
     if isinstance(value, dict):
         listed = value.get("containers")
         first = listed[0] if isinstance(listed, list) and listed else value.get("container")
@@ -204,7 +204,7 @@ def holds_pods(value: object) -> bool:
 def called(document: object) -> str:
     """Return the name of a document for a list, as in `Service web`.
 
-    Most have a namespace only by default, so it is included only if it is set."""
+    The namespace is included only if the document sets it, because most have only the default."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)
@@ -212,7 +212,7 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """Return what identifies a skipped document: its name, or else its file."""
+    """Return what identifies a skipped document: its name, or its file if it has no kind."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 
@@ -224,7 +224,7 @@ def passed_over_words(names: Collection[str]) -> str:
 
 
 def nothing_taken_words(contents: Iterable[object]) -> str:
-    """Return the error for files with only skipped documents or priority classes."""
+    """Return the error for files that contain only skipped documents or priority classes."""
     items = (item for document in contents for _, item in items_of(document)[0])
     if any(class_of(item) is not None for item in items):
         return (

@@ -16,7 +16,7 @@ DEFAULT = "default-scheduler"  # what the API server sets if a pod names no sche
 
 
 class Chooser(Enum):
-    """Which scheduler chooses the node of a pod."""
+    """The scheduler that chooses the node of a pod."""
 
     US = "us"
     EXTENDED = "a kube-scheduler with our extender"

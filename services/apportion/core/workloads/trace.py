@@ -1,8 +1,8 @@
 """Read the CSV columns of the `openb` production traces as pods, row by row.
 
 `gpu_milli` is the share of one GPU in thousandths if `num_gpu` is 1; a pod with more GPUs takes
-whole ones. The trace has no GPU memory, so a share gets the same part of the memory. Invariant: a
-row is read exactly or refused by line, column and value; percents are rounded up."""
+whole GPUs. The trace has no GPU memory, so a share gets the same fraction of the memory. Invariant:
+a row is read exactly or refused by line, column and value; percents are rounded up."""
 
 import csv
 import math

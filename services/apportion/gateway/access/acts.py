@@ -1,7 +1,7 @@
 """The acts of users through the gateway: login, logout, and cordons of nodes and devices.
 
-Invariants: a cookie is set only for a known token; only a known user acts, and the event has the
-name from the login whatever the request contains; every act and every refusal is in the audit
+Invariants: a cookie is set only for a valid token; only an authenticated user acts; the event has
+the name from the login, whatever the request contains; every act and every refusal is in the audit
 log."""
 
 import asyncio
@@ -44,7 +44,7 @@ FOLD_S: Final = 2.0  # an act is in the ledger; its answer waits so long for thi
 
 
 class Acts:
-    """The acts of one gateway, whose fold is `feed`; `gate` is None without a login.
+    """Appends the acts of users. `feed` is the gateway's fold; `gate` is None without a login.
 
     An act is answered after this gateway has folded it, so that the next request sees it."""
 
@@ -54,11 +54,11 @@ class Acts:
         self._publisher = publisher
 
     def handlers(self) -> Handlers:
-        """Return the handlers of `POST /nodes/NODE/cordon` and its siblings."""
+        """Return the handlers of `POST /nodes/NODE/cordon` and of the other acts."""
         return [(endpoint, self.handle) for endpoint in ACTS]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Append one act and answer with its revision. Raises RequestRefused."""
+        """Append one act, and answer with its revision. Raises RequestRefused."""
         parsed(Query, request.query)
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
@@ -152,23 +152,23 @@ ENDPOINTS = (*ACTS, ME, LOGIN, LOGOUT)
 
 
 class Sessions:
-    """The console's login: puts a token into a cookie that scripts cannot read."""
+    """The console's login, which puts a token into a cookie that scripts cannot read."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
 
     def handlers(self) -> Handlers:
-        """Return the handlers to log in, to log out, and to read one's own permissions."""
+        """Return the handlers for login, logout, and the user's own permissions."""
         return [(ME, self.me), (LOGIN, self.login), (LOGOUT, self.logout)]
 
     async def me(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the user's name and permissions, for a page to show."""
+        """Answer with the user's name and permissions, which a page shows."""
         if self._gate is None:
             return json_response(MeAnswer(login=False, all=True, doctor=True))
         return json_response(await self._about(self._gate, request[PERSON]))
 
     async def login(self, request: web.Request) -> web.StreamResponse:
-        """Check a token; answer with its user and a cookie. Raises RequestRefused."""
+        """Check a token. Answer with its user, and a cookie. Raises RequestRefused."""
         if self._gate is None:
             fix = "send requests without a token"
             raise RequestRefused(404, "this gateway has no login", fix=fix)

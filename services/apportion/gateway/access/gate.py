@@ -1,7 +1,7 @@
-"""The gate before every route: authenticates the user, authorizes, and redacts the answer.
+"""The gate before every route: it authenticates and authorizes the user, and redacts the answer.
 
-Invariants: with a login, an unknown user gets only the page that requests a token; a refusal
-names the missing permission; a page of another site cannot act for a user who is logged in here."""
+Invariants: with a login, an unknown user gets only the page that requests a token; a refusal names
+the missing permission; a page of another site cannot act for a user who is logged in here."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ _KEY_BYTES: Final = 32
 class Cursors:
     """Encrypts the cursors of pages for tenants.
 
-    A cursor is the last item of a page, which may be another tenant's. Cursors are sealed, because
-    a page after a chosen name would reveal whether that name exists. The key is derived from
-    `secret`, which all gateways of a cluster share; without it the key is random. Invariant: a
-    cursor opens only at its path."""
+    A cursor is the last item of a page, which may be another tenant's. A cursor that a tenant could
+    choose would reveal whether an item of that name exists. The key is derived from `secret`, which
+    all gateways of a cluster share; without it the key is random. Invariant: a cursor opens only at
+    its path."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -79,7 +79,7 @@ class Cursors:
         return Fernet(urlsafe_b64encode(self._key))
 
     def seal(self, path: str, cursor: str) -> str:
-        """Encrypt a cursor of the list at `path`; a revision reveals nothing and stays."""
+        """Encrypt a cursor of the list at `path`, except a revision, which reveals nothing."""
         if not cursor or _is_revision(cursor):
             return cursor
         return self._fernet.encrypt(f"{path}\n{cursor}".encode()).decode()
@@ -114,7 +114,7 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway. `public` is the URL that browsers use, if given."""
+    """The gate of one gateway. `public` is the console's URL in browsers, if configured."""
 
     def __init__(
         self,
@@ -131,16 +131,16 @@ class Gate:
         self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
-        """Return the client for limits: the user if recently known, else the address."""
+        """Return the key for limits: the user if recently authenticated, else the address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
 
     def secure(self, request: web.Request) -> bool:
-        """Return True if the browser uses HTTPS, to us or to a proxy."""
+        """Return True if the browser uses HTTPS, to this gateway or to a proxy."""
         return request.secure if self._public is None else self._public.secure
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Answer the request if its user may see the answer."""
+        """Answer the request if its user is permitted to see the answer."""
         try:
             return await self._guarded(request, handle)
         except RequestRefused as refused:
@@ -150,19 +150,19 @@ class Gate:
             return response
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Return True if the user may do that. Raises RequestRefused if the login is down."""
+        """Return True if the user has the permission. Raises RequestRefused if the login fails."""
         try:
             return await self._login.may(person, wish)
         except LoginUnavailable as error:
             raise _nobody_says(error) from None
 
     async def require(self, person: Person, wish: Wish) -> None:
-        """Raise RequestRefused unless the user may do that."""
+        """Raise RequestRefused unless the user has the permission."""
         if not await self.may(person, wish):
             raise forbidden(person, wish)
 
     async def known(self, token: str) -> Person:
-        """Return the user of the token. Raises RequestRefused."""
+        """Return the user of the token. Raises RequestRefused if the token is not valid."""
         try:
             # A header may contain any bytes, but a token is ASCII.
             person = await self._login.person(token) if token and token.isascii() else None
@@ -253,7 +253,7 @@ class Gate:
 
 
 async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResponse:
-    """Handle a request without a login, unless another site's page sends a write."""
+    """Handle a request without a login. Refuse a write that another site's page sends."""
     if request.method not in SAFE:
         try:
             _refuse_other_sites(request, None)
@@ -265,7 +265,7 @@ async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResp
 def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
     """Raise RequestRefused if a page of another site made the browser send this.
 
-    Old browsers may send the cookie with it, although it is SameSite=Strict."""
+    Old browsers may send the cookie with such a request, although it is SameSite=Strict."""
     origin = request.headers.get(hdrs.ORIGIN)
     # Without --public-url our origin is the request's host.
     if origin is not None and (
@@ -325,7 +325,7 @@ _FIX = "write a scheme, a host and an optional port, as in https://apportion.exa
 
 
 class PublicUrl(msgspec.Struct, frozen=True):
-    """The origin of the console's pages as browsers send it, ready for comparison.
+    """The origin of the console's pages, in the form in which browsers send it.
 
     Behind a proxy that terminates TLS, a request does not reveal the origin to the gateway."""
 

@@ -1,8 +1,8 @@
 """Login by a Kubernetes API server: TokenReview gives the user, SubjectAccessReview the rights.
 
-The resources `ledger`, `pods`, `metrics`, `doctor`, `nodes` and `devices` of `apportion.dev`
-need not exist, because RBAC compares only names. Invariants: without an answer of the API server
-no user is let in; a token for another audience is refused."""
+The resources `ledger`, `pods`, `metrics`, `doctor`, `nodes` and `devices` of `apportion.dev` need
+not exist, because RBAC compares only names. Invariants: no user is let in unless the API server
+answers; a token for another audience is refused."""
 
 import asyncio
 from typing import Any
@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KubeLogin:
-    """See `people.Login`. A token must be for one of `audiences`."""
+    """A `people.Login` through the API server. Tokens must be for one of `audiences`."""
 
     def __init__(self, api: KubeApi, audiences: tuple[str, ...]) -> None:
         self._api = api

@@ -26,7 +26,7 @@ GIVEN = ("tokens", "audiences", "public_url", "opened", "kubernetes", "kubeconfi
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The chosen login, if any, and the console's URL. `public`: `--open` was given."""
+    """The chosen login, if any, and the console's URL. `public` is True with `--open`."""
 
     kube: KubeChoice
     public: bool
@@ -80,7 +80,7 @@ _OPTIONS = (
 
 
 def login_options(command: Command) -> Command:
-    """Add the options; the command gets their raw values as `login`."""
+    """Add the options of the login to a command, which gets their values as `login`."""
 
     def run(**given: Any) -> None:
         command(login={name: given.pop(name) for name in GIVEN}, **given)

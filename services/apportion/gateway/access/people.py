@@ -1,7 +1,7 @@
-"""Users, the actions that they request, and the logins that authenticate and authorize.
+"""Users, the permissions that they need, and the logins that authenticate and authorize.
 
-Invariants: if the login cannot answer, the user is refused with the reason; cached answers
-expire within `KEPT_S`; only the digest of a token is kept."""
+Invariants: if the login cannot answer, the user is refused with the reason; cached answers expire
+within `KEPT_S`; only the digest of a token is stored."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ class Person(Struct, frozen=True):
 
 
 class Wish(NamedTuple):
-    """An action as in Kubernetes' RBAC, of the whole cluster without a `namespace`."""
+    """A permission that an action needs, as in RBAC; for all namespaces if `namespace` is empty."""
 
     verb: str
     resource: str
@@ -47,12 +47,12 @@ READ_DOCTOR = Wish("get", "doctor")
 
 
 def read_namespace(namespace: str) -> Wish:
-    """Return the wish to read one namespace."""
+    """Return the permission to read one namespace."""
     return Wish("get", "pods", namespace=namespace)
 
 
 class LoginUnavailable(Exception):
-    """The login cannot answer now; the message has the reason."""
+    """The error that the login cannot answer now; the message has the reason."""
 
 
 class Login(Protocol):
@@ -62,11 +62,11 @@ class Login(Protocol):
         """Return the user of the token, or None if it is unknown. Raises LoginUnavailable."""
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Return True if the user may do that. Raises LoginUnavailable."""
+        """Return True if the user has the permission. Raises LoginUnavailable."""
 
 
 class Remembered:
-    """A login with a short cache, so that not every request needs a call."""
+    """A login with a short-lived cache, so that not every request needs a call."""
 
     def __init__(self, login: Login, *, now: Callable[[], float] = time.monotonic) -> None:
         self._login = login
@@ -76,7 +76,7 @@ class Remembered:
         self._rights = _Kept[bool](now)
 
     async def person(self, token: str) -> Person | None:
-        """See Login."""
+        """Implement `Login.person`, with cached answers."""
         key = _digest(token)
         found = self._people.get(key)
         if found is not None or self._nobodies.get(key):
@@ -89,7 +89,7 @@ class Remembered:
         return found
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """See Login."""
+        """Implement `Login.may`, with cached answers."""
         key = (person.name, person.uid, person.groups, wish)
         allowed = self._rights.get(key)
         if allowed is None:
@@ -129,7 +129,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """One token by its digest, with its user and that user's permissions."""
+    """The entry of one token: its digest, its user and that user's permissions."""
 
     name: Name
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -143,7 +143,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """Tokens in a file, for a gateway without a cluster.
+    """A login by tokens in a file, for a gateway without a cluster.
 
         [[token]]
         name = "mei"
@@ -151,8 +151,8 @@ class TokenFile:
         namespaces = ["ml", "ci"]    # or ["*"], for the whole ledger
         may = ["cordon"]             # also: metrics, doctor
 
-    Invariants: the file is read again when it changes, and an invalid version changes nothing.
-    The constructor raises ConfigError if the file is invalid."""
+    Invariants: the file is read again when it changes, and an invalid version changes nothing. The
+    constructor raises ConfigError if the file is invalid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -160,13 +160,13 @@ class TokenFile:
         self._rows = read_rows(path)
 
     async def person(self, token: str) -> Person | None:
-        """Return the user whose row has this token's digest."""
+        """Return the user whose entry has this token's digest."""
         self._renew()
         row = self._rows.get(_digest(token))
         return None if row is None else Person(row.name, uid=row.sha256, groups=row.groups)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Return True if the user's row allows it."""
+        """Return True if the user's entry has the permission."""
         self._renew()
         row = self._rows.get(person.uid)
         if row is None:
@@ -200,7 +200,7 @@ class TokenFile:
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """Read the rows of a token file, by digest. Raises ConfigError."""
+    """Read the entries of a token file, by digest. Raises ConfigError."""
     try:
         if path.stat().st_size > BYTES_MAX:
             raise ValueError(f"it is larger than {BYTES_MAX:,} bytes")

@@ -1,7 +1,7 @@
 """Decides which answers a tenant may see, and how each is redacted.
 
-Answers about now and about the past are decoded to their structs and redacted only here.
-Invariant: an endpoint whose declared audience is not tenants is never shown to them."""
+Answers about the present and the past are decoded and redacted only here. Invariant: an endpoint
+whose declared audience is not tenants is never shown to them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -52,19 +52,19 @@ class Entry(LogEntry, frozen=True):
 
 
 class Look(NamedTuple):
-    """An answer's type, its redaction, and namespaces that its fields do not declare."""
+    """How to redact an answer: its type, a function, and namespaces not declared by fields."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
     also: Callable[[Any], Iterable[str]] = lambda _: ()
 
     def namespaces(self, answer: Struct) -> set[str]:
-        """Return every namespace that the answer may be about."""
+        """Return every namespace that may occur in the answer."""
         return namespaces_in(answer).union(self.also(answer))
 
 
 def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
-    """Redact a report: by node it is public, by namespace others become one row."""
+    """Redact a report. By node it is public; by namespace, hidden rows are merged."""
     if answer.by == "namespace":
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
         if isinstance(answer, ReportAnswer):
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Give each line the text of a visible pod, because the first pod's may reveal others."""
+    """Give each group the text of a pod that the tenant sees, so that it reveals no other pod."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -199,26 +199,26 @@ OF_ERRORS: Final = Look(ErrorAnswer)  # how a tenant sees an error, at any path
 
 
 def look_at(endpoint: Endpoint) -> Look:
-    """Return how a tenant sees the answer of an endpoint for tenants."""
+    """Return how to redact the answer of an endpoint for tenants."""
     return LOOKS.get(endpoint.answer, Look(endpoint.answer))
 
 
 def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
-    """Return True if tenants may see this form of the answer: JSON, visible groupings."""
+    """Return True if tenants may see an answer in this form: JSON, grouped by visible keys."""
     by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
     in_json = query.get("format", "json") == "json"
     return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return a plan's namespaces; the plan reveals which of its pods are live there."""
+    """Return the namespaces of a plan, whose answer reveals which of its pods are live there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
     """Redact an answer's JSON for a client that sees the namespaces of `may_see`.
 
-    A list's cursor is sealed. The work runs in `aside`: a thousand rows take 0.1 s."""
+    A list's cursor is sealed. The work runs in `aside`, because a thousand rows take 0.1 s."""
 
     def decoded() -> tuple[Any, set[str]]:
         answer = msgspec.json.decode(body, type=look.kind)
@@ -233,6 +233,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Return a predicate that is true for those of `namespaces` that the client sees."""
+    """Return a function that is true for those of `namespaces` that the client sees."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__

@@ -1,4 +1,4 @@
-"""What all handlers of the API share: JSON answers and refusals, turns, and request counts.
+"""Shared code of all API handlers: JSON answers, refusals, turns, and request counts.
 
 Invariant: any error is answered with an `ErrorAnswer` that names field, value and fix."""
 
@@ -30,19 +30,19 @@ _encode = msgspec.json.Encoder().encode
 def short_turns() -> Turns:
     """Return turns for work that takes the event loop or a thread for milliseconds.
 
-    No client within `Limits.each_at_once` is refused; others get a turn between two of its
-    answers."""
+    A client within `Limits.each_at_once` is never refused. Other clients get a turn between two of
+    its answers."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 
 class Sight(NamedTuple):
-    """Returns which namespaces a client with a restricted view sees."""
+    """A function that returns which namespaces a client with a restricted view sees."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """Returns whether an admitted client may continue."""
+    """A function that returns whether an admitted client may continue."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -54,7 +54,7 @@ STILL = web.RequestKey("still", Still)  # set on requests if there is a login
 def json_response(
     body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """Return the struct as a response, `compressed` outside the loop if accepted."""
+    """Return the struct as a response. If `compressed` and accepted, a thread compresses it."""
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -76,7 +76,7 @@ def refusal_response(refused: RequestRefused) -> web.Response:
 
 
 def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
-    """Return `handle` with its refusals answered as JSON, and counted under `what`."""
+    """Return a handler that answers errors of `handle` as JSON, and counts them under `what`."""
 
     async def guard(request: web.Request) -> web.StreamResponse:
         try:
@@ -121,7 +121,7 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
-    """Wait for a turn of this client to have `what` made. Raises RequestRefused."""
+    """Wait for this client's turn to compute `what`. Raises RequestRefused."""
     client, fix = request.get(CLIENT, ""), "retry in a moment, with fewer requests at once"
     try:
         await turns.enter(client)
@@ -140,7 +140,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 
 
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
-    """Return `handle`, which takes long to make `what`, with one turn per client."""
+    """Return `handle`, which computes `what` slowly, with one turn at a time per client."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:
@@ -154,7 +154,7 @@ def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
 
 
 async def write_in_time(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-    """Write, and disconnect a client that does not read. Raises ConnectionError."""
+    """Write to a client, and disconnect one that does not read. Raises ConnectionError."""
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             await response.write(data)
@@ -165,7 +165,7 @@ async def write_in_time(request: web.Request, response: web.StreamResponse, data
 
 
 def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
-    """Return the handler of all paths and methods below the prefix without a route."""
+    """Return the handler for paths and methods below the prefix that have no route."""
     paths: dict[str, list[str]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.method, []).append(endpoint.written)

@@ -1,4 +1,4 @@
-"""The read API's handlers that answer from the gateway's own fold.
+"""Handlers of the read API that answer from the gateway's own fold.
 
 Requests about another point in time (`?at=`) or about events go to the process for the past.
 Invariants: an answer has one revision; until the fold has caught up, the answer is 503 with the
@@ -31,7 +31,7 @@ PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)  # the endpoints that are
 
 
 class Api:
-    """Answers from one feed.
+    """The read API over one feed.
 
     `unready` returns why there is no answer yet, `frozen` why no pod can be placed now; both may
     return "". `look_back` answers about the past."""
@@ -66,7 +66,7 @@ class Api:
         yield from ((endpoint, report) for endpoint in REPORTS)
 
     def or_past(self, handle: Handler) -> Handler:
-        """Return `handle`, but answer requests about another point in time from the past."""
+        """Return `handle`, but with requests about another point in time passed to the past."""
 
         async def asked(request: web.Request) -> web.StreamResponse:
             return await (self._past if "at" in request.query else handle)(request)

@@ -1,9 +1,8 @@
 """Compares the states at two points in time and names the event behind each difference.
 
-In a short span only the things that the index has as changed are compared. Invariants: every row
-is a difference of the states; its event is the newest one in the span that changed that aspect.
-For a pod, pending and placed are one aspect. For a node that joined, it is the event by which it
-joined."""
+In a short span, only objects that the index lists as changed are compared. Invariants: every row is
+a difference of the states; its event is the newest in the span that changed that aspect. For a pod,
+pending and placed are one aspect. For a node that joined, it is the event by which it joined."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -80,14 +79,14 @@ DIFF = Endpoint(
 
 
 class Diff:
-    """Compares states of one ledger."""
+    """Compares past and present states of one ledger."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past
         self._moments = moments
 
     async def answer(self, query: DiffQuery, _names: Mapping[str, str]) -> DiffAnswer:
-        """Return what differs up to `to`, or now. Raises RequestRefused, LedgerError."""
+        """Return the differences up to `to`, or now. Raises RequestRefused, LedgerError."""
         newest = await self._past.caught_up()
         first = await self._moments.since("from", query.begin)
         last = newest if query.end is None else await self._moments.revision("to", query.end)
@@ -119,7 +118,7 @@ class Diff:
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
     """Return the newest event that changed this aspect of `key`, or 0.
 
-    A pod's wait ends by its placement or its end, so both count. Any event of a whole limit
+    A placement or an end ends a pod's wait, so both count. For a limit, every event about it
     counts."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
@@ -128,7 +127,7 @@ def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) ->
 
 
 def who_wrote(source: str) -> str:
-    """Return who caused an event that has no name in it: the user, or the service."""
+    """Return the cause of an event that contains no name: the user, or the service."""
     return source.removeprefix(OF_A_PERSON)
 
 

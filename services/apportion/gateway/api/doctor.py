@@ -1,4 +1,4 @@
-"""`GET /api/v1/doctor`: what is wrong and how to fix it, as far as the gateway can see.
+"""`GET /api/v1/doctor`: faults of the installation that the gateway can see, each with its fix.
 
 Invariant: it answers even while the gateway cannot fold, because that is when operators need it.
 Concurrent requests share one examination."""
@@ -52,7 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """The doctor of one gateway; `unready` and `frozen` return the reason, or ""."""
+    """The doctor of one gateway. `unready` and `frozen` return the reason, or ""."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Doctor:
         self._answered_s = 0.0
 
     async def listen(self) -> None:
-        """Listen for schedulers and intakes. Raises LedgerUnavailable, NotPermitted."""
+        """Listen to schedulers and intakes. Raises LedgerUnavailable, NotPermitted."""
         await self._schedulers.listen(self._ledger)
         await self._intakes.listen(self._ledger)
 
@@ -93,7 +93,7 @@ class Doctor:
         return "no-agent" if nodes and all(node.silent for node in nodes) else ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request; it has no parameters."""
+        """Answer a request, which has no parameters."""
         parsed(DOCTOR.query, request.query)
         async with self._asking:
             now = self._clock.monotonic()
@@ -128,10 +128,10 @@ class Doctor:
 
 
 class LateWords:
-    """Finds the refused events of agents and binders that only came too late.
+    """Finds refused events of agents and binders that were right but came too late.
 
     An agent may hand out devices while the pod ends. The agent's event then contradicts the ledger
-    but is no fault. Invariant: each event is read once, and one that cannot be read did not come
+    but is no fault. Invariant: each event is read once. One that cannot be read does not count as
     late."""
 
     def __init__(self, wire: Wire) -> None:
@@ -139,7 +139,7 @@ class LateWords:
         self._late: dict[int, bool] = {}
 
     async def among(self, refused: Sequence[RefusedEvent]) -> frozenset[int]:
-        """Return the revisions of those that came late. Raises LedgerUnavailable."""
+        """Return the revisions of late events. Raises LedgerUnavailable."""
         asked = [each.revision for each in refused if each.subject in _LATE_TYPES]
         self._late = {each: self._late[each] for each in asked if each in self._late}
         new = [each for each in asked if each not in self._late]
@@ -170,7 +170,7 @@ _log = get_logger(__name__)
 
 
 async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
-    """Return what the price file lacks for these models now."""
+    """Return which of these models the price file lacks now."""
     try:
         prices = await asyncio.to_thread(read_prices, file)
     except PriceError as error:
@@ -189,12 +189,12 @@ class PriceWatch:
         self._came = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Note that a node has reported devices."""
+        """Note the models of a node that has reported devices."""
         if isinstance(change.data, NodeReported):
             self._came.set()
 
     async def run(self) -> None:
-        """Check the known models, and then new ones, until cancelled."""
+        """Check the noted models, and then new ones, until cancelled."""
         while True:
             self._came.clear()
             new = set(models_of(self._state)) - self._known

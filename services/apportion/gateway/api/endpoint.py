@@ -1,8 +1,8 @@
 """Declarations of API endpoints: path, parameters, answer and audience in one place.
 
 The router, the gate, the answer to unknown paths, the OpenAPI document and the API reference are
-made from these. Invariant: an endpoint without a declared audience has the narrowest, so a
-forgotten line hides an answer and never shows one."""
+made from these declarations. Invariant: an endpoint without a declared audience has the narrowest,
+so a forgotten line hides an answer and never shows one."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -29,10 +29,10 @@ class Audience(Enum):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One path of the API. `name` is its label in the request metrics.
+    """A path of the API. `name` is its label in the request metrics.
 
-    `answer` and `body` are the structs of the JSON answer and the request; `also` are further
-    media types."""
+    `answer` and `body` are the structs of the JSON answer and the request; `also` are further media
+    types."""
 
     path: str
     name: str
@@ -46,10 +46,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> str:
-        """Return the path as in documentation: parameters are in capitals."""
+        """Return the path as in documentation, with parameters in capitals."""
         return re.sub(r"{(\w+)}", lambda part: part[1].upper(), self.path)
 
     def route(self, handle: Handler) -> web.AbstractRouteDef:
-        """Return the route that calls `handle`."""
+        """Return the route that calls `handle` for this path."""
         make = web.get if self.method == "GET" else web.post
         return make(f"{PREFIX}/{self.path}", handle)

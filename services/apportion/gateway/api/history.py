@@ -1,8 +1,7 @@
 """Histories of pods, nodes and devices, past allocations, and the timeline, from the index.
 
 Invariants: a page is bounded, continues where the previous one ended, and covers revisions up to
-its own revision; the timeline's bins are bounded in number and cover its span without a
-gap."""
+its own revision; the timeline's bins are bounded in number and cover its span without a gap."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -57,7 +56,7 @@ class HistoryQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class WhoQuery(HistoryQuery, frozen=True, kw_only=True):
-    """The parameters of past allocations of a node or a device; name one of the two."""
+    """The parameters of past allocations: either a node or a device, and a point in time."""
 
     node: Annotated[str, Meta(description="The node; set either `node` or `device`.")] | None = None
     device: Annotated[str, Meta(description="The device's id or a unique prefix of it.")] | None = (
@@ -115,7 +114,7 @@ ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HIST
 
 
 class History:
-    """Histories from one ledger's index."""
+    """Answers about the history of one ledger, from its index."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
         self._past = past
@@ -128,7 +127,7 @@ class History:
         return MomentAnswer(revision=revision, time=time)
 
     async def timeline(self, query: TimelineQuery, _names: Mapping[str, str]) -> TimelineAnswer:
-        """Return bins and newest marks. Raises RequestRefused, LedgerError."""
+        """Return the timeline's bins and newest marks. Raises RequestRefused, LedgerError."""
         revision = await self._past.caught_up()
         cells = self._past.indexer.cells.all
         first = 0 if query.first is None else await self._moments.revision("from", query.first)
@@ -156,7 +155,7 @@ class History:
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return events of pods with that name and of failures. Raises RequestRefused."""
+        """Return events of pods of that name, and failures under them. Raises RequestRefused."""
         upto = await self.upto(query)
         name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
@@ -169,7 +168,7 @@ class History:
         return await self._worded(sorted(revisions), upto, limit, uids)
 
     async def names(self, query: AtQuery, names: Mapping[str, str]) -> PodNames:
-        """Return where a pod of that name is or was. Raises RequestRefused, LedgerError."""
+        """Return all pods of that name, live or ended. Raises RequestRefused, LedgerError."""
         upto = await self.upto(query)
         name = text_of("name", names["name"])
         found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)
@@ -182,12 +181,12 @@ class History:
         return await self._thing(NODE, self.known_node(names["node"]), upto, query)
 
     async def device(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return the events of a device by id or unique prefix. Raises RequestRefused."""
+        """Return the events of a device, by id or unique prefix. Raises RequestRefused."""
         upto = await self.upto(query)
         return await self._thing(DEVICE, self.known_device(names["device"]), upto, query)
 
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
-        """Return the shares held at, or since, `at`. Raises RequestRefused, LedgerError."""
+        """Return the allocations at `at`, or since then. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
             error = "exactly one of node and device is required"
             fix = "use ?node=NODE or ?device=ID"
@@ -214,12 +213,12 @@ class History:
         return WhoPage(revision=upto, since=since, items=tuple(found[:limit]), time=time, next=more)
 
     async def upto(self, query: AtQuery) -> int:
-        """Return the revision of `at`, or the newest; the index has read that far."""
+        """Return the revision of `at`, or the newest, after the index has read that far."""
         newest = await self._past.caught_up()
         return newest if query.at is None else await self._moments.revision("at", query.at)
 
     def no_pod(self, name: str, upto: int) -> RequestRefused:
-        """Return the refusal of a name that no pod ever had."""
+        """Return the refusal that no pod ever had this name."""
         error = f"no pod {name} at revision {upto} or before"
         fix = (
             "list live pods with `apportion get pods`, and past pods with `apportion tail --from 1`"
@@ -227,7 +226,7 @@ class History:
         return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
-        """Return the node's name if it ever existed. Raises RequestRefused."""
+        """Return the name if such a node ever existed. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
             fix = "list nodes with `apportion get nodes`"

@@ -1,8 +1,8 @@
 """Live events over HTTP as server-sent events, for clients without NATS.
 
 An event's id is its revision, so a client that reconnects with `Last-Event-ID` continues there.
-Invariant: a client gets every event after its start in order, once. A client that does not read
-is disconnected and delays neither the fold nor other clients."""
+Invariant: a client gets every event after its start, in order and once. A client that does not read
+is disconnected, and delays neither the fold nor other clients."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ _decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 
 
 class EventStream:
-    """The event streams of one gateway; `records` returns what `feed` no longer has."""
+    """The event streams of one gateway; `records` returns events that `feed` has dropped."""
 
     def __init__(
         self, feed: Feed, records: Callable[[int], Awaitable[list[Record]]], *, measures: Measures
@@ -77,7 +77,7 @@ class EventStream:
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """`GET /api/v1/events?from=REVISION`; without `from`, from now on."""
+        """Serve `GET /api/v1/events?from=REVISION`; without `from`, from the present on."""
         start = parsed(EventsQuery, request.query).first
         cursor = self._feed.state.revision if start is None else start - 1
         if (seen := request.headers.get("Last-Event-ID")) is not None:
@@ -143,7 +143,7 @@ class EventStream:
 
 
 def hidden(record: Record) -> bytes:
-    """Encode only the revision of an event, so that the client can resume after it."""
+    """Encode only the revision of a hidden event, from which the client can resume."""
     return f"id: {record.revision}\nevent: hidden\ndata: {{}}\n\n".encode()
 
 

@@ -1,6 +1,6 @@
 """The log: events as text, newest first, in pages, and filtered.
 
-Invariant: what is read for a page is bounded; if a filter matches little, the page ends early."""
+Invariant: the reading for a page is bounded. If a filter matches little, the page ends early."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -39,7 +39,7 @@ TYPES = frozenset(row.name for row in CATALOGUE)
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Selects events by type, by subject (NATS wildcards), and by a text in the row."""
+    """Selects events by type, by subject (NATS wildcards), and by a text in the log's row."""
 
     type: str = ""
     subject: str = ""
@@ -52,7 +52,7 @@ class Filter(msgspec.Struct, frozen=True):
         return not self.subject or matches(self.subject, record.subject)
 
     def takes(self, row: LogRow) -> bool:
-        """Return True if the row matches the type, and the text in one of its fields."""
+        """Return True if the row matches the type, and has the text in one of its fields."""
         if self.type and row.type != self.type:
             return False
         text = self.text.casefold()
@@ -100,13 +100,13 @@ ENDPOINTS = (PAGE, ENTRY)
 
 
 class Log:
-    """The log of one ledger."""
+    """The log of one ledger, read in pages."""
 
     def __init__(self, past: Past) -> None:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """Return a page, reading at most `READ_MAX`. Raises RequestRefused, LedgerError."""
+        """Return a page of at most `READ_MAX` read events. Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:
@@ -133,7 +133,7 @@ class Log:
         return LogPage(revision=last, items=tuple(rows), next=more)
 
     async def entry(self, _query: WaitQuery, names: Mapping[str, str]) -> LogEntry:
-        """Return the stored event and its text. Raises RequestRefused, LedgerError."""
+        """Return a stored event and its text. Raises RequestRefused, LedgerError."""
         revision = whole("revision", names["revision"], least=1, most=REVISION_MAX)
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):
@@ -149,7 +149,7 @@ class Log:
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
-    """Filter a redacted page, only by what it shows. Raises RequestRefused."""
+    """Filter a page by what is still visible after redaction. Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(
@@ -173,7 +173,7 @@ def filter_of(query: LogQuery) -> Filter:
 
 
 def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
-    """Return the event as text, or why readers do not apply it."""
+    """Return the log's row for an event, or the reason why readers do not apply it."""
     try:
         event = rules.read(record.revision, record.subject, record.payload)
     except EventError as error:

@@ -1,4 +1,4 @@
-"""The gateway's own metrics, created once per process."""
+"""The gateway's own metrics, which are created once per process."""
 
 from apportion.runtime.process.metrics import Metrics
 

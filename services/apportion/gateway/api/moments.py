@@ -1,6 +1,6 @@
 """Translates points in time in requests to revisions.
 
-Invariant: an invalid point in time is refused with field, value and fix."""
+Invariant: the refusal of an invalid point in time names field, value and fix."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -13,20 +13,20 @@ NOT_FOUND = 404
 
 
 def asked_for(text: str, revision: int) -> str:
-    """Return a point in time as the user wrote it, with its revision; "" is now."""
+    """Return a point in time as the user wrote it, with its revision; "" means now."""
     words = text or "now"
     return f"revision {revision}" if words == str(revision) else f"{words} (revision {revision})"
 
 
 class Moments:
-    """Points in time of one ledger; `now` returns the current time."""
+    """Resolves points in time for one ledger; `now` returns the current time."""
 
     def __init__(self, past: Past, now: Callable[[], datetime]) -> None:
         self._past = past
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Return `revision`, or the first event for a time before a complete ledger."""
+        """Return `revision`, except for a time before the first event: then that event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:
@@ -36,7 +36,7 @@ class Moments:
             raise
 
     async def revision(self, field: str, text: str) -> int:
-        """Return the newest revision up to `text`. Raises RequestRefused, LedgerError."""
+        """Return the newest revision at or before `text`. Raises RequestRefused, LedgerError."""
         if not text:
             raise RequestRefused(400, field=field, rest=" is missing", fix=f"use {FORMS}")
         try:

@@ -1,8 +1,8 @@
-"""Lists in pages, each from one revision of the state, at a cost of what it returns.
+"""Lists in pages, each from one revision of the state. A page costs only what it returns.
 
-A page continues after the last item of the previous one, in an order that new events do not
-change, so nothing is shown twice. Invariant: no page exceeds its limit, except by the devices of
-its last node."""
+A page continues after the last item of the previous one, in an order that new events do not change,
+so nothing is shown twice. Invariant: no page exceeds its limit, except by the devices of its last
+node."""
 
 import heapq
 import itertools
@@ -72,7 +72,7 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
 
 
 def pods(state: State, query: PodsQuery) -> PodPage:
-    """Return pods by revision of submission, then unreadable ones by uid.
+    """Return a page of pods by revision of submission, then unreadable ones by uid.
 
     A page continues after a revision, or `rejected:UID`."""
     if query.after.startswith(_REJECTED):
@@ -103,7 +103,7 @@ def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage
 
 
 def placements(state: State, query: PodsQuery) -> PlacementPage:
-    """Return live placements in order of decision."""
+    """Return a page of live placements in order of decision."""
     after = query.after_revision
     placed = (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after)
     first = heapq.nsmallest(query.limit + 1, placed, key=lambda pod: pod.placed_revision)
@@ -120,7 +120,7 @@ def nodes(state: State, query: PageQuery) -> NodePage:
 
 
 def devices(state: State, query: DevicesQuery) -> DevicePage:
-    """Return devices by node and index; a page ends with a whole node."""
+    """Return a page of devices by node and index; a page ends with a whole node."""
     if query.node and query.node not in state.nodes:
         error = f"no node {query.node!r} at revision {state.revision}"
         fix = "list them with `apportion get nodes` or /api/v1/nodes"

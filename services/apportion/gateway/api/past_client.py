@@ -1,9 +1,9 @@
 """Starts the process for the past and passes requests on to it.
 
 It is a low-priority child of the gateway (`gateway.past_process`), reached through a socket that
-only this user can open. It starts with the first request, or earlier for a long ledger, and ends
-with the gateway, even a killed one, because its standard input closes; if it dies, it is started
-again. Invariant: at most `LOOKS_MAX` requests run; further ones are refused, never queued."""
+only this user can open. It starts with the first request, or earlier for a long ledger. Its
+standard input closes when the gateway ends or is killed, which ends it. If it dies, it is started
+again. Invariant: at most `LOOKS_MAX` requests run; further requests are refused, never queued."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Options: the server's monitoring port, and files; `kept` is temporary if None."""
+    """The child's options: a monitoring port, and folders. `kept` is a temporary one if None."""
 
     monitor: str = ""
     archives: Path | None = None
@@ -50,7 +50,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class PastClient:
-    """The child process, and requests to it."""
+    """Runs the child process, and passes requests on to it."""
 
     def __init__(self, config: ServiceConfig, seen: Seen) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class PastClient:
         self._looks = AtOnce(LOOKS_MAX, each=LOOKS_EACH)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Return the child's answer to this request. Raises RequestRefused."""
+        """Return the child's answer to a request. Raises RequestRefused."""
         fix = "retry in a moment, or use another gateway"
         takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
         takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
@@ -89,7 +89,7 @@ class PastClient:
                 raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
-        """Return some records after a revision. Raises ConnectionError."""
+        """Return some records after a revision, from the child. Raises ConnectionError."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
@@ -102,7 +102,7 @@ class PastClient:
         return _records(body)
 
     async def begin(self) -> aiohttp.ClientSession:
-        """Return a session with the child; start it if it does not run. Raises OSError."""
+        """Start the child unless it runs, and return a session with it. Raises OSError."""
         async with self._beginning:
             if self._session is not None and self._process and self._process.returncode is None:
                 return self._session

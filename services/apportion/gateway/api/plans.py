@@ -1,8 +1,8 @@
-"""Plans over HTTP: a fork of the process computes what would happen.
+"""Plans over HTTP: a fork of this process computes what would happen.
 
-The fork has the whole state without a copy, so the fold waits only for the fork itself.
-Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does
-not read ends it."""
+The fork shares the whole state without a copy, so the fold waits only for the fork itself.
+Invariants: nothing is appended; each plan has a time limit; a client that disconnects or does not
+read ends its plan."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ _decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
-    """Makes plans; `state_of` returns a request's state, to be read before an await."""
+    """Computes plans. `state_of` returns the state for a request, to be used before an await."""
 
     def __init__(
         self, state_of: Callable[[web.Request], Awaitable[State]], *, measures: Measures
@@ -60,7 +60,7 @@ class Plans:
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """`POST /api/v1/plan`. A client that accepts lines of JSON also gets the progress."""
+        """Answer `POST /api/v1/plan`. A client that accepts lines of JSON also gets progress."""
         parsed(PLAN.query, request.query)
         wanted = await _read(request)
         began = time.perf_counter()

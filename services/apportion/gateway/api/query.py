@@ -1,7 +1,7 @@
 """Parses the parameters of requests by the structs that declare them.
 
-A struct declares each parameter once; the API reference is made from it, too. Invariant: an
-undeclared parameter is an error, so that a typo never widens an answer."""
+A struct declares each parameter once, also for the API reference. Invariant: an undeclared
+parameter is an error, so that a typo never widens an answer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -21,10 +21,10 @@ REVISION_MAX = 1 << 53
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error and this HTTP status.
+    """The error that a request is refused, with its HTTP status.
 
-    `rest`: an error that begins with the field's name. `retry_after_s`: a retry then may
-    succeed."""
+    `rest` is an error that begins with the field's name. With `retry_after_s`, a retry may succeed.
+    """
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",
@@ -38,11 +38,11 @@ class RequestRefused(Exception):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """The parameters of an endpoint that has none; the base of all others."""
+    """The base of all query structs, and the query of an endpoint without parameters."""
 
 
 class WaitQuery(Query, frozen=True, kw_only=True):
-    """The parameters of every request."""
+    """The parameters that every request may have."""
 
     at_least: Annotated[
         int, Meta(ge=0, le=REVISION_MAX, description="Wait until the gateway has read this "
@@ -77,7 +77,7 @@ class PageQuery(AtQuery, frozen=True, kw_only=True):
 
     @property
     def after_revision(self) -> int:
-        """`after` as a number, for lists in that order. Raises RequestRefused."""
+        """Return `after` as a number, for lists in order of revision. Raises RequestRefused."""
         return whole("continue", self.after, most=REVISION_MAX) if self.after else 0
 
 
@@ -134,7 +134,7 @@ def _wrong(field: str, text: str, fix: str) -> RequestRefused:
 
 
 def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
-    """Parse a whole number within bounds. Raises RequestRefused."""
+    """Parse a whole number within these bounds. Raises RequestRefused."""
     fix = f"use a whole number from {least} to {most}"
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
         raise _wrong(field, text, fix)

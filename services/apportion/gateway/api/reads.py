@@ -1,6 +1,6 @@
-"""The endpoints that are answered from one state, of now or of the past.
+"""The endpoints that are answered from one state, present or past.
 
-Invariant: an answer is made from one state without a pause, and names its revision."""
+Invariant: an answer is made from one state without a pause, and contains its revision."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
@@ -54,11 +54,11 @@ TENANTS: Final = Audience.TENANTS
 
 
 class View(Protocol):
-    """A state to answer from."""
+    """The state from which an endpoint answers."""
 
     @property
     def state(self) -> State:
-        """Return all that the ledger contains up to `state.revision`."""
+        """Return the state as of `state.revision`."""
 
     def pod(self, full_name: str) -> PodState | None:
         """Return the live pod of that `namespace/name`; of several, the newest."""
@@ -69,7 +69,7 @@ Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
 
 
 class Read(Endpoint, frozen=True, kw_only=True):
-    """An endpoint that is answered from a state alone, of now or of the past."""
+    """An endpoint that is answered from a state alone, present or past."""
 
     make: Make
 
@@ -79,7 +79,7 @@ class Read(Endpoint, frozen=True, kw_only=True):
 
 
 class LinesQuery(AtQuery, frozen=True, kw_only=True):
-    """The parameters of the groups of waiting pods."""
+    """The parameters of the endpoint for groups of pending pods."""
 
     limit: Annotated[
         int,
@@ -90,7 +90,7 @@ class LinesQuery(AtQuery, frozen=True, kw_only=True):
 
 
 class FleetQuery(AtQuery, frozen=True, kw_only=True):
-    """The parameters of the picture of the fleet."""
+    """The parameters of the endpoint for the picture of the fleet."""
 
     after: Annotated[
         int, Meta(ge=0, le=REVISION_MAX, description="Only nodes that changed after this "

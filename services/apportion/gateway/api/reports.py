@@ -1,9 +1,9 @@
 """`GET /api/v1/report/usage|cost|idle`: what was allocated and used, and what it cost.
 
-The process for the past makes reports in pieces, so that it can answer other requests in between.
-Each report has a state of its own, so at most `AT_ONCE` run. The price file is read for each
-report, so that a fix needs no restart. Invariant: after `SECONDS` a report is cancelled, before
-the gateway's own timeout."""
+The process for the past computes reports in pieces, and answers other requests in between. Each
+report has a state of its own, so at most `AT_ONCE` run. The price file is read for each report, so
+that a fix needs no restart. Invariant: a report is cancelled after `SECONDS`, which is before the
+gateway's own timeout."""
 
 import asyncio
 from pathlib import Path

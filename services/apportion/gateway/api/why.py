@@ -1,4 +1,4 @@
-"""Explains placed, waiting and ended pods, with facts that only past events give.
+"""Explains placed, pending and ended pods, with facts that only past events have.
 
 The facts are: when a device failed, evictions for the pod, its predecessor, and breaches of its
 shares. Invariants: an ended pod is explained as it was just before its end; an answer has only
@@ -36,13 +36,13 @@ LOOKED_AT = 8  # newest events among which a pod's end is searched, because few 
 
 
 class PastView:
-    """One past state to answer from; see `reads.View`."""
+    """One past state to answer from; implements `reads.View`."""
 
     def __init__(self, state: State) -> None:
         self.state = state
 
     def pod(self, full_name: str) -> PodState | None:
-        """See `reads.View`."""
+        """Implement `reads.View.pod` for a past state."""
         found = None
         for pod in self.state.pods.values():
             if pod.full_name == full_name:
@@ -51,7 +51,7 @@ class PastView:
 
 
 class PastWhy:
-    """Explanations of pods, from one ledger's index and past states."""
+    """Explains pods of one ledger from its index and past states."""
 
     def __init__(self, past: Past, history: History) -> None:
         self._past = past
@@ -92,7 +92,7 @@ class PastWhy:
         return mark if mark is not None and mark.kind == "failure" else None
 
     async def _ended(self, name: str, upto: int) -> Why:
-        """Explain the newest pod of that name just before its end. Raises RequestRefused."""
+        """Explain the newest ended pod of that name just before its end. Raises RequestRefused."""
         uids = self._past.index.pods_named(name, upto=upto, limit=1)
         end = await self._end(uids[0], upto) if uids else None
         if end is None:
@@ -128,7 +128,7 @@ class PastWhy:
 
 
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
-    """Return the pod's evictions up to a revision. Raises LedgerError, ArchiveError."""
+    """Return evictions for the pod up to a revision. Raises LedgerError, ArchiveError."""
     name = f"{why.namespace}/{why.name}"
     uids = past.index.pods_named(name, upto=upto, limit=PREDECESSORS_MAX)
     behind = uids.index(why.uid) + 1 if why.uid in uids else 0
@@ -150,7 +150,7 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
 
 
 async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
-    """Return the newest breaches since placement. Raises LedgerError, ArchiveError."""
+    """Return the newest breaches of the pod's shares. Raises LedgerError, ArchiveError."""
     if why.placed is None:
         return ()
     found: dict[tuple[str, str, str], Breach] = {}

@@ -1,6 +1,6 @@
 """Serves the console's files from `static/`, without a build step or other hosts.
 
-The files are read once and kept in memory, each with an ETag. Invariant: nothing outside
+The files are read once and cached in memory, each with an ETag. Invariant: no file outside
 `static/` is served, and every answer has the policy that restricts a page to this gateway's own
 resources."""
 
@@ -42,7 +42,7 @@ class _File(Struct, frozen=True):
 
 
 def console_routes() -> Iterable[web.AbstractRouteDef]:
-    """Return the routes: `/` is the page, and what it loads is below `/console/`."""
+    """Return the routes: `/` is the page, and the files that it loads are below `/console/`."""
     files = served()
 
     async def page(request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
 
 
 def served() -> dict[str, _File]:
-    """Return the files of `static` by path, and the vocabulary."""
+    """Return the files of `static` and the vocabulary, by path."""
     files = dict(_files(resources.files(__package__) / "static", ""))
     files["js/vocabulary.js"] = _file("vocabulary.js", vocabulary())
     return files

@@ -12,7 +12,7 @@ CELLS_MAX = 8_192
 
 
 class Cell(msgspec.Struct, array_like=True):
-    """Consecutive events; times are in ns since 1970."""
+    """A few consecutive events, counted by type; times are in ns since 1970."""
 
     first: int
     last: int
@@ -26,13 +26,13 @@ _decode = msgspec.msgpack.Decoder(list[Cell]).decode
 
 
 class Cells:
-    """All cells of a ledger."""
+    """The cells of a ledger, in revision order."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.all: list[Cell] = _decode(data) if data else []
 
     def add(self, revision: int, ns: int, kind: str) -> None:
-        """Count one event. A time before the newest one counts as the newest."""
+        """Count one event. A time before the newest time counts as the newest."""
         if self.all:
             ns = max(ns, self.all[-1].to_ns)
         self.all.append(Cell(revision, revision, ns, ns, {kind: 1}))
@@ -52,14 +52,14 @@ class Cells:
         self.all = merged
 
     def encode(self) -> bytes:
-        """Encode all cells, for the constructor."""
+        """Encode all cells as bytes, from which the constructor restores them."""
         return _encode(self.all)
 
 
 def binned(
     cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
 ) -> list[tuple[int, int, Cell | None]]:
-    """Cut the span into `number` bins: start, end, and what began in it, if anything."""
+    """Divide the span into `number` bins. Return each with its ends and the cell in it or None."""
     width = max(1, -(-(to_ns - from_ns + 1) // number))
     counts: list[Counter[str]] = [Counter() for _ in range(number)]
     found: list[Cell | None] = [None] * number

@@ -43,8 +43,8 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 class _Span:
     """Delivers records up to a revision, then drops its reference to the receiver.
 
-    A follower that ended with an error lives until a garbage collection, which a process with
-    large states never runs. So errors are stored here and not raised in the follower."""
+    An error raised in a follower would live until a garbage collection, which a process with large
+    states never runs. So errors are stored here instead."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver
@@ -53,7 +53,7 @@ class _Span:
         self.done = asyncio.Event()
 
     def take(self, record: Record) -> None:
-        """Deliver the record unless it is after the last one, or an error occurred."""
+        """Deliver the record, unless it is after the last one or an error has occurred."""
         if self._deliver is None:
             return
         try:
@@ -87,7 +87,7 @@ def time_of(record: Record) -> str:
 
 
 class ArchiveFile:
-    """One archive: its revisions, and places from which reading can begin."""
+    """An archive: its revisions, and positions from which reading can begin."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,7 +176,7 @@ class Chronicle:
         span.check()
 
     async def records(self, revisions: Sequence[int]) -> list[Record]:
-        """Return the records at these ascending revisions, without those that are gone."""
+        """Return the records at these ascending revisions, except those that are gone."""
         begins = await self._ledger.first_revision()
         found: list[Record] = []
         for revision in revisions:
@@ -195,8 +195,7 @@ class Chronicle:
     async def revision_at(self, time: datetime) -> int:
         """Return the newest revision recorded at or before `time`; 0 if there is none.
 
-        For the ledger, the server's time of storage counts; for an archive, the event's own
-        time."""
+        In the ledger, the server's time of storage counts; in an archive, the event's own time."""
         revision = await stream.newest_stored_by(self._ledger.wire, time)
         if revision:
             return revision

@@ -1,8 +1,8 @@
 """An index of the ledger in a SQLite file: events by pod, node and device, and allocations.
 
-`facts` has the things that an event is about, `holds` each share from its placement to its
-release, `marks` the events on the timeline, and `changes` what an event changed. All lookups are
-by key. Invariant: the committed data covers exactly the events up to `revision`; the file can be
+`facts` has the objects that an event is about, `holds` each share from its placement to its
+release, `marks` the events on the timeline, and `changes` what an event changed. All lookups are by
+key. Invariant: the committed data covers exactly the events up to `revision`; the file can be
 deleted."""
 
 import sqlite3
@@ -79,7 +79,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file; reads see all notes, committed or not."""
+    """The index in one file. Lookups see everything noted, committed or not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,14 +109,14 @@ class Index:
         self._changes: list[tuple[int, int, str]] = []
 
     def clear(self) -> None:
-        """Delete everything: the index is of another ledger or without its checkpoints."""
+        """Delete everything, because the index is of another ledger or lacks its checkpoints."""
         self._db.close()
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._open()
 
     def restart(self) -> None:
-        """Delete everything but the ledger's identity."""
+        """Delete everything except the ledger's identity."""
         created = self.kept("created")
         self.clear()
         self.keep("created", created)
@@ -129,7 +129,7 @@ class Index:
 
     @property
     def begins(self) -> int:
-        """Everything after this revision has been noted; 0 for the whole ledger."""
+        """Return the revision after which everything has been noted; 0 for the whole ledger."""
         return int(self.kept("begins") or b"0")
 
     def kept(self, name: str) -> bytes:
@@ -142,33 +142,33 @@ class Index:
         self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (name, value))
 
     def commit(self, revision: int) -> None:
-        """Commit; everything up to this revision has been noted."""
+        """Commit all notes, which cover everything up to this revision."""
         self._flush()
         self.keep("revision", str(revision).encode())
         self._commit()
 
     def close(self) -> None:
-        """Close the file; what was not committed is lost."""
+        """Close the file. Notes that were not committed are lost."""
         self._db.close()
 
     def name_pod(self, uid: str, full_name: str) -> None:
-        """Store the name of the pod with this uid."""
+        """Note the name of the pod with this uid."""
         self._db.execute(
             "UPDATE things SET name = ? WHERE id = ?", (full_name, self._thing(POD, uid))
         )
 
     def knows(self, kind: int, key: str) -> bool:
-        """Return True if anything was noted about the thing."""
+        """Return True if anything was noted about the object."""
         return self._find(kind, key) is not None
 
     def note(self, revision: int, things: Iterable[tuple[int, str]]) -> None:
-        """Note the things, as kind and key, that the event at this revision is about."""
+        """Note the objects, as kind and key, that the event at this revision is about."""
         self._facts += [(self._thing(kind, key), revision) for kind, key in things]
         if len(self._facts) >= BUFFERED:
             self._flush()
 
     def hold(self, uid: str, node: str, decision: int, time: str, shares: Iterable[Piece]) -> None:
-        """Note that the pod has these shares from this decision on."""
+        """Note that this decision allocated these shares to the pod."""
         pod, on = self._thing(POD, uid), self._thing(NODE, node)
         rows = [
             (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
@@ -189,27 +189,27 @@ class Index:
         self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", row)
 
     def change(self, revision: int, kind: int, key: str, what: str) -> None:
-        """Note that the event at this revision changed `what` of the thing."""
+        """Note that the event at this revision changed `what` of the object."""
         self._changes.append((revision, self._thing(kind, key), what))
         if len(self._changes) >= BUFFERED:
             self._flush()
 
     def forget_pod(self, uid: str) -> None:
-        """Drop a pod from the cache of ids: no event will be about it soon."""
+        """Drop a pod from the cache of ids, because few events will be about it."""
         self._ids.pop((POD, uid), None)
 
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
-        """Return uids of the pods of this `namespace/name` up to a revision, newest first."""
+        """Return uids of pods of this `namespace/name` up to a revision, newest first."""
         self._flush()
         return self._column(_PODS_NAMED, full_name, POD, upto, limit)
 
     def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
-        """Return `namespace/name` of all pods of this name: 50 ms for a million pods."""
+        """Return `namespace/name` of all pods of this name; takes 50 ms for a million pods."""
         self._flush()
         return self._column(_FULL_NAMES, name, upto, limit)
 
     def keys_like(self, kind: int, key: str, *, limit: int) -> list[str]:
-        """Return `[key]` if it is known, else the keys with this prefix, sorted."""
+        """Return `[key]` if it was noted, else the keys with this prefix, sorted."""
         if self.knows(kind, key):
             return [key]
         return self._column(
@@ -225,7 +225,7 @@ class Index:
     def facts(
         self, kind: int, keys: Sequence[str], *, after: int, upto: int, limit: int
     ) -> list[int]:
-        """Return revisions of events about any of these, ascending, at most `limit`."""
+        """Return revisions of events about any of these objects, ascending, at most `limit`."""
         self._flush()
         ids = [found for key in keys if (found := self._find(kind, key)) is not None]
         if len(ids) == 1:
@@ -234,7 +234,7 @@ class Index:
         return self._column(_FACTS_OF_MANY, many, after, upto, limit)
 
     def newest_facts(self, kind: int, key: str, *, after: int, upto: int, limit: int) -> list[int]:
-        """Return the newest revisions of events about the thing, descending."""
+        """Return the newest revisions of events about the object, descending."""
         self._flush()
         return self._column(
             "SELECT revision FROM facts WHERE thing = ? AND revision > ? AND revision <= ? "
@@ -245,7 +245,7 @@ class Index:
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
     ) -> MarkRow | None:
-        """Return the newest of these marks about the thing, after `after` up to `upto`."""
+        """Return the newest of these marks about the object, after `after` up to `upto`."""
         self._flush()
         row = self._db.execute(
             "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "
@@ -270,7 +270,7 @@ class Index:
         )  # fmt: skip
 
     def changed(self, *, after: int, upto: int) -> dict[int, list[str]]:
-        """Return the keys of all things that changed after `after` up to `upto`, by kind."""
+        """Return the keys of all objects that changed after `after` up to `upto`, by kind."""
         self._flush()
         rows = self._db.execute(
             "SELECT kind, key FROM things WHERE id IN "
@@ -285,7 +285,7 @@ class Index:
     def changed_by(
         self, kind: int, keys: Iterable[str], *, after: int, upto: int, oldest: bool = False
     ) -> dict[tuple[str, str], int]:
-        """Return the newest (or `oldest`) event that changed each aspect of these things."""
+        """Return the newest (or `oldest`) event that changed each aspect of these objects."""
         self._flush()
         ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
         rows = self._db.execute(
@@ -299,7 +299,7 @@ class Index:
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
     ) -> list[WhoRow]:
-        """Return shares that were held in this span; releases after `upto` are ignored."""
+        """Return shares that were allocated in this span; ignore releases after `upto`."""
         thing = self._find(kind, key) or 0
         given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []
@@ -309,7 +309,7 @@ class Index:
         return found
 
     def marks(self, *, since: int, upto: int, limit: int) -> list[MarkRow]:
-        """Return the newest marks of these revisions, oldest first."""
+        """Return the newest marks in this span, oldest first."""
         rows = self._db.execute(
             "SELECT * FROM marks WHERE revision >= ? AND revision <= ? "
             "ORDER BY revision DESC LIMIT ?",

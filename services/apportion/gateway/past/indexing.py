@@ -1,7 +1,7 @@
 """Folds the ledger once from its beginning and writes checkpoints, index and cells.
 
-Invariant: the newest checkpoint and the committed index are of the same revision, so that a
-restarted process goes on from there."""
+Invariant: the newest checkpoint and the committed index are of the same revision, from which a
+restarted process continues."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -80,10 +80,10 @@ _MARKS: dict[type, str] = {
 
 
 class Indexer(StateFold):
-    """Folds every event and notes in the index the things that it is about.
+    """Folds every event, and notes in the index the objects that the event is about.
 
-    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why
-    the index is not written any more, or ""."""
+    `stored_ns` returns when the current event was recorded, 0 if unknown. `failed` is why the index
+    is not written any more, or ""."""
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
         super().__init__(state, quiet=True)
@@ -105,7 +105,7 @@ class Indexer(StateFold):
                     self._hold(pod.uid, at.node, pod.placed_revision, pod.placed_time, at.shares)
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `runtime.ledger.reader.Fold`."""
+        """Implement `Fold.apply` of the ledger's reader."""
         data = event.data
         before: Any = None  # the node's devices, or its readiness, so far
         if isinstance(data, NodeReported | NodeObserved):
@@ -133,14 +133,14 @@ class Indexer(StateFold):
         return change
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """See `runtime.ledger.reader.Fold`."""
+        """Implement `Fold.refuse` of the ledger's reader."""
         change = super().refuse(record, reason)
         self._count(record.revision, "", "unreadable")
         self._perhaps_keep(record)
         return change
 
     def keep(self) -> None:
-        """Write a checkpoint and commit the index with it, if anything was read."""
+        """Write a checkpoint and commit the index, if anything was read since."""
         revision = self.state.revision
         if self._newest is None or self.failed:
             return
@@ -237,7 +237,7 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
 
 
 def record_digest(record: Record) -> bytes:
-    """Return a digest that identifies the record across histories of a ledger."""
+    """Return a digest that tells whether two histories have the same record."""
     return sha256(record.subject.encode() + b"\n" + record.payload).digest()
 
 

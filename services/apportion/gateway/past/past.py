@@ -1,7 +1,7 @@
 """The past of one ledger: its chronicle, index and states.
 
-Invariant: an answer from the index covers everything that the ledger had when the request came,
-or is refused. States of past revisions need no index and are available before it."""
+Invariant: an answer from the index covers everything that the ledger had when the request came, or
+the request is refused. States of past revisions are available before the index is."""
 
 import asyncio
 from pathlib import Path
@@ -60,7 +60,7 @@ class Past:
         await self.reader.run()
 
     async def caught_up(self) -> int:
-        """Return the newest revision once it is indexed. Raises LedgerUnavailable."""
+        """Return the newest revision, once it is indexed. Raises LedgerUnavailable."""
         last = await self._looks.last_revision()
         try:
             async with asyncio.timeout(READ_S):
@@ -81,7 +81,7 @@ async def open_past(
     archives: Path | None,
     metrics: Metrics,
 ) -> Past:
-    """Open the past of this ledger; requests use `looks`. Raises LedgerError, OSError."""
+    """Open the past of `ledger`; requests use `looks`. Raises LedgerError, OSError."""
     info = await stream.check(looks.wire)
     snapshots = Snapshots(looks.wire)
     index, checkpoints = open_index(kept, info.created)

@@ -34,7 +34,8 @@ class Checkpoints:
     """Compressed states in an existing folder, one file per revision.
 
     `rules` are those by which the ledger is read now. Invariants: a loaded state is the one that
-    was added and fits the current rules; number and bytes are bounded by keeping fewer states."""
+    was added, and fits the current rules. Some states are dropped to bound their number and bytes.
+    """
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,
@@ -53,7 +54,7 @@ class Checkpoints:
         self.rules = Rules()
 
     def newest(self, at_most: int) -> int:
-        """Return the newest checkpoint at or before `at_most`; 0 if there is none."""
+        """Return the newest checkpoint at or before `at_most`, or 0 if there is none."""
         place = bisect.bisect_right(self.revisions, at_most)
         return self.revisions[place - 1] if place else 0
 
@@ -74,7 +75,7 @@ class Checkpoints:
         return sum(self._bytes.values())
 
     def load(self, revision: int) -> State | None:
-        """Load a checkpoint; return None and remove it if it cannot be used."""
+        """Load a checkpoint. Return None and remove it if it cannot be used."""
         try:
             state = restored(bytearray(zlib.decompress(self._path(revision).read_bytes())))
             if state.revision != revision:
@@ -97,7 +98,7 @@ class Checkpoints:
             self.forget(revision)
 
     def forget(self, revision: int) -> None:
-        """Remove the checkpoint of that revision if it exists."""
+        """Remove the checkpoint of that revision, if it exists."""
         self._path(revision).unlink(missing_ok=True)
         if self._bytes.pop(revision, None) is not None:
             self.revisions.remove(revision)
@@ -125,7 +126,7 @@ FAR_EVENTS = 20_000  # with more events to fold, it pays to look for snapshots
 
 
 class BeforeBeginning(Exception):
-    """The revision is too old to be known; `first` is the oldest one that is."""
+    """The error that the revision is too old; `first` is the oldest revision available."""
 
     def __init__(self, revision: int, first: int) -> None:
         super().__init__(
@@ -136,7 +137,7 @@ class BeforeBeginning(Exception):
 
 
 class PastStates:
-    """States of past revisions, with a cache of the last ones."""
+    """States of past revisions, with a cache of recently used ones."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class PastStates:
         return tuple(self._kept)
 
     async def at(self, revision: int) -> State:
-        """Return the state after `revision`; read it before awaiting anything else.
+        """Return the state as of `revision`. Read it before awaiting anything else.
 
         Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError."""
         async with self._turn:
@@ -190,7 +191,7 @@ class PastStates:
         return state
 
     async def _nearest(self, revision: int) -> State:
-        """Return a state at or before the revision that the caller may change."""
+        """Return a state at or before the revision, which the caller may change."""
         near = max((kept for kept in self._kept if kept <= revision), default=0)
         first, _ = await self._chronicle.span()
         while True:
@@ -211,7 +212,7 @@ class PastStates:
                 return state
 
     async def beginning(self) -> int:
-        """Return the oldest revision whose state is known."""
+        """Return the oldest revision whose state is available."""
         first, _ = await self._chronicle.span()
         if first == 1:
             return 1

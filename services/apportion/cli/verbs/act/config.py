@@ -1,4 +1,4 @@
-"""`apportion config`: the cluster's configuration document."""
+"""`apportion config`: check, apply and show the cluster's configuration document."""
 
 import click
 

@@ -23,7 +23,7 @@ OFF_NAMED = 4  # devices named that stay closed
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints: the event, its target and its revision."""
+    """The document that `--json` prints: the event, its target and its revision."""
 
     event: str
     target: str
@@ -119,7 +119,7 @@ def uncordon(
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
-    """Return that the device, or else the node, has no cordon, and what is closed."""
+    """Return a sentence that the device or node has no cordon, and which other cordons apply."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
@@ -128,7 +128,7 @@ def not_cordoned(detail: NodeDetail, device: str) -> str:
 
 
 def still_off(detail: NodeDetail, device: str) -> str:
-    """List closed devices that an uncordon does not reopen; empty if there are none."""
+    """Return the devices that stay closed after the uncordon, as text; "" if there are none."""
     said = []
     for each in detail.devices:
         name = device_words(each.device)
@@ -144,7 +144,7 @@ def still_off(detail: NodeDetail, device: str) -> str:
 
 
 def spoken(cordons: Iterable[CordonAnswer]) -> str:
-    """Return the reasons with their authors."""
+    """Return the cordons' reasons with their authors, as text."""
     return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
 
 

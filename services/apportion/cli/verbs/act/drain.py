@@ -53,16 +53,16 @@ NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints, by `namespace/name`.
+    """The document that `--json` prints. Keys of its maps are pods, as `namespace/name`.
 
     `moved`: the new node, empty for pods that ended or are recreated by a controller. `waiting`:
-    off the target and pending, with the reason. `left`: still there, with the reason; in a dry run
-    what would happen, with the future node in `planned`, empty if pending. `with_gang`: pods on
-    other nodes that move with their gang. `was`: the node before. `unready`: why it is unknown
-    whether the target's pods run. `evicted`: pods that are evicted for one of them. `instead`:
-    pending pods that are placed before a moved one. `estimate`: Kubernetes controllers recreate
-    them in an unknown order. `mixed_gangs`: gangs on several device models, with pods per model.
-    `revision`: that of the cordon, also if it was in force already; 0 in a dry run."""
+    pods off the target that are pending, with the reason. `left`: pods on the target, with the
+    reason. In a dry run, `left` is what would happen, and `planned` the future node, empty if
+    pending. `with_gang`: pods on other nodes that move with their gang. `was`: the previous node.
+    `unready`: why it is unknown whether the target's pods run. `evicted`: pods evicted for a moved
+    pod. `instead`: pending pods placed before a moved one. `estimate`: Kubernetes controllers
+    recreate pods in an unknown order. `mixed_gangs`: gangs on several device models, with pods per
+    model. `revision`: that of the cordon, even if it was already in force; 0 in a dry run."""
 
     target: str
     revision: int = 0
@@ -82,7 +82,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A drain: its target, its author and reason, and its time limit."""
+    """The request for a drain: its target, author, reason and time limit."""
 
     node: str
     device: str
@@ -170,7 +170,7 @@ def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
 
 
 async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
-    """Fill the report. Raises NotFound, before any change, if pods cannot be moved."""
+    """Drain, and fill the report. Raises NotFound before any change if pods cannot be moved."""
     gateway = Gateway(where.gateway_url())
     if not dry_run:
         await asyncio.to_thread(_units, gateway, order, at_least=basis)
@@ -247,7 +247,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
-    """Return the pods there as units, in scheduling order. Raises NotFound if too large."""
+    """Return the target's pods as units, in scheduling order. Raises NotFound for a huge gang."""
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
@@ -404,7 +404,7 @@ async def _through_kubernetes(
 
 
 class Progress:
-    """Prints a line per unit, also in a pipe, with the number of pods done."""
+    """Prints a line for each unit, with the number of pods done so far."""
 
     def __init__(self, units: Iterable[Unit]) -> None:
         self._out = console(stderr=True)
@@ -412,7 +412,7 @@ class Progress:
         self._done = 0
 
     def tell(self, unit: Unit, *, stays: bool = False) -> None:
-        """Report an attempt to move the unit, and whether the unit `stays`."""
+        """Print that a move of the unit was attempted, and whether the unit `stays`."""
         self._done += len(unit.pods)
         count = words.many(len(unit.pods), "pod")
         what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
@@ -484,7 +484,7 @@ def _tell_plan(report: Report) -> None:
 
 
 def unknown_words(report: Report) -> str:
-    """Warn about moving pods that may still be running."""
+    """Return a warning that moved pods may still be running, or ""."""
     return (
         f"pods on {report.target} may still be running: {report.unready}; once moved, they may run "
         "twice"
@@ -492,7 +492,7 @@ def unknown_words(report: Report) -> str:
 
 
 def how_far(report: Report) -> list[str]:
-    """Return the number of pods moved, pending, ending and left, with a line for each."""
+    """Return how many pods were moved, are pending, are ending or are left, a line for each."""
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),

@@ -1,4 +1,4 @@
-"""`apportion policy`: how nodes and devices are preferred."""
+"""`apportion policy`: show or set how the scheduler prefers nodes and devices."""
 
 import textwrap
 from typing import Final, get_args

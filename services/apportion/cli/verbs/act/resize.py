@@ -1,6 +1,6 @@
 """`apportion resize`: change the device shares of a running pod.
 
-Invariant: the scheduler's answer that is printed is the one to this request."""
+Invariant: the printed answer of the scheduler is the answer to this request."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What `--json` prints; granted cores may apply to new processes only."""
+    """The document that `--json` prints; granted cores may apply to new processes only."""
 
     asked: int
     revision: int

@@ -155,7 +155,7 @@ def _order(
 
 
 def said_by_agent(device: DeviceAnswer) -> str:
-    """Return the agent's, not Kubernetes', reason for a failure; empty if none."""
+    """Return the agent's reason for a failure; "" if there is none or Kubernetes gave it."""
     if not device.health_reason:
         return ""
     from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow and rarely needed

@@ -50,14 +50,14 @@ CAUSES_MAX = 5  # causes shown if pods are only counted
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
+    """The document that `--json` prints. `placed`, `refused`, `undecided`, `evicted` need --wait.
 
-    `changed` has the differences of live pods, and `replaced` those submitted again; `held` are
+    `changed` has the differences of live pods, and `replaced` the pods submitted again; `held` are
     pods of the same workloads that --replace would submit or end. `ended` are surplus pods of a
     Deployment. `limits` are queues and quotas with their revisions; `limits_unchanged` were in
     force. In a dry run, revisions are missing. `gangs` have only a new declaration, with their
     minimum of pods. `passed_over` documents are neither workloads nor limits. `warnings` are
-    probable mistakes. `causes` counts the refused by their first cause. `evicted` are by the pod
+    probable mistakes. `causes` counts refused pods by their first cause. `evicted` are by the pod
     for which they were evicted. `mixed_gangs` are on several device models, with pods per model."""
 
     dry_run: bool = False
@@ -281,7 +281,7 @@ def _tell(report: Report, *, waited: bool) -> None:
 
 
 def of_waiting(report: Report) -> Iterator[str]:
-    """Yield what pods wait for, if there are too many to name."""
+    """Yield the causes for which pods are pending, if the pods are too many to name."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
         yield f"{count:,} {PENDING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:
@@ -292,7 +292,7 @@ def of_waiting(report: Report) -> Iterator[str]:
 
 
 def of_replace(report: Report) -> str:
-    """Return what --replace would do."""
+    """Return a sentence that says what --replace would do."""
     done = [f"would replace {len(report.changed):,}"]
     for what, verb in (("submitted", "submit"), ("ended", "end")):
         count = sum(each == what for each in report.held.values())
@@ -301,7 +301,7 @@ def of_replace(report: Report) -> str:
 
 
 def counted(report: Report) -> str:
-    """Summarize the report in numbers."""
+    """Return a summary of the report in numbers."""
     would, count = "would be " if report.dry_run else "", len(report.submitted)
     done = [f"{count:,} {would}submitted"] if count else []
     for what, number in (
@@ -325,7 +325,7 @@ def counted(report: Report) -> str:
 
 
 def of_plan(report: Report) -> str:
-    """Return a hint at `apportion plan` after a dry run, or an empty string."""
+    """Return a hint to use `apportion plan` after a dry run, or ""."""
     if not report.dry_run or not (report.submitted or report.replaced):
         return ""
     return "to see placements and evictions, use `apportion plan -f FILE`"

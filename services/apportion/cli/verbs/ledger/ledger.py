@@ -53,7 +53,7 @@ Look = Callable[[JetStreamLedger], Coroutine[Any, Any, StreamInfo]]  # an operat
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `apportion ledger check --json` prints."""
+    """The document that `apportion ledger check --json` prints."""
 
     ok: bool
     first_revision: int = 0
@@ -134,7 +134,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
 
 def words_of(checked: Checked) -> str:
-    """Describe a sound ledger; units as in `doctor`."""
+    """Describe a ledger without wrong settings, in the units that `doctor` uses."""
     most = f"at most {size(checked.max_bytes)}" if checked.max_bytes >= 0 else "no size limit"
     return (
         f"ledger ok: revisions {checked.first_revision} to {checked.last_revision}, "
@@ -170,7 +170,7 @@ def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the number `dropped`, and the first revision left."""
+    """The document that `--json` prints: the number `dropped`, and the first revision left."""
 
     dropped: int
     first_revision: int
@@ -253,7 +253,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `enable --json` prints; `revisions` are those of the enabled formats."""
+    """The document that `enable --json` prints; `revisions` are of the enabled formats."""
 
     wanted: tuple[Wanted, ...]
     revisions: dict[str, int | None] = {}
@@ -342,7 +342,7 @@ def set_aside(
 
 
 def _parsed(text: str) -> tuple[str, int]:
-    """Parse EVENT@VERSION. Raises Wrong."""
+    """Parse EVENT@VERSION into both parts. Raises Wrong."""
     name, _, number = text.partition("@")
     newest = _VERSIONS.get(name, 0)
     version = int(number) if number.isascii() and number.isdecimal() else 0
@@ -399,7 +399,7 @@ def _counted(halts: dict[str, int]) -> str:
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raise NotFound if the revision is missing, set aside, or sound."""
+    """Raise NotFound if the event is missing, already set aside, or does not block readers."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

@@ -1,6 +1,6 @@
 """`apportion rebuild`: restore a lost ledger from the annotations of running pods.
 
-Invariants: a ledger with pods is left alone; each pod is adopted once, as by a watcher."""
+Invariants: a ledger that has pods is not changed; each pod is adopted once, as by a watcher."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints: bound pods, those adopted, and those without known shares."""
+    """The document that `--json` prints: bound pods, adopted pods, and pods of unknown shares."""
 
     cluster: str
     pods: int
@@ -134,7 +134,7 @@ async def _rebuild(
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Return URL, adoptions and names of pods without known shares. Raises Unreachable."""
+    """Return the cluster's URL, the adoptions, and pods of unknown shares. Raises Unreachable."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 

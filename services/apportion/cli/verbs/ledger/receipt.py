@@ -69,7 +69,7 @@ receipts_option = click.option(
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What `receipt check --json` prints."""
+    """The document that `receipt check --json` prints."""
 
     ok: bool
     revision: int = 0
@@ -236,7 +236,7 @@ async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
 
 
 def _proof(found: Found, records: list[Record], revision: int) -> Proof:
-    """Raise ReceiptInvalid if the records are not those that were signed."""
+    """Return the proof of that event. Raises ReceiptInvalid if the records were not signed."""
     signed = found.checkpoint
     leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
     size, index = signed.last - signed.first + 1, revision - signed.first

@@ -45,7 +45,7 @@ TOLD_EVERY = 10_000
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """An event without effect: its revision, type and what it contradicts."""
+    """An event without effect: its revision, its type, and the state that it contradicts."""
 
     revision: int
     type: str
@@ -53,12 +53,12 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints. `violations` are the first; `found` counts all by check.
+    """The document that `--json` prints. `violations` are the first; `found` counts all by check.
 
     `contradictions` counts events without effect; `contradicting` are the newest. `differences`
-    counts, by kind, where cluster and ledger differed, which is no violation. `set_aside` are
-    revisions set aside by an operator, with reasons. `unknown` is an event of a newer build, where
-    the check ended. With --receipts, `proven` events up to `proven_to` are signed by `receipts`."""
+    counts, by kind, where cluster and ledger differ: no violation. `set_aside` has revisions that
+    an operator set aside, with reasons. `unknown` is an event of a newer build, which ended the
+    check. With --receipts, `receipts` sign the `proven` events up to `proven_to`."""
 
     ok: bool
     first_revision: int
@@ -80,7 +80,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Done(Exception):
-    """The last revision of the range has been read."""
+    """Raised by the reader's callback at the last revision of the range."""
 
 
 class _Verification:
@@ -128,7 +128,7 @@ class _Verification:
             raise _Done
 
     def note(self, violations: list[Violation]) -> None:
-        """Keep the first few violations."""
+        """Store the first few violations."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:

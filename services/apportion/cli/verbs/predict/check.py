@@ -1,4 +1,4 @@
-"""`apportion check`: how manifests are read here, without a cluster."""
+"""`apportion check`: show how Apportion reads manifests, without a cluster."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """A field of a manifest at `line` that has no effect, or is `doubtful`, and why."""
+    """A manifest's field at `line` that has no effect or is `doubtful`, with the reason."""
 
     field: str
     why: str
@@ -38,7 +38,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One document, `refused` if not empty; `node` are requests beside devices."""
+    """A checked document. `refused` is the error, if any; `node` are requests except devices."""
 
     source: str
     line: int
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that was not checked, `document` of its file (from 1), and why."""
+    """A document that was not checked, with the reason. `document` is its number in the file."""
 
     source: str
     document: int
@@ -63,7 +63,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: checked and skipped documents."""
+    """The document that `--json` prints: checked and skipped documents."""
 
     documents: list[Row] = []
     skipped: list[Skipped] = []
@@ -75,7 +75,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def doubtful(self) -> int:
-        """Return the number of doubtful fields in all documents."""
+        """Return the total number of doubtful fields in all documents."""
         return sum(note.doubtful for row in self.documents for note in row.notes)
 
 

@@ -1,4 +1,4 @@
-"""`apportion plan`: what would happen; computed by the gateway, which appends nothing."""
+"""`apportion plan`: show what would happen. The gateway computes the plan and appends nothing."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -172,7 +172,7 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Print pods ahead of the manifest's, or else those that the plan leaves pending."""
+    """Print pending pods that are ahead of the plan's pods, or that the plan leaves pending."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",
@@ -205,7 +205,7 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
 
 
 def totals_words(answer: PlanAnswer) -> str:
-    """Return the fleet in numbers, before and after the change."""
+    """Return the fleet's numbers before and after the change, as text."""
     if answer.before is None or answer.after is None:
         return ""
     before, after = _totals(answer.before), _totals(answer.after)

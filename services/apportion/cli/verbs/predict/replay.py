@@ -1,4 +1,4 @@
-"""`apportion replay`: decide a span of the ledger again, and compare."""
+"""`apportion replay`: decide a span of the ledger again, and compare the results."""
 
 import io
 import math
@@ -56,7 +56,7 @@ height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="
 
 
 class Row(NamedTuple):
-    """A row of the table: a field of `Measured`, and its meaning."""
+    """A row of the table of results: a field of `Measured`, and its meaning."""
 
     title: str
     field: str
@@ -169,7 +169,7 @@ def command(
 
 
 def span_of(answer: ReplayAnswer, begin: str) -> str:
-    """Return the span; the requested `begin` may be before the ledger's beginning."""
+    """Return the replayed span as text, with a note if it begins before the first event."""
     span = answer.span
     early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
     note = " (before the first event)" if early else ""
@@ -209,7 +209,7 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
 
 
 def difference(before: float, after: float, unit: str) -> str:
-    """Return the difference as shown; of percentages in points."""
+    """Return the difference with its unit; differences of percentages are in points."""
     value = round(after, DIGITS) - round(before, DIGITS)
     if not round(value, DIGITS):
         return ""
@@ -239,13 +239,13 @@ def saved(answer: ReplayAnswer) -> str:
 
 
 def left_out(answer: ReplayAnswer) -> str:
-    """Name the facts that did not apply in the replay, so its figures lack them."""
+    """Return a sentence that counts the events that did not apply in the replay, by type."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in answer.passed_over_types.items())
     return f"{many(answer.passed_over, 'event')} ({kinds}) did not apply to the replay"
 
 
 def means(seconds: float, slices: int) -> str:
-    """Return the length of a bar, whose height is a mean, by the parts in use."""
+    """Return a note on how long each bar is, because its height is an average."""
     return f" ({between(seconds / slices).lstrip('+')} averages)" if slices else ""
 
 
@@ -253,13 +253,13 @@ COLOURS = {"actual": "cyan", "replay": "magenta"}
 
 
 def fitted(values: list[float], width: int) -> list[float]:
-    """Reduce the values to `width`; of merged neighbours, keep the highest."""
+    """Reduce the values to `width` columns. A column has the highest of its values."""
     each = math.ceil(len(values) / max(width, 1)) or 1
     return [max(values[at : at + each]) for at in range(0, len(values), each)]
 
 
 def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[str]:
-    """Return the lines of a bar chart, `HEIGHT` high for `most`."""
+    """Return the lines of a bar chart; a bar of the value `most` is `HEIGHT` lines high."""
     steps = ASCII if in_ascii else EIGHTHS
     parts = len(steps) - 1
     heights = [round(value / most * HEIGHT * parts) if most else 0 for value in values]

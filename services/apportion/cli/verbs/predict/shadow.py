@@ -1,4 +1,4 @@
-"""`apportion shadow`: decide again what another scheduler placed."""
+"""`apportion shadow`: decide again each pod that another scheduler placed, and compare."""
 
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def command(
 
 
 def summary(answer: ShadowAnswer) -> str:
-    """Return the sums in a sentence."""
+    """Return the totals of the comparison, in one sentence."""
     count = len(answer.pods)
     if not count:
         return NOTHING
@@ -121,11 +121,11 @@ def line(pod: ShadowPod) -> str:
 
 
 def name_of(pod: ShadowPod) -> str:
-    """Return what users call the pod, as `namespace/name`."""
+    """Return the pod's name as users see it: `namespace/name`."""
     return f"{pod.namespace}/{pod.name}"
 
 
 def spot(place: Spot) -> str:
-    """Describe a node and its devices."""
+    """Return a node and its devices as text."""
     devices = ", ".join(device_words(device) for device in place.devices)
     return f"{place.node} {devices or '(devices unknown)'}"

@@ -1,4 +1,4 @@
-"""`apportion diff`: what changed between two revisions, by which event and user."""
+"""`apportion diff`: show what changed between two revisions, by which event and user."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -68,7 +68,7 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 
 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
-    """Return one list of differences as a table."""
+    """Return the table of one list of differences."""
     if name == "placements":
         made = Rows("PLACEMENTS", "BEFORE", "AFTER", "SHARES BEFORE", "SHARES AFTER", "REVISION",
                     "TIME", "BY", right=("REVISION",),

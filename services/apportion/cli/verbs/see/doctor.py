@@ -1,4 +1,4 @@
-"""`apportion doctor`: faults of an installation, each with its fix."""
+"""`apportion doctor`: find faults of an installation, each with its fix."""
 
 import asyncio
 import sys

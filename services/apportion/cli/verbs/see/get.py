@@ -1,4 +1,4 @@
-"""`apportion get`: lists of objects, as of one revision or as they change."""
+"""`apportion get`: print lists of objects, as of one revision or as they change."""
 
 import signal
 from functools import partial
@@ -108,7 +108,7 @@ _EVERY: tuple[Option, ...] = (
 
 
 class _List(NamedTuple):
-    """A list as a verb, with its own options, an example and help."""
+    """The command of one list, with its own options, example and help."""
 
     kind: Kind
     metavar: str

@@ -1,4 +1,4 @@
-"""`apportion history`: all events of a pod, node or device, a line each."""
+"""`apportion history`: print all events of a pod, node or device, a line each."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -24,7 +24,7 @@ NAME_CELLS = 20
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What `--json` prints: the events, up to `revision`."""
+    """The document that `--json` prints: the events, up to `revision`."""
 
     revision: int
     kind: str

@@ -1,6 +1,6 @@
-"""`apportion report`: what was granted and used, and its cost.
+"""`apportion report`: show allocated and used GPU-hours, and their cost.
 
-The gateway answers; reports with own prices or archives, and most CSV, are computed here."""
+The gateway computes most reports; this verb computes those with own prices or archives, and CSV."""
 
 import contextlib
 import sys
@@ -114,7 +114,7 @@ def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) 
 def read_report(
     where: Where, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """Compute the answer, or text for csv and focus, here. Raises as the verb ends."""
+    """Compute the report here, as text for csv and focus. Raises the exceptions of `exits`."""
     # Importing these takes a tenth of a second, which a report of the gateway's does not need.
     from apportion.cli.client.ledger import open_ledger, run
     from apportion.runtime.jetstream import reports

@@ -1,6 +1,6 @@
-"""`apportion tail`: the ledger's events in words, straight from NATS.
+"""`apportion tail`: print the ledger's events in words, read directly from NATS.
 
-Invariant: a time that means yesterday, or is outside of the ledger, is reported."""
+Invariant: a message says if a time means yesterday, or is outside of the ledger."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One line of `--json`: the stored event, or why no reader applies it."""
+    """A line of `--json`: the stored event, or the reason why no reader applies it."""
 
     revision: int
     subject: str
@@ -61,11 +61,11 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Done(Exception):
-    """The requested events have been shown."""
+    """Raised when all requested events have been shown."""
 
 
 class _Moved(Exception):
-    """The ledger is reachable at another address now."""
+    """Raised when the ledger is reachable at another address."""
 
 
 @click.command(cls=Verb, epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
@@ -99,7 +99,7 @@ def command(
 
 
 def pattern_of(text: str) -> str:
-    """Return the subject pattern. Raises Wrong if no event can match it."""
+    """Return the pattern of subjects. Raises Wrong if no event can match it."""
     pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
     if " " in pattern or ".." in pattern or pattern.endswith("."):
         raise Wrong(f"--subject: {text!r} is not a NATS subject; write one such as placement.>")
@@ -154,7 +154,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Follow to the end, a refused login or a move. Raises LedgerError, _Moved."""
+    """Follow until the ledger ends, refuses the login or moves. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -173,10 +173,10 @@ async def _unless_turned_away(
 
 
 async def _say_unanswered(wire: Wire, where: Where, reach: Reach) -> None:
-    """Report when the ledger stops and resumes answering. Raises _Moved."""
+    """Print when the ledger stops answering, and when it resumes. Raises _Moved."""
 
     def elsewhere() -> bool:
-        """Return True if a restarted `up` has the ledger at another address."""
+        """Return True if `up` has restarted, with the ledger at another address."""
         with contextlib.suppress(Unreachable):
             return where.running() and where.reach() != reach
         return False
@@ -235,7 +235,7 @@ class SubmittedNames:
     """Looks up names of pods that were submitted before the first event shown.
 
     Lookups use their own connection and thread. Invariant: the reader waits for each name, so
-    records do not pile up; after a failure no more names are looked up."""
+    records do not pile up. After a failure no more names are looked up."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -283,14 +283,16 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """From `start` (None: now) to `end` (None: open, or if `closed` the ledger's end)."""
+    """The events to show: from `start` (None: now) to `end`.
+
+    Without `end` the span is open, or with `closed` it ends at the ledger's current end."""
 
     start: Moment | None
     end: Moment | None
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, which may be the next to come, and the last if named.
+        """Return the first revision, which may be a future one, and the last or None.
 
         Prints the revisions of times on standard error. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
@@ -331,7 +333,7 @@ class Span(NamedTuple):
 
 
 def span_of(start: str | None, end: str | None, *, closed: bool) -> Span:
-    """Parse the span. Raises Wrong."""
+    """Parse both ends of the span to show. Raises Wrong."""
     if end is None:
         return Span(_moment("--from", start), None, closed)
     if start is None:

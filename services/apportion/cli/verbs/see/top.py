@@ -1,4 +1,4 @@
-"""`apportion top`: every device and its pods, on one screen."""
+"""`apportion top`: show every device and its pods on one screen."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _Seen:
         self._trouble = ""
 
     def look(self) -> bool:
-        """Query the gateway; return True on a change. Raises Unreachable only the first time."""
+        """Query the gateway. Return True on a change. Raises Unreachable only the first time."""
         try:
             revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
             if revision == self._summary.revision and not self._trouble:
@@ -189,7 +189,7 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
 
 
 def bar(used: int, total: int) -> Text:
-    """Return a bar of the allocated part: at least one cell if any, and full only at 100 %."""
+    """Return a bar of the allocated part. It is only empty at 0 and only full at 100 %."""
     part = used / total if total else 0.0
     cells = min(round(part * BAR_CELLS), BAR_CELLS - (part < FULL))
     cells = max(cells, 1) if used else 0
@@ -199,7 +199,7 @@ def bar(used: int, total: int) -> Text:
 
 @contextmanager
 def keyboard() -> Iterator[Read]:
-    """Yield a reader of single keys; restores the terminal at the end."""
+    """Yield a function that reads single keys, and restore the terminal at the end."""
     try:
         descriptor = sys.stdin.fileno()
         before: Any = termios.tcgetattr(descriptor)
@@ -219,7 +219,7 @@ def keyboard() -> Iterator[Read]:
 
 
 class _Keys:
-    """Reads keys one by one, and buffers fast typing."""
+    """Reads keys one by one, and buffers keys that are typed fast."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -264,7 +264,7 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
 
 @dataclass(slots=True)
 class View:
-    """The visible devices, their order and filter; while `typing`, keys edit the filter.
+    """The visible devices, their order and their filter. While `typing`, keys edit the filter.
 
     Invariant: the visible rows are a window of the filtered devices, never beyond their end."""
 
@@ -307,7 +307,7 @@ class View:
         return True
 
     def shown(self, devices: list[DeviceAnswer], rows: int) -> tuple[list[DeviceAnswer], int]:
-        """Return the devices in the window, and how many pass the filter."""
+        """Return the devices in the window, and how many devices match the filter."""
         wanted = self.filter.lower()
         passing = [
             d for d in devices

@@ -1,4 +1,4 @@
-"""`apportion who`: the pods that hold or held a device, and by which decision."""
+"""`apportion who`: show the pods that have or had a device, and the decisions that placed them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -135,7 +135,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
 
 
 def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
-    """Sort the rows by device as in `get devices`, removed devices last, then by time."""
+    """Sort rows by device as `get devices` does, with removed devices last, then by time."""
 
     def place(each: WhoRow) -> tuple[object, ...]:
         known = index.get((each.node, each.device))
@@ -146,7 +146,7 @@ def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
 
 
 def rows_of(items: list[WhoRow], index: Index) -> Rows:
-    """Return the table, without columns that would be the same in every row."""
+    """Return the table, without columns whose values are all equal."""
     containers = len({item.container for item in items}) > 1
     made = Rows("NODE", "#", "DEVICE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM", "UNTIL",
                 "DECISION", right=("#", "MEMORY", "CORES", "DECISION"),

@@ -1,4 +1,4 @@
-"""`apportion why`: why a pod is placed where it is, or pending."""
+"""`apportion why`: explain why a pod is pending or where it is placed."""
 
 from collections.abc import Iterator
 
@@ -53,7 +53,7 @@ def command(
 
 
 def with_evictions(gateway: Gateway, why: Why) -> Why:
-    """Add evictions and breaches from the past, if this user may see them."""
+    """Add the pod's evictions and breaches of shares, if this user may see past events."""
     if why.evictions is not None:
         return why
     then = {"at": why.revision}
@@ -92,7 +92,7 @@ def _beside_it(why: Why) -> Iterator[str]:
 
 
 def show_why(out: Screen, why: Why) -> None:
-    """Print the sentence and its evidence, folded on a terminal only."""
+    """Print the sentence and its evidence, wrapped on a terminal only."""
     out.say(why.sentence, "bold", folds=True)
     if why.placed:
         show_placed(out, why.placed)

@@ -1,1 +1,1 @@
-"""Verbs for the installation: users, tokens, the shell and the manual."""
+"""Verbs to set up an installation: users, tokens, the shell and the manual."""

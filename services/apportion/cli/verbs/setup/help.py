@@ -1,4 +1,4 @@
-"""`apportion help`: the help of any verb, and of topics that concern many verbs."""
+"""`apportion help`: show the help of a verb, or of a topic that concerns many verbs."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from apportion.cli.usage import VerbGroup
 
 
 class _Topics(VerbGroup):
-    """The topics, and in addition every verb, as in `apportion help get pods`."""
+    """The group of help topics; it also finds every verb, as in `apportion help get pods`."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         root = ctx.find_root()

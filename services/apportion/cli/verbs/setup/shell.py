@@ -1,4 +1,4 @@
-"""Shell completion, manual pages made of `--help`, and versions."""
+"""Print shell completion, manual pages made of `--help`, and versions."""
 
 import importlib.metadata
 import platform

@@ -1,4 +1,4 @@
-"""`apportion token`: make a token for a gateway without a cluster."""
+"""`apportion token`: create a token for a gateway without a cluster."""
 
 import secrets
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""`apportion user add | list | revoke | begin`: who may connect, without a cluster.
+"""`apportion user add | list | revoke | begin`: manage the ledger's users without a cluster.
 
 Invariant: if `up` runs on this machine, its server has applied the change when the verb ends."""
 
@@ -19,7 +19,7 @@ from apportion.runtime.ledger.port import ALL_SUBJECTS
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What `--json` prints of a user; `key` is the file with the seed, or empty."""
+    """A user as `--json` prints it; `key` is the file with the secret key, or empty."""
 
     role: str
     name: str

@@ -1,4 +1,4 @@
-"""The device catalogue: what is known about each device family, one TOML file per vendor.
+"""The device catalogue: the properties of each device family, in one TOML file per vendor.
 
 A new vendor is a new file; only a new way of cutting devices needs code. Invariant: the catalogue
 is read once, at import, and never changes."""
@@ -21,7 +21,7 @@ _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """A MIG profile: memory, cores (percent), and its slices `[start, start + size)`.
 
-    One `by_name` has as much memory as another one, so it is chosen only by its name."""
+    A profile `by_name` has as much memory as another profile, so only its name selects it."""
 
     name: str
     memory_mib: int
@@ -32,12 +32,12 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Return the start and memory slice mask of every placement, in order of preference."""
+        """Return the start and memory slice mask of each possible position, preferred first."""
         return tuple((start, ((1 << self.size) - 1) << start) for start in self.starts)
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, matched by whole words; its profiles from small to large."""
+    """A model of a family, matched by whole words, with its MIG profiles from small to large."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -53,7 +53,7 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The devices that one resource name requests.
+    """The family of devices that one resource name requests.
 
     `modes` are the ways in which they are shared, the default first. A family with templates is
     shared by them; a model with profiles can also be cut into MIG instances. `brand` is the word
@@ -95,13 +95,13 @@ def template_of(family: str, name: str) -> Template | None:
 
 
 def module_of(family: str) -> int:
-    """Return how many devices of this family are allocated together; 1 if separately."""
+    """Return how many devices of this family are allocated together; 1 if each is separate."""
     known = FAMILIES.get(family)
     return known.module if known else 1
 
 
 def normal(model: str) -> str:
-    """Normalize a model's name: lower case, words joined by hyphens."""
+    """Normalize a model's name to lower case, with words joined by hyphens."""
     return "-".join(model.lower().split())
 
 
@@ -121,8 +121,8 @@ def mig_profiles(
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
     """Return the profile with this name of an NVIDIA model, or None; `sizes` override memory.
 
-    Drivers round the gigabytes differently: 7g.79gb is 7g.80gb. Other memory makes it another
-    profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
+    Drivers round gigabytes differently: 7g.79gb is 7g.80gb. A larger difference in memory makes
+    another profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
     alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
@@ -144,7 +144,7 @@ def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
 
 
 def registered(family: str, model: str) -> str:
-    """Return the model name that HAMi up to 2.7 and Volcano register: always with the brand.
+    """Return the model name that HAMi up to 2.7 and Volcano register, with the brand first.
 
     Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
@@ -156,8 +156,8 @@ def type_matches(pattern: str, model: str) -> bool:
     """Return True if a type that a user wrote selects this model, ignoring case.
 
     The annotation is `nvidia.com/use-gputype`. Whole names win over substrings: `A10` does not
-    match an A100, nor `910B4` a 910B4-1, because these are types of their own; `SXM4` is not a
-    type, so it matches as a substring."""
+    match an A100, nor `910B4` a 910B4-1, because A100 and 910B4-1 are separate types. `SXM4` is not
+    a type, so it matches as a substring."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

@@ -27,7 +27,7 @@ _THEN: Final = ("was", "had been")
 
 
 def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
-    """Add what would unblock the cause: the cure, the pods at the limit, the cordons."""
+    """Add to the cause what would unblock it: the cure, the pods at the limit, the cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; used by pods of several namespaces"  # and no count
@@ -45,7 +45,7 @@ def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
 
 
 def refused_with_text(refused: reads.WhyRefused) -> reads.WhyRefused:
-    """Add what became unavailable after the refusal; cordons come first."""
+    """Add to the refusal what became unavailable later, with cordons first."""
     cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
     cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
     out = [_off_words(each) for each in refused.since if each.state != "cordoned"]
@@ -62,7 +62,7 @@ def _off_words(off: reads.OffOffer) -> str:
 
 
 def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
-    """Add why the node takes no new pods."""
+    """Add to the node the reason why it takes no new pods."""
     return structs.replace(
         node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
     )
@@ -73,7 +73,7 @@ def _node_cordon(cordons: Sequence[reads.CordonAnswer], *, unschedulable: bool) 
 
 
 def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
-    """Add why the device takes no new pods, and why its node takes none."""
+    """Add to the device the reasons why the device or its node takes no new pods."""
     return structs.replace(
         device,
         cordon=cordon_words(device.cordons),
@@ -82,14 +82,14 @@ def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
 
 
 def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
-    """Add why the device is closed, as in `has failed (XID 79)`."""
+    """Add to the device the reason why it is closed, as in `has failed (XID 79)`."""
     causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
     causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
     return structs.replace(device, cause=" and ".join(causes))
 
 
 def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
-    """Add the node where pods are evicted for this one, and which still have to end."""
+    """Add to the pod a sentence: where pods are evicted for it, and how many must still end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
@@ -100,14 +100,14 @@ def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
 
 
 def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
-    """Add the sentence about victim and beneficiary."""
+    """Add to the eviction a sentence about its victim and beneficiary."""
     if eviction.event is None:
         return eviction
     return structs.replace(eviction, sentence=words.eviction(eviction.event))
 
 
 def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
-    """Add the sentence: the summary, and gangs that a drain would move whole."""
+    """Add to the plan its sentence: the summary, and gangs that a drain would move whole."""
     said = plan.summary
     if plan.moved_whole:
         more = words.many(plan.moved_along, "more pod")
@@ -116,7 +116,7 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
 
 
 def change_with_text(change: PlanChange) -> PlanChange:
-    """Add the description, as in `without node-3`."""
+    """Add to the change its description, as in `without node-3`."""
     of = f"{device_words(change.device)} of {change.node}" if change.device else change.node
     limit = f"quota {change.quota}" if change.quota else f"queue {change.queue}"
     words_of = {
@@ -136,7 +136,7 @@ def differing(changes: Sequence[ManifestChange]) -> list[str]:
 
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
-    """Add the cause and the sentence, also without the pod's name."""
+    """Add to the planned pod its cause and its sentence, with and without the pod's name."""
     refused, cause = pod.refused, pod.awaits
     if pod.outcome == "unchanged":
         cause = f"{pod.phase} on {pod.node}"
@@ -182,17 +182,17 @@ def _planned(pod: PlannedPod) -> str:
 
 
 def log_with_text(row: LogRow) -> LogRow:
-    """Add the sentence, made from parts and clauses."""
+    """Add to the row its sentence, made from parts and clauses."""
     return structs.replace(row, sentence=joined(row.parts) + "; ".join(row.clauses))
 
 
 def mark_with_text(row: MarkRow) -> MarkRow:
-    """Add the sentence, made from the parts."""
+    """Add to the row its sentence, made from the parts."""
     return structs.replace(row, sentence=joined(row.parts))
 
 
 def diff_with_text(row: DiffRow) -> DiffRow:
-    """Add the text of both sides, and the sentence of the event."""
+    """Add to the row the text of both sides and the sentence of the event."""
     return structs.replace(
         row,
         before=side_words(row.was),
@@ -202,7 +202,7 @@ def diff_with_text(row: DiffRow) -> DiffRow:
 
 
 def side_words(side: Side) -> str:
-    """Return text such as `n1: GPU-1a2b3c4d 3,000 MiB` or `failed: XID 79`."""
+    """Return one side as text, as in `n1: GPU-1a2b3c4d 3,000 MiB` or `failed: XID 79`."""
     if side.node:
         return f"{side.node}: {shares_words(side.shares)}"
     if side.cards is not None:
@@ -214,7 +214,7 @@ def side_words(side: Side) -> str:
 
 
 def why_with_text(why: reads.Why) -> reads.Why:
-    """Add the sentence and the cause."""
+    """Add to the explanation its sentence and its cause."""
     cause, end = _cause(why), why.end
     awaits = (
         "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)

@@ -1,4 +1,4 @@
-"""The names by which users can refer to a device: its id, or a prefix of it.
+"""The names by which users can refer to a device: its id, or a prefix of that id.
 
 Invariant: all commands and answers accept the same names; an ambiguous prefix selects no device."""
 

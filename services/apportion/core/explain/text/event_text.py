@@ -23,7 +23,7 @@ SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usua
 
 
 class Line(NamedTuple):
-    """One event: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
+    """One event as text: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -39,10 +39,10 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 
 
 class Teller:
-    """Describes events in order, and remembers the newest `NAMES_MAX` pod names.
+    """A describer of events in ledger order, which remembers the newest `NAMES_MAX` pod names.
 
-    Most events identify a pod only by uid; `find` returns other names. If a pod ends after its name
-    was reused, as after a drain, the line calls it `the previous pod`."""
+    Most events identify a pod only by uid; `find` returns the names of other pods. If a pod ends
+    after its name was reused, as after a drain, the line calls the pod `the previous pod`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Teller:
         return self.parts(data).sentence
 
     def parts(self, data: Any) -> Line:
-        """Return the line with its names marked."""
+        """Return the description of one event, with its names marked."""
         match data:
             case schemas.PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
@@ -225,7 +225,7 @@ def policy_words(policy: schemas.PolicyChanged) -> str:
 
 
 def breach_words(data: schemas.ShareBreached) -> str:
-    """Return the finding, as in `container main set its limit of GPU-1a2b to …`."""
+    """Return the breach as text, as in `container main set its limit of GPU-1a2b to …`."""
     device, granted = device_words(data.device), f"{data.memory_mib:,} MiB"
     used = f"{data.memory_found_mib:,} MiB"
     whose = f"container {data.container}"

@@ -1,4 +1,4 @@
-"""Escape text from outside, so that it cannot mislead terminals and readers.
+"""Escape untrusted text, so that it cannot mislead terminals and readers.
 
 Line breaks could forge a line, escape and C1 codes move the cursor, bidirectional marks reorder
 text. Invariant: the result is printable, except for characters in `keep`."""

@@ -1,4 +1,4 @@
-"""Suggest names that exist for an unknown one."""
+"""Suggest existing names for an unknown name."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ def named(what: str, known: Iterable[str]) -> str:
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
-    """Return similar nodes and devices, or which commands list them."""
+    """Return similar names of nodes and devices, or the commands that list them."""
     listing = "list them with `apportion get nodes` or `apportion get devices`"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]

@@ -1,8 +1,8 @@
 """Describe refusals: the only place that turns codes and amounts into sentences.
 
 Descriptors of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
-Invariants: a text contains no number that is not in the refusal. What blocks the pod on every node
-is stated once, whatever nodes lack."""
+Invariants: a text contains no number that is not in the refusal. A cause that blocks the pod on
+every node is stated once, whatever nodes lack."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
@@ -42,7 +42,7 @@ VOLUME_CLAIMS: Final = {
 
 
 def of_refusal(refused: PodRefused) -> list[str]:
-    """Return what blocks the pod on every node: volume, queue and quota."""
+    """Return the volume, queue and quota that block the pod on every node, as text."""
     limits = [volume(refused.volume)] if refused.volume is not None else []
     limits += [queue(refused.queue)] if refused.queue is not None else []
     return limits + ([quota(refused.quota)] if refused.quota is not None else [])
@@ -197,14 +197,14 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock the pod; with `never`, the end of other pods does not help."""
+    """Return what would unblock the pod; with `never`, ending other pods does not help."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
 
 
 def amount(code: RefusalCode, value: int) -> str:
-    """Format an amount of this code, as in `3,000 MiB`; empty if the code has none."""
+    """Format an amount with the unit of this code, as in `3,000 MiB`; empty without a unit."""
     unit = cause_of(code).unit
     if unit is Unit.NOTHING:
         return ""
@@ -214,7 +214,7 @@ def amount(code: RefusalCode, value: int) -> str:
 
 
 def missing(miss: NearMiss) -> str:
-    """Return the missing amount with its unit; empty for a code without an amount."""
+    """Return the missing amount with its unit, or an empty string for a code without an amount."""
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
@@ -230,7 +230,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return the requirements named with a cause; for None, the required devices."""
+    """Return the pod's requirements for this code; for None, the required devices."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -263,7 +263,7 @@ class Causes(NamedTuple):
 def refusal(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> str:
-    """Return the sentence of `refusal_causes`."""
+    """Return a refusal as one sentence, as in `refusal_causes`."""
     return refusal_causes(refused, shape, short=short, never=never).sentence
 
 
@@ -281,7 +281,7 @@ def event_causes(
 ) -> Causes:
     """Return a refusal from its event alone, which may not have the nearest node.
 
-    `even_when_empty`: the near node could not take the pod even if it were empty."""
+    `even_when_empty`: the near node could not run the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", too little even when empty"
@@ -312,7 +312,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return what blocks the pod on all nodes; empty if nodes are the reason."""
+    """Return the limit that blocks the pod on all nodes; empty if nodes are the reason."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -322,15 +322,15 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return what blocks `whom` of a gang; limits include its pods that fit."""
+    """Return the limit that blocks `whom` of a gang, counting the gang's pods that fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """Return the first cause of a refusal, for a list: the limit, or the nearest node's.
+    """Return the first cause of a refusal, for a list: a limit, or the nearest node's cause.
 
-    `nearest` must contain only nodes that could ever run the pod. As in `not enough of
+    `nearest` must contain only nodes that could ever run the pod. An example is `not enough of
     example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
     limits = of_refusal(refused)
     if refused.gang is not None:
@@ -349,7 +349,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
 
 
 def without_gone(refused: PodRefused) -> PodRefused:
-    """Return the refusal without nodes that had left, unless all had."""
+    """Return the refusal without nodes that had left the cluster, unless all had left."""
     left = refused.reasons.get(_C.NODE_GONE, 0)
     if left in (0, refused.nodes):
         return refused
@@ -381,7 +381,7 @@ def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[st
 
 
 def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
-    """Return what the nearest lacks, as in `closest: n1 g0 (15,436 MiB short)`."""
+    """Return what the nearest node lacks, as in `closest: n1 g0 (15,436 MiB short)`."""
     device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
@@ -399,7 +399,7 @@ def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
 
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:
-    """Return what a near node lacks, as in `n1 g0 is 15,436 MiB short`, or empty."""
+    """Return what a near node lacks, as in `n1 g0 is 15,436 MiB short`, or an empty string."""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
         return f"{needs}, but {miss.node} has too few" if needs else ""
@@ -434,7 +434,7 @@ def _where(miss: NearMiss) -> str:
 
 
 def gang(shortage: GangShortage) -> str:
-    """Return what a gang lacks: pods that do not exist yet, or places."""
+    """Return what a gang lacks: pods that do not exist yet, or nodes with room."""
     if shortage.present < shortage.needed:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} to start, but has {shortage.present:,}"
@@ -446,13 +446,13 @@ def gang(shortage: GangShortage) -> str:
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:
-    """Return that the pods of a gang use devices of different models."""
+    """Return a note that the pods of a gang use devices of different models."""
     counts = (f"{many(count, 'pod')} on {model}" for model, count in models.items())
     return f"gang {group} uses different device models: {', '.join(counts)}"
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits, then that of the nearest miss, then the most frequent."""
+    """Return the causes: limits, then the nearest miss's cause, then the most frequent."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -461,7 +461,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return victim, beneficiary (gone if `in_vain`) and exceeded disruption budgets."""
+    """Return a sentence about victim, beneficiary (gone if `in_vain`) and exceeded budgets."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -469,7 +469,7 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the second half of `eviction`."""
+    """Return the part of `eviction` that follows the victim's name."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has since ended"
@@ -516,7 +516,7 @@ def many(count: int, noun: str) -> str:
 
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits first, lasting ones last, then by count and code."""
+    """Return the causes: limits first, permanent causes last, others by count and code."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),

@@ -24,7 +24,7 @@ _AMOUNTS = (
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
     """Return copies of the claim's devices with its shares charged.
 
-    The state is not changed. Raises Oversold if a device cannot hold its share."""
+    The state is not changed. Raises Oversold if a device has too little free for its share."""
     if data.pod != data.submitted.uid:
         raise Oversold(f"pod {data.pod} is described as pod {data.submitted.uid}")
     families = {ask.container: ask.family for ask in data.submitted.shape.asks}
@@ -46,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Copy the amounts of devices from `charged` to the node; new devices come last."""
+    """Copy the charged amounts of `devices` to the node; new devices come last."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)
@@ -60,7 +60,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
-    """Mark the pod as placed at the revision and time of its submission."""
+    """Mark the pod as bound or allocated since the revision and time of its submission."""
     charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision
@@ -95,7 +95,7 @@ def _copy(
 
 
 def _make_room(state: DeviceState, share: Share) -> None:
-    """Enlarge an absent device by what the share lacks: the share is already in use."""
+    """Enlarge an absent device by the amounts that it lacks for the share, which is in use."""
     device = state.device
     memory_mib = max(share.memory_mib - state.memory_free_mib, 0)
     cores = max(share.cores - state.cores_free, 0)

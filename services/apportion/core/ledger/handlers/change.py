@@ -12,13 +12,13 @@ from apportion_schemas import Share
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What one event changed, for indexes and accounts derived from the state.
+    """The effects of one event, for indexes and accounts derived from the state.
 
     `node` is set if what it offers or has in use changed, not if a placed pod only changes phase.
     `refused` is the reason why the event was not applied, or empty. `shares` are those that came or
     left with the pod if nothing else on the node changed, and None if anything may have. `before`
-    is the pod before the event, if what it is or requests changed. `forgotten` are dropped
-    nodes."""
+    is the pod before the event, if what it is or requests changed. `forgotten` are dropped nodes.
+    """
 
     data: Any
     node: NodeState | None = None
@@ -30,11 +30,11 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class Refused(Exception):
-    """The event contradicts the state."""
+    """The event contradicts the state, so the fold does not apply it."""
 
 
 class Context(Struct, frozen=True, gc=False):
-    """What a handler needs in addition to the event's payload."""
+    """The arguments of a handler in addition to the event's payload."""
 
     state: State
     revision: int

@@ -1,4 +1,4 @@
-"""Nodes that left the cluster, evictions of pods, and cordons.
+"""Fold nodes that left the cluster, evictions of pods, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave,
 so that it has its devices at once if it comes back. Then it is forgotten, except for its fences,
@@ -32,7 +32,7 @@ Said = (
 
 
 def node_of(state: State, name: str) -> NodeState:
-    """Return the node of that name; add a new node to the state.
+    """Return the node of that name; add it to the state if it is new.
 
     In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
     node = state.nodes.get(name)
@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Note that a gone node may have become empty; return the nodes now forgotten."""
+    """Record that a gone node may have become empty; return the nodes now forgotten."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()
@@ -70,7 +70,7 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
 
 
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
-    """Note that the pod must be evicted for the event's beneficiary."""
+    """Record that the pod must be evicted for the event's beneficiary."""
     state = context.state
     if data.pod in state.evictions:
         raise Refused(
@@ -101,7 +101,7 @@ def leave(state: State, uid: str) -> None:
 
 
 def give_up(state: State, uid: str) -> None:
-    """Free the node nominated for the pod, if no eviction for it is outstanding."""
+    """Free the node nominated for the pod, unless an eviction for the pod is outstanding."""
     if uid in state.nominated and not awaited(state, uid):
         del state.nominated[uid]
 

@@ -1,4 +1,4 @@
-"""Resizes of running pods: the request, and the scheduler's answer.
+"""Fold resizes of running pods: the request, and the scheduler's answer.
 
 A resize is requested in the ledger and answered by the pod's scheduler, fenced and chained on the
 node like a placement. The pod's asks change as well, so that quotas count the new size and the pod
@@ -18,7 +18,7 @@ from apportion_schemas.quantities import WHOLE
 
 @folds(ResizeAsked)
 def asked(context: Context, data: ResizeAsked) -> Change:
-    """Note the requested resize; the newest request for a pod counts."""
+    """Record the requested resize; the newest request for a pod counts."""
     state = context.state
     pod = state.pods.get(data.pod)
     if pod is None:
@@ -30,7 +30,7 @@ def asked(context: Context, data: ResizeAsked) -> Change:
 
 
 def resized(context: Context, data: PodResized, pod: PodState) -> Change:
-    """Charge the pod's new shares in place of the old ones.
+    """Replace the charges of the pod's old shares by those of the new ones.
 
     Raises Oversold if a device has not enough free; then nothing changes."""
     state = context.state

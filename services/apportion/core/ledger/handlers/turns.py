@@ -2,9 +2,9 @@
 
 There the kubelet requests a container's environment at admission without naming the pod, so only
 one pod may be in flight. Invariant: of a node's placed pods that are not allocated yet, the one
-placed first is bound first, unless another gets exactly the same environment. This follows from the
-ledger alone, without a lock. Pods that have ended or failed, and nodes with a silent agent, block
-nothing."""
+placed first is bound first, unless another pod gets exactly the same environment. This follows from
+the ledger alone, without a lock. Pods that have ended or failed, and nodes with a silent agent,
+block nothing."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ AT_START: Final = "start"
 
 
 def handing_out(host: Host, when: str) -> Host:
-    """Return the host with the label that says when its agent hands out shares."""
+    """Return the host with a label for when its agent allocates shares to containers."""
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 

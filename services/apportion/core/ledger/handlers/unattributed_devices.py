@@ -1,4 +1,4 @@
-"""Charge a bound pod when no trusted source says which devices it uses.
+"""Charge a bound pod when no trusted source reports which devices it uses.
 
 The pod is charged the rest of as many devices as it requested, emptiest first; closing all of them
 would let one pod close a node. A MIG device is different: the pod may run on any of its instances,
@@ -67,7 +67,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Return all free amounts of a device; a MIG device is charged as a whole or not at all."""
+    """Yield shares that use up a device; a MIG device is charged as a whole or not at all."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

@@ -1,1 +1,1 @@
-"""Pod affinity, anti-affinity and topology spread: pod counts, refusals and preferences."""
+"""Apply pod affinity, anti-affinity and topology spread: pod counts, refusals, preferences."""

@@ -28,7 +28,7 @@ _Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for 
 
 
 class Counts:
-    """Number of pods per node for one selector or term; every change has a new `version`."""
+    """The number of pods per node for one selector or term; every change has a new `version`."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class Counts:
 
 
 class _Kind:
-    """Pods with the same namespace, labels and terminating flag; selectors treat them alike."""
+    """Pods with the same namespace, labels and terminating flag, which selectors treat alike."""
 
     def __init__(self, key: KindKey, *, terminating: bool) -> None:
         self.key = (key, terminating)
@@ -76,10 +76,10 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """How other pods restrict one pod: `guards` are anti-affinity terms that select it.
+    """The restrictions of one pod by other pods: `guards` are anti-affinity terms that select it.
 
-    `wishes` is True if it has terms of its own; `itself` has, for each selector of its affinity and
-    then of its spread, whether it selects the pod."""
+    `wishes` is True if it has terms of its own. `itself` has, for each selector of its affinity and
+    then of its spread, True if the selector matches the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool

@@ -140,7 +140,7 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """Per row, the counted pods of its domain; the lowest count of a domain; number of domains."""
+    """The pods of each row's domain, the lowest count of any domain, and the number of domains."""
 
     here: Numbers
     least: int
@@ -159,7 +159,7 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
 
 
 def _normal(values: Numbers, counted: Flags) -> Numbers:
-    """Scale to points: the lowest counted value is 0, the highest `POINTS`, 0 if all are equal."""
+    """Scale to points: the lowest counted value is 0, the highest `POINTS`; 0 if all are equal."""
     among = values[counted]
     if not len(among) or among.min() == among.max():
         return np.zeros(len(values), np.int64)

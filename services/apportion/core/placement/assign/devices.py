@@ -1,8 +1,8 @@
 """Choose the exact devices of each container on the chosen node.
 
-The hardest asks go first: exclusive devices, then the most memory. If a container's choice leaves
-nothing for the next, others are tried: a pod refused only because of the order of devices would
-wait for an event that never comes. Invariant: `assign` does not change the columns."""
+The hardest asks go first: exclusive devices, then the most memory. If a choice leaves nothing for
+the next container, other choices are tried: a pod refused only because of the order of devices
+would wait for an event that never comes. Invariant: `assign` does not change the columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -25,7 +25,7 @@ UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind 
 
 
 class _Room:
-    """Free amounts of the node's devices while the pod's containers take their shares.
+    """The free amounts of the node's devices while the pod's containers take their shares.
 
     `free` and `kinds` are rows without the host; `cuts` are slices and group of cut MIG devices."""
 
@@ -45,7 +45,7 @@ class _Room:
         return other
 
     def alike(self, option: Iterable[int]) -> tuple[object, ...]:
-        """Equal for sets of devices that are interchangeable now."""
+        """Return a key that is equal for sets of devices that are interchangeable now."""
         found = [(self.kinds[at], self.free[at], *self._cut(at)) for at in option]
         return tuple(sorted(found))
 
@@ -115,7 +115,7 @@ def _assign(
 
 
 class _Search:
-    """Tries the choices of all containers, preferred ones first, at most STEPS_MAX."""
+    """A search of the choices of all containers, preferred ones first, at most STEPS_MAX."""
 
     def __init__(
         self, class_: PlacementClass, row: int, chosen: Sequence[int], order: Order
@@ -189,7 +189,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
-    """Return a sort key: lowest for the ask that is hardest to meet on these kinds of device."""
+    """Return a sort key that is lowest for the ask that is hardest to meet on these kinds."""
     wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
     alone = any(found.alone for found in wanted)
     return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count
@@ -272,7 +272,7 @@ SEEDS_MAX: Final = 16  # first devices from which sets are grown
 
 
 class Linked(NamedTuple):
-    """Positions of the chosen devices, in order, and the lanes between all pairs of them."""
+    """The positions of the chosen devices, in order, and the lanes between all pairs of them."""
 
     positions: tuple[int, ...]
     lanes: int
@@ -281,8 +281,8 @@ class Linked(NamedTuple):
 def best_linked(devices: Sequence[Device], count: int) -> Linked:
     """Return `count` of these devices with many NVLink lanes between them.
 
-    Finding the optimum is hard, so the search is greedy: a set grows by the device with the most
-    lanes to it. Among equal sets, the one whose devices come first is taken."""
+    Finding the optimum is hard, so the search is greedy: each step adds the device with the most
+    lanes to the set. Among equal sets, the one whose devices come first is taken."""
     lanes = [[_lanes(one, other) for other in devices] for one in devices]
     if count >= len(devices):
         pairs = [sum(row[at + 1 :]) for at, row in enumerate(lanes)]

@@ -1,4 +1,4 @@
-"""Amounts: `(demand, device state) → (needed, available)`; a device passes with enough of it."""
+"""Device filters `(demand, device state) → (needed, available)`, passed if enough is available."""
 
 from collections.abc import Callable
 
@@ -17,40 +17,40 @@ from apportion_schemas import RefusalCode
 
 
 def health(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """The device is reported and healthy."""
+    """Require that the device is reported and healthy."""
     del demand
     return 1, int(state.present and state.healthy)
 
 
 def cordon(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """No operator has cordoned the device."""
+    """Require that no operator has cordoned the device."""
     del demand
     return 1, int(not state.cordon)
 
 
 def alone(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """A pod that requires an exclusive device needs all of its slots free."""
+    """Require that all slots are free if the pod needs an exclusive device."""
     return (state.device.slots if demand.alone else 0), state.slots_free
 
 
 def slots(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """The device has a free slot; it takes `deviceSplitCount` shares."""
+    """Require a free slot of the device, which has `deviceSplitCount` slots."""
     del demand
     return 1, state.slots_free
 
 
 def cores(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Compute that is needed and free, in percent of a GPU or AI cores of an NPU."""
+    """Require enough free compute, in percent of a GPU or AI cores of an NPU."""
     return demand.cores_needed, max(state.cores_free, 0)
 
 
 def memory(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Device memory that is needed and free, in MiB."""
+    """Require enough free device memory, in MiB."""
     return demand.memory_mib, max(state.memory_free_mib, 0)
 
 
 def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Free places for an instance of the MIG profile."""
+    """Require a free position for an instance of the MIG profile."""
     if demand.profile is None:
         return 0, 0
     free = demand.free_places(state.taken, state.group, state.memory_free_mib)
@@ -58,7 +58,7 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """AI CPUs that the vNPU template needs, and those that are free."""
+    """Require enough free AI CPUs for the vNPU template."""
     return demand.template_cpu, max(state.template_cpu_free, 0)
 
 

@@ -1,4 +1,4 @@
-"""The descriptors of all refusal codes: those of filters, and those that no filter finds.
+"""Describe all refusal codes, those of filters and those that no filter returns.
 
 Invariant: every `RefusalCode` is in `CAUSES` once; unknown codes of newer builds are accepted."""
 
@@ -118,7 +118,7 @@ CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
 
 
 def cause_of(code: RefusalCode) -> Cause[Any]:
-    """Return the descriptor of a code; an unknown code of a newer build describes itself."""
+    """Return the descriptor of a code; the text of an unknown code is the code itself."""
     known = CAUSES.get(code)
     return known or Cause(code, f"{code.value} (unknown to this build)", "", ())
 

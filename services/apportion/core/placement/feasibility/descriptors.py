@@ -1,7 +1,7 @@
-"""The descriptor of a refusal code and of its filter: its texts, unit and hints.
+"""Describe a refusal code and its filter: texts, unit and hints.
 
 Command line, API, console, documentation and the scheduler read these. Invariant: only this package
-handles a code by its name, except for the code that finds it."""
+handles a code by its name, except for the module that returns the code."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -26,7 +26,7 @@ FREED: Final = 8
 
 
 class Hint(NamedTuple):
-    """An event that may help: which shape queues it wakes, and the results (any of) it needs."""
+    """An event that may help, the shape queues that it wakes, and the results that it must have."""
 
     event: type[Payload]
     asks: int
@@ -124,7 +124,7 @@ class Unit(Enum):
 
 
 class Kind(Enum):
-    """The kind of a cause, by what ends it."""
+    """The kind of a cause, by what can end it."""
 
     OTHER = "other"
     FREED = "freed"  # ends when shares are freed on a node that is large enough
@@ -137,13 +137,13 @@ Check = TypeVar("Check")
 
 
 class Cause(NamedTuple, Generic[Check]):
-    """A refusal code: its cause in words, its fix, and the events that may end it.
+    """A refusal code with its description, its fix, and the events that may end it.
 
-    In `fix`, `{node}` and `{device}` become the names of the nearest ones refused, or `NODE` and
+    In `fix`, `{node}` and `{device}` become the names of the nearest refused ones, or `NODE` and
     `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` replace the texts for an
     empty node or device, where no release or recovery helps. A filter's code has `check`, its rule,
     and `wanted`, True for the shapes that the rule concerns (None: for all). `of_node_only`: the
-    check ignores the shape, so the index asks it once for each node."""
+    check ignores the shape, so the index runs it once for each node."""
 
     code: RefusalCode
     phrase: str

@@ -1,4 +1,4 @@
-"""Device rules: `(ask, constraints, device) → bool`, True if a device like this can ever serve."""
+"""Device rules `(ask, constraints, device) → bool`: True if such a device can ever serve."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
 def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The device is of the family of the requested resource name."""
+    """Require a device of the family of the requested resource name."""
     del constraints
     return device.family == ask.family
 
 
 def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`).
+    """Require a device in a sharing mode that the pod accepts (`volcano.sh/vgpu-mode`).
 
     A CUDA process sees only one MIG instance, so an ask for several devices takes MIG devices only
     on request. The same holds for a part of a softly split NPU (`huawei.com/vnpu-mode`): other pods
@@ -28,7 +28,7 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The model is allowed by `nvidia.com/use-gputype` and `.../nouse-gputype` (HAMi)."""
+    """Require a model that `nvidia.com/use-gputype` and `.../nouse-gputype` allow (HAMi)."""
     del ask
     if any(_means(name, device) for name in constraints.nouse_types):
         return False
@@ -37,13 +37,13 @@ def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def _means(name: str, device: Device) -> bool:
-    """True if the name matches the driver's name of the model, or the registered one."""
+    """Return True if the name matches the driver's name of the model, or the registered name."""
     as_registered = registered(device.family, device.model)
     return type_matches(name, device.model) or type_matches(name, as_registered)
 
 
 def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The id is allowed by `nvidia.com/use-gpuuuid` and `.../nouse-gpuuuid` (HAMi)."""
+    """Require a device id that `nvidia.com/use-gpuuuid` and `.../nouse-gpuuuid` allow (HAMi)."""
     del ask
     if device.id in constraints.nouse_ids:
         return False
@@ -51,7 +51,7 @@ def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The device's index on its node is in `volcano.sh/gpu-index`."""
+    """Require that the device's index on its node is in `volcano.sh/gpu-index`."""
     del ask
     return not constraints.indexes or device.index in constraints.indexes
 

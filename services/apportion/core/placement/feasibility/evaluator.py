@@ -1,8 +1,8 @@
-"""Whether a pod fits a node: the filters in their order, and the one evaluator that applies them.
+"""Check whether a pod fits a node: the filters in order, and the evaluator that applies them.
 
 A filter returns the amounts needed and available, and passes if there is enough. A device is
 refused by the first rule that it fails, a node by the rule of the last device that it would have
-needed. `Occupancy` says what is on the node: as it is, empty, without some pods, without a cordon;
+needed. `Occupancy` sets what is on the node: as it is, empty, without some pods, without a cordon;
 the node itself is not changed, and amounts are released as the fold does. Relations to other pods,
 and containers that fit only alone, are left to the engine. Invariant: a node fits here exactly if
 no filter of the index refuses it; a property test compares the two."""
@@ -30,7 +30,7 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """Why something does not fit; `place` is the position of the device that is the cause."""
+    """The reason why something does not fit; `place` is the position of the device at fault."""
 
     code: RefusalCode
     needed: int
@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
     @property
     def order(self) -> tuple[int, float]:
-        """Sort key, nearest first: the last filter, then the smallest relative shortage."""
+        """Return a sort key, nearest first: last filter, then smallest relative shortage."""
         return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
 
 
@@ -69,7 +69,7 @@ def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
 
 
 def facts_beside(answered: Collection[RefusalCode]) -> bool:
-    """Return True if there are filters of cluster facts other than those with these codes."""
+    """Return True if any filter of cluster facts has a code that is not in `answered`."""
     return any(code not in answered for code, _ in FACT_FILTERS)
 
 
@@ -103,12 +103,12 @@ CONDITIONS: Final = frozenset((
 
 
 def now(node: NodeState) -> NodeState:
-    """Return the node as it is."""
+    """Return the node in its current state."""
     return node
 
 
 def empty(node: NodeState) -> NodeState:
-    """Return the node with nothing on it: ready, its agent reporting, without cordons."""
+    """Return the node as if empty: ready, without pods or cordons, and with a reporting agent."""
     devices = [empty_device(held.device) for held in node.devices]
     observed = node.observed and mended(node.observed)
     return structs.replace(
@@ -128,7 +128,7 @@ def empty(node: NodeState) -> NodeState:
 
 
 def empty_device(device: Device) -> DeviceState:
-    """Return the state of the device with nothing on it and no closed slices."""
+    """Return the state of the device without shares and closed slices."""
     return DeviceState(
         device=structs.replace(device, closed_slices=0) if device.closed_slices else device,
         memory_free_mib=device.memory_mib,
@@ -139,7 +139,7 @@ def empty_device(device: Device) -> DeviceState:
 
 
 def mended(observed: NodeObserved) -> NodeObserved:
-    """Return the observed node, ready again and without pods of other schedulers."""
+    """Return the observed node as ready and without pods of other schedulers."""
     return structs.replace(
         observed,
         ready=True,
@@ -153,7 +153,7 @@ def mended(observed: NodeObserved) -> NodeObserved:
 
 
 def without(pods: Iterable[PodState]) -> Occupancy:
-    """Return the occupancy of a node after these pods have ended."""
+    """Return the occupancy of a node as if these pods had ended."""
     ended = tuple(pods)
 
     def occupancy(node: NodeState) -> NodeState:
@@ -213,7 +213,7 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """Known MIG geometries; with `idle_only`, a device with any share is refused."""
+    """The MIG geometries in force; with `idle_only`, a device with any share is refused."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -251,7 +251,7 @@ def devices_feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Like `feasibility`, for devices only; `place` is a position among these."""
+    """Apply `feasibility` to devices only; `place` is a position in `devices`."""
     for ask in shape.asks:
         needs = [need_of(ask, shape.devices, held.device, rules) for held in devices]
         places: Sequence[int] = range(len(devices))
@@ -264,7 +264,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """Return the ask's demand on such a device, or the first rule that refuses it for good."""
+    """Return the ask's demand on such a device, or the rule that refuses it permanently."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused

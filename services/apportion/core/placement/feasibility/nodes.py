@@ -1,4 +1,4 @@
-"""Node filters: `(shape, node) → (needed, available)`; a node passes with enough of it."""
+"""Node filters `(shape, node) → (needed, available)`; a node passes if enough is available."""
 
 from collections.abc import Callable
 
@@ -26,15 +26,15 @@ _UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def present(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node is in the cluster."""
+    """Require that the node is in the cluster."""
     del shape
     return YES if node.present else NO
 
 
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node's condition `Ready` is true, or the pod tolerates the taints that Kubernetes adds.
+    """Require the condition `Ready`, or that the pod tolerates the taints of a node without it.
 
-    While these taints are missing, only pods without devices are admitted."""
+    While Kubernetes has not added these taints, only pods without devices are admitted."""
     if node.runs:
         return YES
     closing = [t for t in _keeping_out(node) if t.key in _UNREADY]
@@ -44,33 +44,33 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node's agent reports; on Kubernetes, pods without devices need no agent."""
+    """Require that the node's agent reports; on Kubernetes, only for pods with devices."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed else YES
 
 
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """No device plugin of HAMi or Volcano hands out the node's devices.
+    """Require that no device plugin of HAMi or Volcano allocates the node's devices.
 
     Next to our binder, such plugins gave 26 of 32 containers another pod's share."""
     return NO if shape.asks and node.foreign_plugin else YES
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """No operator has cordoned the node in the ledger."""
+    """Require that no operator has cordoned the node in the ledger."""
     del shape
     return NO if node.cordon else YES
 
 
 def unschedulable(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node is not cordoned (`spec.unschedulable`), or the pod tolerates that taint."""
+    """Require that `spec.unschedulable` is not set, or that the pod tolerates its taint."""
     if not node.drained or any(_tolerates(each, UNSCHEDULABLE) for each in shape.node.tolerations):
         return YES
     return NO
 
 
 def taints(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Every taint that keeps pods out is tolerated (`spec.tolerations`)."""
+    """Require that the pod tolerates every taint that keeps pods out (`spec.tolerations`)."""
     keeping_out = _keeping_out(node)
     return len(keeping_out), _tolerated(shape, keeping_out)
 
@@ -87,7 +87,7 @@ def _tolerated(shape: Shape, taints: list[Taint]) -> int:
 
 
 def discouraged(shape: Shape, node: NodeState) -> bool:
-    """Return True if a `PreferNoSchedule` taint is not tolerated: a score, not a filter."""
+    """Return True if an untolerated `PreferNoSchedule` taint lowers the node's score."""
     taints = node.observed.taints if node.observed else ()
     return any(
         taint.effect == PREFERABLY_NOT
@@ -97,7 +97,7 @@ def discouraged(shape: Shape, node: NodeState) -> bool:
 
 
 def labels(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """`spec.nodeSelector` and the required node affinity match the node's labels."""
+    """Require labels that match `spec.nodeSelector` and the required node affinity."""
     needs = shape.node
     if not needs.selector and not needs.required:
         return YES
@@ -110,23 +110,23 @@ def labels(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def cpu(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """CPU that is requested, and that is free on the host, in milli-cores."""
+    """Require enough free CPU on the host, in milli-cores."""
     return shape.node.cpu_milli, max(node.host.cpu_milli - node.cpu_used_milli, 0)
 
 
 def host_memory(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Memory that is requested, and that is free on the host, in MiB."""
+    """Require enough free memory on the host, in MiB."""
     return shape.node.memory_mib, max(node.host.memory_mib - node.memory_used_mib, 0)
 
 
 def pods(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node has room for one more pod (`status.allocatable.pods`)."""
+    """Require room for one more pod (`status.allocatable.pods`)."""
     del shape
     return 1, max(node.host.pods - len(node.pods), 0)
 
 
 def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Extended resources that no dialect reads; the amounts of the first shortage."""
+    """Require enough extended resources that no dialect reads; return the first shortage."""
     offered = node.observed.extended if node.observed else {}
     for name, needed in sorted(shape.node.extended.items()):
         available = max(offered.get(name, 0) - node.extended_used.get(name, 0), 0)
@@ -136,7 +136,7 @@ def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def ports(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Every host port that the pod requests is free (kube-scheduler's NodePorts)."""
+    """Require that every host port of the pod is free (kube-scheduler's NodePorts)."""
     wanted = shape.node.ports
     if not wanted:
         return YES
@@ -155,7 +155,7 @@ def ports(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def disks(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """No other pod has a disk of this pod mounted, unless all only read (VolumeRestrictions)."""
+    """Require that no other pod mounts the pod's disks, unless read-only (VolumeRestrictions)."""
     wanted = shape.node.disks
     if not wanted:
         return YES
@@ -179,7 +179,7 @@ def value_of(expression: NodeExpression, node: NodeState) -> str | None:
 
 
 def holds(expression: NodeExpression, value: str | None) -> bool:
-    """Return True if the expression holds for this value; None if the label is missing."""
+    """Return True if the expression matches the value, which is None without the label."""
     match expression.operator:
         case "In":
             return value in expression.values

@@ -1,1 +1,1 @@
-"""The nodes as columns, and the loops over these columns."""
+"""Index the nodes as columns, with the loops over these columns."""

@@ -1,4 +1,4 @@
-"""One ask against every kind of device, and against the devices of each changed node.
+"""Compare one ask with every kind of device, and with the devices of each changed node.
 
 Invariant: a device has enough here exactly if it passes every device filter."""
 
@@ -26,7 +26,7 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 
 
 class AskColumns:
-    """One ask: what each kind of device must have free, and which devices never fit.
+    """The index of one ask: what each kind of device must have free, and which devices never fit.
 
     `module` is the number of devices taken together, else 1. `demands`, `needs` (packed, `NEVER` if
     refused) and `instance_fits` (by cut) have an entry per kind; `without` excludes kinds.
@@ -74,7 +74,7 @@ class AskColumns:
         self.cuts_instances = False
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
-        """Recompute the facts of these rows, which hold until their nodes are reported again."""
+        """Recompute the facts of these rows, valid until their nodes are reported again."""
         unknown = columns.kinds[len(self.demands) - FIRST_KIND :]
         for device in unknown:
             self._learn(device)
@@ -109,7 +109,7 @@ class AskColumns:
                 yield at, found
 
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
-        """Refuse rows whose host or devices lack room; if `noted`, note the devices with room.
+        """Refuse rows whose host or devices lack room; if `noted`, record the devices with room.
 
         An ask for one device must fit `times` together; its MIG instances per device are not
         counted."""
@@ -201,7 +201,7 @@ class AskColumns:
 def unnamed(
     columns: Columns, wants: DeviceConstraints, rows: Rows
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return whether the pod's uuids, and its indexes, exclude each device or empty column."""
+    """Return True for each device or empty column that the uuids exclude; the same for indexes."""
     ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
     by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
     if wants.use_ids:

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of the `Scoreboard`: write the points of some rows, find the best rows.
+"""The loops of the `Scoreboard`, which write the points of rows and find the best rows.
 
 Compiled loops do not check array bounds. Invariant: `most` has the highest points per block."""
 
@@ -71,7 +71,7 @@ def _least(most: Int32s, top: Int64s) -> Int64:
 
 
 def best(points: Int32s, most: Int32s, found: Int64s, top: Int64s) -> Int64:
-    """Fill `found` with the best rows in order; return how many. `top` has the same size."""
+    """Fill `found` with the best rows in order; return their number. `top` has the same size."""
     wanted: Int64 = len(found)
     count: Int64 = 0
     least: Int64 = _least(most, top)

@@ -1,9 +1,9 @@
-"""The nodes as columns, so that numpy can evaluate many nodes at once.
+"""Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
 Rows are in the order of node names, so that ties never depend on the order in which nodes were
-learnt. Vacant rows let a joining node take a row near its position, so that few rows move. Derived:
-can be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the
-two logs have every row that changed or moved since a reader last read them."""
+added. Vacant rows let a new node use a row near its position, so that few rows move. Derived: can
+be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two
+logs have every row that changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all ar
 
 
 class Moved(NamedTuple):
-    """The rows from `begin` to `end` moved by `by`, which makes `row` free."""
+    """A move of the rows from `begin` to `end` by `by`, which makes `row` free."""
 
     row: int
     begin: int
@@ -77,7 +77,7 @@ class RowOrder:
         self._order: list[str] = []  # the names without the vacant rows
 
     def insert(self, name: str) -> Moved | None:
-        """Give a new name a row; return which rows moved, or None if no spare row is near."""
+        """Assign a row to a new name. Return which rows moved, or None if no spare row is near."""
         rank = self._rank(name)
         behind = self.row_of[self._order[rank - 1]] + 1 if rank else 0
         first = max(behind - MOVED_MAX, 0)
@@ -107,7 +107,7 @@ class RowOrder:
         return row
 
     def lay_out(self, joined: Iterable[str]) -> None:
-        """Add these names and assign all rows again, with spare rows between them."""
+        """Add these names and reassign all rows, with spare rows between them."""
         for name in joined:
             if name not in self.row_of:
                 self._order.insert(self._rank(name), name)
@@ -126,7 +126,7 @@ class RowOrder:
 
 
 class Touch(Struct, gc=False):
-    """A node that changed: only by these shares and their pods, or in any way if None."""
+    """A changed node; only `shares` and their pods changed, or anything if None."""
 
     node: NodeState
     shares: list[Share] | None
@@ -138,8 +138,8 @@ class Columns:
     When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
     follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
     `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
-    milli-cores; `schedulable` nodes are present, ready, not cordoned, without taints, and pass
-    the filters that ignore the pod."""
+    milli-cores; `schedulable` nodes are present, ready, not cordoned, without taints, and pass the
+    filters that ignore the pod."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -169,7 +169,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Note that the node changed: by these shares and their pods, or in any way if None."""
+        """Record that the node changed: only `shares` and their pods, or anything if None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -181,7 +181,7 @@ class Columns:
             before.shares.extend(shares)
 
     def forget(self, node: NodeState) -> None:
-        """Make the row vacant of a node that the state no longer has."""
+        """Mark the row of a node that left the state as vacant."""
         self._touched.pop(node.name, None)
         if node.name not in self._row_of:
             return
@@ -194,7 +194,7 @@ class Columns:
         self.count = len(self._row_of)
 
     def sync(self) -> None:
-        """Update the rows from the state; the cost follows the number of touched devices."""
+        """Update the rows from the state; the cost is proportional to the touched devices."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
         if geometries is not self._configured:  # a new configuration may have the same geometries
             self._configured = geometries
@@ -227,7 +227,7 @@ class Columns:
             _cut_anew(self)
 
     def changed_from(self, begin: Int64) -> Int64:
-        """Fill `some` with the distinct rows logged from that position on; return how many."""
+        """Fill `some` with the distinct rows logged from that position on; return their number."""
         self._turn += 1
         log = self.changed
         return row_loops.distinct(log.cells, begin, log.count, self._seen, self._turn, self.some)
@@ -240,7 +240,7 @@ class Columns:
         return frozenset(int(self.kind[row, column]) for column in columns)
 
     def row_of(self, name: str) -> int:
-        """Return the row of a node that has one."""
+        """Return the row of a node in the index."""
         return self._row_of[name]
 
     def __contains__(self, name: str) -> bool:
@@ -472,7 +472,7 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
-    """Return True for a cut, closed or over-allocated device: packed amounts lose information."""
+    """Return True for a device that packed amounts cannot describe: cut, closed or oversold."""
     guards: Int64 = packed.GUARDS
     return bool(
         state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0

@@ -1,7 +1,7 @@
-"""The kinds of device: devices that every ask treats alike share a number.
+"""Number the kinds of device: devices that every ask treats alike share a number.
 
 The demand of an ask is computed once per kind, not per device. Invariant: a number keeps its
-meaning as long as the index lives, whether or not any node has such a device now."""
+meaning as long as the index exists, even while no node has such a device."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -19,7 +19,7 @@ _kind_of = attrgetter(
 
 
 class DeviceKinds:
-    """Numbers from `FIRST_KIND` on; `devices` has a device of each, in their order."""
+    """The numbers of kinds from `FIRST_KIND` on; `devices` has one device of each kind in order."""
 
     def __init__(self) -> None:
         self._number_of: dict[tuple[object, ...], int] = {}
@@ -40,7 +40,7 @@ class DeviceKinds:
         return known
 
     def id_number(self, name: str) -> int:
-        """Return a number for the device id, so that many can be compared at once."""
+        """Return a number for the device id, so that many ids can be compared at once."""
         return self._id_numbers.setdefault(name, len(self._id_numbers))
 
     def id_numbers(self, names: Iterable[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The cluster facts of every node against one shape, valid until a node is reported again.
+"""Compare the cluster facts of every node with one shape, until a node is reported again.
 
 Invariant: after `rebuild` of the changed rows, each row agrees with the filters of its node."""
 
@@ -45,7 +45,7 @@ class Eligible(NamedTuple):
 
 
 class FactColumns:
-    """One shape against every node, by row; `places` are the nodes of its volumes.
+    """The result of one shape on every node, by row; `places` are the nodes of its volumes.
 
     `ranks` are those of the facts filter that refuses the node, or `FITS`. `eligible` are the nodes
     whose pods count for spread. `preferred` are points for node affinity and taints."""

@@ -1,4 +1,4 @@
-"""The labels of nodes as columns: for each label key in use, the value by row.
+"""Index the labels of nodes as columns: for each label key in use, the value by row.
 
 Most keys have few values, so a test of ten thousand nodes runs once per value."""
 
@@ -27,7 +27,7 @@ ValueOf = Callable[[NodeState, str], str | None]
 
 
 class Nodes(Protocol):
-    """What is needed of the index: its nodes by row, and which of them were reported again."""
+    """The required interface of the index: its nodes by row, and which were reported again."""
 
     generation: int
     nodes: list[NodeState]
@@ -41,7 +41,7 @@ def label(node: NodeState, key: str) -> str | None:
 
 
 class LabelColumns:
-    """Columns by label key, always of the same nodes; `value_of` reads a node's value."""
+    """The columns by label key, always of the same nodes; `value_of` reads a node's value."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of
@@ -92,7 +92,7 @@ class LabelColumns:
 
 
 class _Key:
-    """One label key: `ids` by row, and `values` by id; the last value is that of `NO_VALUE`."""
+    """The column of one key: `ids` by row, and `values` by id; the last is that of `NO_VALUE`."""
 
     def __init__(self, key: str, value_of: ValueOf) -> None:
         self.ids: Ids = np.zeros(0, np.int64)

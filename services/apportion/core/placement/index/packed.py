@@ -1,4 +1,4 @@
-"""Several amounts in one 64-bit integer, compared at once.
+"""Pack several amounts into one 64-bit integer, to compare all at once.
 
 Each amount of a device or host has a field with a guard bit above it. The guards of what is free
 are set; after subtracting what is needed, a guard is still set exactly if there was enough.
@@ -52,7 +52,7 @@ NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
 
 
 def clamped(amount: Int64, bits: Int64) -> Int64:
-    """Return the amount, limited to what the field can hold."""
+    """Return the amount, limited to the maximum of its field."""
     return min(max(amount, 0), (1 << bits) - 1)
 
 
@@ -74,7 +74,7 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 def lacking(free: Int64, need: Int64) -> Int64:
-    """Return the guards of the insufficient amounts of `free` (guards set); 0 if there is room."""
+    """Return the guards of the amounts that `free` (guards set) lacks; 0 if all suffice."""
     guards: Int64 = GUARDS  # a local variable, or C would treat it as a Python object
     return ~(free - need) & guards
 
@@ -102,7 +102,7 @@ def times_each(
 
 
 def memory_of(amounts: Int64) -> Int64:
-    """Return the field of memory, in MiB, of packed amounts."""
+    """Return the memory field of packed amounts, in MiB."""
     return amounts & _MEMORY_MAX
 
 
@@ -112,7 +112,7 @@ def compute_of(amounts: Int64) -> Int64:
 
 
 def slots_of(amounts: Int64) -> Int64:
-    """Return how many more shares or pods fit the amounts."""
+    """Return the number of further shares or pods that fit."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 

@@ -1,6 +1,7 @@
-"""The log of rows that changed, in order, for readers at their own pace.
+"""Log the rows that changed, in order, for readers at their own pace.
 
-Invariant: a reader gets every row that changed since, or learns that some were dropped."""
+Invariant: a reader gets every row that changed since its last read, or learns that some are lost.
+"""
 
 from typing import Final
 
@@ -27,7 +28,7 @@ class RowLog:
         self._start: Int64 = 0
 
     def append(self, row: Int64) -> None:
-        """Note that the row changed; a full log drops its older half."""
+        """Record that the row changed; a full log drops its older half."""
         if self.count == LOG_ROWS_MAX:
             kept = LOG_ROWS_MAX // 2
             self._rows[:kept] = self._rows[kept:]
@@ -38,17 +39,17 @@ class RowLog:
         self.end += 1
 
     def place_of(self, position: Int64) -> Int64:
-        """Return the index in `cells` of the first row that changed since, or `FORGOTTEN`."""
+        """Return the index in `cells` of the first row from `position` on, or `FORGOTTEN`."""
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:
-        """Return these rows as a view, valid until the next `append`; None if any were dropped."""
+        """Return the rows from `position` on as a view until the next `append`; None if dropped."""
         if position < self._start:
             return None
         return self._rows[position - self._start : self.count]
 
     def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
-        """Return these rows without duplicates, or `every` if most rows are; None if dropped."""
+        """Return these rows without duplicates, `every` if most changed, or None if dropped."""
         rows: Rows | None = self.since(position)
         if rows is None:
             return None

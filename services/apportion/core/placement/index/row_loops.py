@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of a class over the rows to evaluate: they find these rows and rate them.
+"""The loops of a class over the rows to evaluate, which find these rows and rate them.
 
 `given` has the points of each row, or `REFUSED`. Compiled loops do not check array bounds.
 Invariant: loops use only whole numbers, so the result is the same compiled or not."""
@@ -26,7 +26,7 @@ def distinct(
 
 
 def admit(rows: Int64s, count: Int64, node_ok: UInt8s, given: Int32s) -> None:
-    """Refuse the rows that are not `node_ok`; give the others 0 points."""
+    """Refuse the rows that are not `node_ok`; set the points of the others to 0."""
     i: Int64
     for i in range(count):
         given[i] = 0 if node_ok[rows[i]] else REFUSED
@@ -43,7 +43,7 @@ def give(
 
 
 def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
-    """Average the given points with those of `others`, which are by row."""
+    """Average the points in `given` with those in `others`, which are by row."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:

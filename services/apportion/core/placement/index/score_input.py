@@ -32,7 +32,7 @@ class ScoreInput:
 
 
 class NodeScore(Protocol):
-    """How one shape of pod prefers nodes; `ask_at` is an ask to choose a device for."""
+    """A scoring rule for one shape of pod; `ask_at` is the ask for which it chooses a device."""
 
     policy: str
     ask_at: int = NO_ASK
@@ -51,7 +51,7 @@ class NodeScore(Protocol):
 
 
 class Scoreboard:
-    """Points by row; `REFUSED` if the pods may not be placed there."""
+    """The points by row; `REFUSED` if the pods may not be placed there."""
 
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)

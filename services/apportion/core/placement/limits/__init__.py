@@ -1,1 +1,1 @@
-"""Limits on what pods use together: the capability of a queue, the quota of a namespace."""
+"""Apply limits on what pods use together: a queue's capability, a namespace's quota."""

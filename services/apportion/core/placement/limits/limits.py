@@ -1,4 +1,4 @@
-"""Queue and namespace limits, which keep a pod out although nodes have room.
+"""Enforce queue and namespace limits, which refuse a pod although nodes have room.
 
 A limit is a rule of the scheduler and not an invariant of the ledger: the fold accepts placements
 beyond it. `queueing.sharding` keeps several schedulers from exceeding one together."""
@@ -48,7 +48,7 @@ Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 class Holdings:
     """The allocated amounts of each account and its limits; subclasses map pods to accounts.
 
-    When the first limit is set, all pods are queued to be counted. `count` does that in parts; a
+    When the first limit is set, all pods are queued to be counted. `count` counts some of them; a
     query counts whatever is left. Derived: can be rebuilt from the `State`. Invariant: the amounts
     of an account equal those of a walk over its placed pods."""
 
@@ -64,7 +64,7 @@ class Holdings:
         self._epoch = 0
 
     def account_of(self, pod: PodState) -> str:
-        """Return the account of a pod."""
+        """Return the name of the pod's account."""
         raise NotImplementedError
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
@@ -96,10 +96,10 @@ class Holdings:
         return True
 
     def moved(self, name: str) -> None:
-        """React to a change of the account's amounts."""
+        """Handle a change of the account's amounts; by default, do nothing."""
 
     def follow(self, change: Change) -> bool:
-        """Note the pods that the event concerns. Return True if an account has room again."""
+        """Count the pods that the event concerns. Return True if an account has room again."""
         freed = False
         if change.node is not None and type(change.data) in OFFERS:
             for pod in change.node.pods.values():
@@ -109,7 +109,7 @@ class Holdings:
         return freed
 
     def count(self, pods: int) -> bool:
-        """Count at most `pods` of the queued ones. Return True when all are counted."""
+        """Count at most `pods` of the queued pods. Return True when all are counted."""
         for _ in range(min(pods, len(self._uncounted))):
             pod = self._uncounted.pop()
             # a later pod may have the uid of a deleted one
@@ -118,7 +118,7 @@ class Holdings:
         return not self._uncounted
 
     def count_all(self) -> None:
-        """Count all that are queued."""
+        """Count all queued pods."""
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:
@@ -128,7 +128,7 @@ class Holdings:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed; with no node, one exceeded on any node."""
+        """Return the limit that these shares exceed; without `node`, one exceeded on any node."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -175,7 +175,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """Allocated host and device amounts of queues, once one has a limit or shares are read."""
+    """The allocated host and device amounts of queues, counted once a limit or share needs them."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -204,7 +204,7 @@ class Queues(Holdings):
         return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
-        """Follow what the fold changed. Return True if a queue may have more room than before."""
+        """Apply the fold's change. Return True if a queue may have more room."""
         data = change.data
         freed = isinstance(data, QueueObserved)
         if isinstance(data, QueueObserved):
@@ -291,7 +291,7 @@ class _Totals:
 
 
 class Namespaces(Holdings):
-    """Allocated device amounts of namespaces with a device quota; the rest is the API server's."""
+    """Device amounts of namespaces with a device quota; the API server enforces other limits."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
@@ -299,7 +299,7 @@ class Namespaces(Holdings):
 
     @property
     def active(self) -> bool:
-        """Return True if there is any such namespace."""
+        """Return True if any namespace has a device quota."""
         return bool(self._limits)
 
     def account_of(self, pod: PodState) -> str:
@@ -307,14 +307,14 @@ class Namespaces(Holdings):
         return pod.submitted.namespace
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """See `Holdings`."""
+        """Update the namespace of a placed or released pod; see `Holdings.note`."""
         if pod.submitted.namespace not in self._limits:
             self._at.pop(pod.uid, None)
             return False
         return super().note(pod, undone=undone, again=again)
 
     def observe(self, change: Change) -> bool:
-        """Follow what the fold changed. True if a namespace may have more room than before."""
+        """Apply the fold's change. Return True if a namespace may have more room."""
         data, kind, freed = change.data, type(change.data), False
         if kind is QuotaObserved or kind is QuotaGone:
             self._learn(data.namespace)
@@ -348,7 +348,7 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """The limit that kept a pod out: for the kinds `without`, or for any node if None.
+    """The limit that refused a pod: for the kinds `without`, or for any node if None.
 
     Kinds that exceed it only together are not in `without`; `seen` changes if it may allow more."""
 
@@ -358,7 +358,7 @@ class Kept(NamedTuple):
 
 
 class Limits:
-    """The limits over one state; a pod must be within all that apply to it."""
+    """All limits over one state; a pod must be within every limit that applies to it."""
 
     def __init__(self, state: State) -> None:
         self._queues = Queues(state)
@@ -371,7 +371,7 @@ class Limits:
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` newly limited pods, with `shares` also nodes; True when all are."""
+        """Count at most `most` newly limited pods, with `shares` also nodes. True when done."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
@@ -381,7 +381,7 @@ class Limits:
         return self._queues.share(queue)
 
     def observe(self, change: Change) -> bool:
-        """Follow what the fold changed. Return True if any limit may allow more than before."""
+        """Apply the fold's change. Return True if any limit may allow more."""
         freed = self._queues.observe(change)
         freed |= self._namespaces.observe(change)
         self.active = self._queues.active or self._namespaces.active
@@ -401,7 +401,7 @@ class Limits:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed; with no node, one exceeded on any node."""
+        """Return the limit that these shares exceed; without `node`, one exceeded on any node."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 

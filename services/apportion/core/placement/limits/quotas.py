@@ -1,4 +1,4 @@
-"""Limits of queues and namespaces, as bounds on the amounts of shares.
+"""Express limits of queues and namespaces as bounds on the amounts of shares.
 
 A limit of device memory or cores counts all such devices, by whichever names the pods requested
 them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
@@ -51,7 +51,7 @@ _OF_CLAIMS: Final = ("requests.", "limits.")
 
 
 class Bound(NamedTuple):
-    """The maximum of an amount, named as in the limit, which counts it in `unit`."""
+    """The maximum of an amount, named and counted in `unit` as in the limit."""
 
     resource: str
     amount: Amount
@@ -59,13 +59,13 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """Return how much of `more` exceeds the bound together with `held`: all of it, or 0."""
+        """Return the amount in `more` if `held` and `more` exceed the bound together, else 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
 
 class LimitExceeded(NamedTuple):
-    """The reason why a queue or a namespace may not take a pod."""
+    """The reason why a limit of a queue or namespace refuses a pod."""
 
     code: RefusalCode
     queue: QueueShortage | None = None
@@ -92,7 +92,7 @@ class Quota:
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return why a queue with the amounts `held` may not take `more`, or None."""
+        """Return the limit that `more` exceeds in a queue with the amounts `held`, or None."""
         if self._closed:
             return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
@@ -148,7 +148,7 @@ class NamespaceQuota:
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return why a namespace with the amounts `held` may not take `more`, or None."""
+        """Return the limit that `more` exceeds in a namespace with the amounts `held`, or None."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:
@@ -190,7 +190,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """Return the least amounts of `count` shares of such devices."""
+    """Return the minimum amounts of `count` shares of such devices."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count
@@ -199,14 +199,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """Return the amounts that a pod of this shape uses on any node."""
+    """Return the minimum amounts that a pod of this shape uses on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the peak device amounts of a pod of this shape on any node; see `of_devices`."""
+    """Return the minimum of the peak device amounts on any node; see `of_devices`."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:

@@ -61,7 +61,7 @@ class Search:
         self._compared = 0
 
     def go_on(self, tries_max: Int64) -> bool:
-        """Try at most `tries_max` nodes. Return True if none is left to try."""
+        """Try at most `tries_max` more nodes. Return True if all nodes are tried."""
         while self.rows:
             best = self.best
             if self._compared >= COMPARED_MAX and best is not None and not best.budgets:
@@ -82,7 +82,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A failed search; `generation` is that of the columns, or for a gang of volume claims."""
+    """A failed search; `generation` is that of the columns, or for a gang that of volume claims."""
 
     priority: int
     key: bytes
@@ -91,7 +91,7 @@ class _Vain(NamedTuple):
 
 
 class GangRoom:
-    """Finds evictions that let a whole gang fit, or none, by reserving one pod after the other.
+    """A search for evictions that let a whole gang fit, by reserving one pod after the other.
 
     Invariant: lifted and reserved pods are restored before the result is returned."""
 
@@ -177,7 +177,7 @@ class GangRoom:
 
 
 class Preempting:
-    """Makes room for the pods of one queue, over one state."""
+    """The choice of evictions for the pods of one queue, over one state."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Preempting:
         self._as_of = -1
 
     def observe(self, change: Change) -> bool:
-        """Follow what the fold changed. Return True if a node is no longer nominated."""
+        """Apply the fold's change. Return True if a node is no longer nominated."""
         kind = type(change.data)
         self._forget_gang(change)
         if kind in _OF_CLAIMS:

@@ -1,4 +1,4 @@
-"""The fewest and least important pods to evict from a node so that a pod fits.
+"""Choose the fewest and least important pods to evict from a node so that a pod fits.
 
 All pods of lower priority are lifted, then put back if the pod still fits: first those whose
 eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A gang is evicted
@@ -31,7 +31,7 @@ _LEAST_PRIORITY = -(1 << 31)
 
 
 class Unit(NamedTuple):
-    """Pods that are evicted together, in order of importance: higher priority, earlier start."""
+    """Pods that are evicted together, most important first: higher priority, earlier start."""
 
     rank: int
     since: str
@@ -53,10 +53,10 @@ class Victims(NamedTuple):
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
-        """Return True if kube-scheduler would rather evict these victims; ties keep the first.
+        """Return True if kube-scheduler prefers to evict these victims; False for a tie.
 
-        In order: the fewest that exceed a budget, the lowest highest priority, the lowest sum of
-        priorities, the fewest pods, and the latest start of the most important ones."""
+        The criteria in order: fewest that exceed a budget, lowest highest priority, lowest sum of
+        priorities, fewest pods, and latest start of the most important ones."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others
@@ -64,7 +64,7 @@ class Victims(NamedTuple):
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """Return the first criteria to compare; lower is better."""
+        """Return the first criteria of the comparison; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
@@ -77,7 +77,7 @@ class Victims(NamedTuple):
 
 
 class DryRun:
-    """Tries a node without some pods, counting current reservations."""
+    """A trial of a node without some pods, counting current reservations."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, limits: Limits, neighbours: Neighbours
@@ -88,7 +88,7 @@ class DryRun:
         self._neighbours = neighbours
 
     def victims(self, pod: PodState, row: Int64) -> Victims | None:
-        """Return the pods to evict there, or None if the pod would not fit anyway."""
+        """Return the pods to evict there, or None if the pod would not fit even then."""
         node = self._finder.columns.nodes[row]
         leaving, units = self._below(pod, node)
         if not leaving and not units:
@@ -126,7 +126,7 @@ class DryRun:
         return lifted
 
     def put_back(self, lifted: "Lifted") -> None:
-        """Restore a pod that was lifted."""
+        """Restore a lifted pod."""
         pod, placement = lifted.pod, lifted.placement
         node = self._state.nodes[placement.node]
         for share in placement.shares:
@@ -190,7 +190,7 @@ class DryRun:
 
 
 class Lifted(NamedTuple):
-    """A pod that was lifted, with its former values."""
+    """A lifted pod, with its former values."""
 
     pod: PodState
     placement: Placement
@@ -239,7 +239,7 @@ def _unit(pods: list[PodState]) -> Unit:
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
     """Return the pods whose eviction, in this order, exceeds a disruption budget.
 
-    As in kube-scheduler's DefaultPreemption, such pods are only spared if others suffice."""
+    As in kube-scheduler's DefaultPreemption, such pods are evicted only if no others suffice."""
     if not state.budgets:
         return {}
     left = {

@@ -1,8 +1,8 @@
-"""Tables of one set of prices for the existing kinds of device, and the nodes read by them.
+"""Tables of one set of prices for the existing kinds of device, and the nodes valued by them.
 
 All numbers are whole, so that every machine gets the same result: values in millionths of a device,
 CPU prices in millionths of a device per milli-core. Derived: rebuilt when prices are learnt or a
-new kind of device appears, in parts, because it takes longer than a decision may. Invariant: the
+new kind of device appears, in steps, because it takes longer than a decision may. Invariant: the
 result of `read` does not depend on how much was prepared."""
 
 from math import isqrt
@@ -43,7 +43,7 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the prices for a node's CPU: the lowest is what CPU alone could earn."""
+    """Return the prices for a node's CPU; the lowest is what CPU alone could earn."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
@@ -102,7 +102,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return how many pods with whole devices fit, by idle devices; no limit without ask."""
+    """Return how many pods with whole devices fit, by idle devices; unlimited without an ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)
@@ -121,7 +121,7 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """Tables of one kind of device: by state or number idle, then price or frequent shape."""
+    """The tables of one kind of device: by state or idle number, then by price or shape."""
 
     share_value: Ints
     device_value: Ints
@@ -166,9 +166,9 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """One independent piece of a frequent pod; `weight` is what room for one more is worth.
+    """One independent piece of a frequent pod; `weight` is the value of room for one more.
 
-    In millionths of a device: half the frequency times the root of the size in thousandths."""
+    It is half the frequency times the root of the size in thousandths, in device millionths."""
 
     sort: Sort
     cpu_milli: int
@@ -218,13 +218,13 @@ class PriceTable:
         self._read_to: Int64 = 0
 
     def fragments(self) -> Fragments:
-        """Return the fragments of the published measure."""
+        """Return the fragments for the published measure (FGD)."""
         if self._fragments is None:
             self._fragments = Fragments(self.prices, self.devices)
         return self._fragments
 
     def known(self) -> "list[_Known]":
-        """Return the computed kinds, in the order of their numbers."""
+        """Return the tables computed so far, in the order of the kinds' numbers."""
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
@@ -242,7 +242,7 @@ class PriceTable:
         return self._read(columns, self.learn(), len(columns.names))
 
     def learn(self) -> Tables:
-        """Compute the missing tables of kinds of device, and return all."""
+        """Compute the missing tables of kinds of device, and return all tables."""
         while self._tables is None:
             self._learn_kind()
         return self._tables

@@ -1,4 +1,4 @@
-"""The linear program behind the prices: how the frequent pods fill the cluster best.
+"""Build the linear program behind the prices: how the frequent pods fill the cluster best.
 
 Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 class NodeType(NamedTuple):
-    """Nodes that are similar; the amounts are those of one node."""
+    """A group of similar nodes; the amounts are those of one node."""
 
     device: Device | None
     devices: int
@@ -97,14 +97,14 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """For each row of the program: what one more of its limit would earn, and the amount in use."""
+    """The value of one more unit of each row's limit, and the amount in use of each row."""
 
     price: Floats
     used: Floats
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
-    """Return the size of a pod of each shape, in devices: the mean over suitable ones."""
+    """Return the size of a pod of each shape, in devices: the mean over suitable devices."""
     found: dict[Sort, float] = {}
     for sort in map(sort_of, shapes):
         size_sum = devices = 0.0

@@ -1,4 +1,4 @@
-"""The value of nodes before a pod, read once for all classes that use the same prices.
+"""The value of nodes before a pod, computed once for all classes that use the same prices.
 
 Invariant: after `PriceTable.read`, every row equals its node's columns valued by the tables."""
 
@@ -40,7 +40,7 @@ class Tables:
 
 
 class Readings:
-    """The nodes by these tables: `width` columns of each row, the host's first.
+    """The nodes valued by these tables: `width` columns of each row, the host's first.
 
     `state` and `idles` are indexes into the tables; `idle` is True for a device without shares;
     `least` is the value of the node. `value` is by row and price of CPU; `room` and `hosted`, by
@@ -61,7 +61,7 @@ class Readings:
 
 
 class Taken:
-    """What a pod takes of a node: `count` devices (0 for none), CPU and memory of the host.
+    """The use of a node by a pod: `count` devices (0 for none), CPU and memory of the host.
 
     `after` is each table index after one share is taken; `device` is the device chosen per row."""
 

@@ -27,7 +27,7 @@ Key = tuple[Sort, tuple[str, ...]]  # sort and models
 
 
 class ShapeHistogram:
-    """Counts pods by shape; `pods` is the total ever seen, `fresh` those since the last prices."""
+    """The number of pods by shape; `pods` counts all ever, `fresh` those since the last prices."""
 
     def __init__(self, state: State) -> None:
         self._counts: dict[bytes, int] = {}
@@ -43,7 +43,7 @@ class ShapeHistogram:
                 self.note(pod)
 
     def observe(self, change: Change) -> None:
-        """Count a submitted pod, or note new prices."""
+        """Count a submitted pod, or handle new prices."""
         kind = type(change.data)
         if kind is PodSubmitted and change.pod is not None:
             self.note(change.pod)
@@ -67,12 +67,12 @@ class ShapeHistogram:
             self._counted = sum(self._counts.values()) + self._learnt.total()
 
     def priced(self) -> None:
-        """Note that prices have been learnt, here or elsewhere."""
+        """Record that prices have been learnt, by this or another process."""
         self.fresh = 0
 
     @property
     def due(self) -> bool:
-        """Return True if new prices are due: the pods have doubled since the last ones."""
+        """Return True if new prices are due: the number of pods doubled since the last prices."""
         known = max(self.pods - self.fresh, FIRST_PODS)
         return self.fresh >= min(known, FRESH_PODS_MAX)
 

@@ -1,4 +1,4 @@
-"""How much of one device an ask takes, in percent, which makes prices comparable.
+"""Compute how much of one device an ask takes, in percent, which makes prices comparable.
 
 The scarcer of memory and cores counts, for a share as for what a device has left."""
 
@@ -45,7 +45,7 @@ class Sort(NamedTuple):
 
 
 def sort_of(shape: SeenShape | PricedShape) -> Sort:
-    """Return the sort of a seen or a priced shape."""
+    """Return the price key of a seen or a priced shape."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
 
 

@@ -1,7 +1,7 @@
-"""What is left of one device as a number below 256, and how a share changes it.
+"""Encode the free part of a device as a number below 256, and how a share changes it.
 
 For a MIG device it is the mask of occupied slices, because their position decides what fits; for
-others, the percent left of memory or compute. Invariant: every chain of shares ends."""
+others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -39,7 +39,7 @@ def idle_state(device: Device | None) -> int:
 
 
 def percent_left(device: Device | None) -> NDArray[np.int64]:
-    """Return what is left in each state, in percent."""
+    """Return the free percentage of such a device in each state."""
     left = np.zeros(STATES, np.int64)
     if is_cut(device):
         occupied = [mask.bit_count() for mask in range(STATES)]

@@ -1,1 +1,1 @@
-"""The queue of pending pods: order, queueing hints and sharding."""
+"""Queue the pending pods: order, queueing hints and sharding."""

@@ -1,8 +1,8 @@
-"""The hints of all causes, indexed by event: which event can end which refusal.
+"""Index the hints of all causes by event: which event can end which refusal.
 
 `asked` covers all codes, because the current reasons of a shape queue may differ from the reported
 ones. Invariant: if a refused pod can be placed, an event in the hints of its reasons has made it
-so; a property test plays histories against the table."""
+possible; a property test plays histories against the table."""
 
 from typing import Final
 

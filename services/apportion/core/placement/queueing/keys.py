@@ -1,4 +1,4 @@
-"""The keys of shape queues: one query decides all pods with the same key.
+"""Compute the keys of shape queues: one query decides all pods with the same key.
 
 Invariant: every node and every limit treats two pods with the same key alike."""
 
@@ -11,7 +11,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def queue_key(state: State, pod: PodState) -> bytes:
-    """Return the key of a pod without a gang: with affinity terms, that of `affinity_key`."""
+    """Return the key of a pod without a gang; with affinity terms, it is the `affinity_key`."""
     return affinity_key(pod) if has_wishes(pod.submitted.shape.pods) else plain_key(state, pod)
 
 

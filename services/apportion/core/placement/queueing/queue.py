@@ -1,4 +1,4 @@
-"""The pending pods, in shape queues: one for each class, one for each gang.
+"""Keep the pending pods in shape queues: one for each class, one for each gang.
 
 Shape queues are ordered by their heads, the (Volcano) queue with the lowest share for its weight
 first. Invariant: a pending pod is in exactly one shape queue, or taken by the current decision."""
@@ -22,10 +22,10 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 
 
 class PendingQueue:
-    """All shape queues, and which is next; `share` is a queue's share over its weight.
+    """All shape queues in order; `share` returns a queue's share divided by its weight.
 
-    `contested`: several queues may be pending. `now` is in microseconds since 1970, for
-    backoffs."""
+    `contested`: several queues may be pending. `now` is in microseconds since 1970, for backoffs.
+    """
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
@@ -127,7 +127,7 @@ class PendingQueue:
         return bool(self._unreported)
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
-        """Yield pods of unschedulable shape queues that were not reported yet, with the reasons."""
+        """Yield unreported pods of unschedulable shape queues, with the reasons."""
         for key in list(self._unreported):
             shape_queue = self._shape_queues.get(key)
             while shape_queue is not None and shape_queue.tells and shape_queue.fresh:
@@ -137,7 +137,7 @@ class PendingQueue:
             del self._unreported[key]
 
     def choose(self) -> None:
-        """Continue with the queue with the lowest share; ties go by name."""
+        """Choose the queue with the lowest share next; ties are decided by name."""
         while self.contested:
             name = min(self._orders, key=lambda each: (self._share(each), each))
             self._order = self._orders[name]
@@ -148,7 +148,7 @@ class PendingQueue:
             self._order = next(iter(self._orders.values()))
 
     def next_shape_queue(self) -> ShapeQueue | None:
-        """Return the schedulable shape queue of the chosen queue with the first pod, or None."""
+        """Return the chosen queue's schedulable shape queue with the first pod, or None."""
         order = self._order
         while order:
             turn, key = order[0]
@@ -194,7 +194,7 @@ class PendingQueue:
         self.wake(shape_queue)
 
     def wake(self, shape_queue: ShapeQueue) -> None:
-        """Retry this shape queue, or continue with it."""
+        """Make this shape queue schedulable, or continue with it."""
         shape_queue.reasons = None
         self._enqueue(shape_queue)
 

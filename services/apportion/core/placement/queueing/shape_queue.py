@@ -1,7 +1,7 @@
 """One shape queue: pods that one query decides, and its last result.
 
 If the head fits nowhere, no pod behind it does, and the whole shape queue is unschedulable.
-Invariant: a pod is in it once, in the order of its turn: priority, then revision of submission."""
+Invariant: a pod is in it once, in the order of priority, then revision of submission."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -33,7 +33,7 @@ ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeSho
 
 
 class Reasons(NamedTuple):
-    """Why the head fits nowhere, as in `PodRefused`; nothing is reported if `silent`."""
+    """The reasons why the head fits nowhere, as in `PodRefused`; `silent` ones are not reported."""
 
     counts: dict[RefusalCode, int]
     nearest: tuple[NearMiss, ...]
@@ -45,7 +45,7 @@ class Reasons(NamedTuple):
 
     @property
     def reason_key(self) -> ReasonKey:
-        """Return the part of the reasons whose change is reported again."""
+        """Return the part of the reasons whose change causes another report."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
         return _reason_key(self.counts, quota, self.volume)
 
@@ -98,7 +98,7 @@ def is_pending(state: State, pod: PodState) -> bool:
 
 
 def still_waits(state: State, turn: Turn) -> bool:
-    """Return True if the pod of this turn is pending; a later pod of its uid has another turn."""
+    """Return True if the pod of this turn is pending; a resubmitted pod has another turn."""
     pod = state.pods.get(turn.uid)
     return pod is not None and pod.phase is PENDING and pod.submitted_revision == turn.revision
 
@@ -130,7 +130,7 @@ class ShapeQueue:
 
     @property
     def tells(self) -> bool:
-        """Return True if there is a refusal to report."""
+        """Return True if the queue has a refusal to report."""
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:
@@ -140,7 +140,7 @@ class ShapeQueue:
         return any(each.affinity or each.spread for each in wishes)
 
     def add(self, state: State, turn: Turn, reported: bool) -> None:  # noqa: FBT001 - hot path
-        """Add a pod; `reported` if the reasons were already reported to the pod."""
+        """Add a pod; `reported` if the pod's refusal event already has the reasons."""
         if turn not in self._turns:
             self._turns.add(turn)
             heappush(self.waiting, turn)
@@ -153,7 +153,7 @@ class ShapeQueue:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
     def has(self, turn: Turn) -> bool:
-        """Return True if the pod of this turn is here; it may no longer be pending."""
+        """Return True if the queue contains the pod of this turn, even if no longer pending."""
         return turn in self._turns
 
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
@@ -167,7 +167,7 @@ class ShapeQueue:
             self.fresh = dict.fromkeys(self.live(state))
 
     def head(self, state: State) -> Turn | None:
-        """Return the first pod that is still pending, and drop those before it."""
+        """Return the first pod that is still pending, and drop the pods before it."""
         while self.waiting:
             first = self.waiting[0]
             if first in self._turns and still_waits(state, first):

@@ -24,7 +24,7 @@ _DIGEST_BYTES: Final = 64  # of one blake2b
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The parts that one scheduler owns."""
+    """The hash parts of pods and nodes that one scheduler owns."""
 
     parts: frozenset[int]
 
@@ -37,7 +37,7 @@ WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 
 
 def key_of(pod: PodState, *, limited: bool = False) -> str:
-    """Return the key by which a pod is owned: its gang, its namespace or its uid.
+    """Return the key that decides which scheduler owns a pod: gang, namespace or uid.
 
     Pods of a namespace have one owner if they have affinity terms or volume claims, or if a quota
     has `limited` the namespace, because each decision depends on the others."""
@@ -52,7 +52,7 @@ def key_of(pod: PodState, *, limited: bool = False) -> str:
 
 
 def part_of(key: str) -> int:
-    """Return the part of a pod or a node."""
+    """Return the number of the part to which a pod or node belongs."""
     return int.from_bytes(blake2b(key.encode(), digest_size=2).digest()) % PARTS
 
 

@@ -1,4 +1,4 @@
-"""The pending pods of the whole cluster by part, and those of our shard in the queue.
+"""Track the pending pods of the whole cluster by part, and queue those of our shard.
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
@@ -23,7 +23,7 @@ from apportion_schemas import (
 
 
 class Waiting:
-    """Which pods are pending, for us or another scheduler; at first all are ours, in `queue`."""
+    """The pending pods of this and other schedulers; at first all are ours, in `queue`."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class Waiting:
             self.queue.add(pod)
 
     def observe(self, change: Change) -> None:
-        """Follow what the fold changed."""
+        """Apply the fold's change."""
         data, pod = change.data, change.pod
         kind = type(data)
         if kind is PodSubmitted and pod is not None:
@@ -64,7 +64,7 @@ class Waiting:
             self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
-        """Note a pending pod; leave a pod with a chooser or gates to its chooser or controller."""
+        """Record a pending pod, unless a chooser decides for it or gates still hold it back."""
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
@@ -73,7 +73,7 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """Note a pod that is pending again, for its current owner.
+        """Record a pod that is pending again, for its current owner.
 
         The pod may still be in its old shape queue: another scheduler placed it, its namespace got
         or lost a quota, or the refusal of a pod with affinity was lost."""
@@ -119,7 +119,7 @@ class Waiting:
                 del self._pods[part]
 
     def own(self, shard: Shard) -> None:
-        """Decide for these parts from now on: queue pods that became ours, remove the others."""
+        """Own these parts from now on: queue pods that became ours, and remove the others."""
         before, self.shard = self.shard, shard
         if before is WHOLE and shard is not WHOLE:
             for pod in self._pending():

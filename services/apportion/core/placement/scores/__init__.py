@@ -1,4 +1,4 @@
-"""The scores: which of the fitting nodes and devices are preferred, by name of the policy.
+"""Score the fitting nodes and devices, by name of the policy.
 
 Until prices are learnt, the policies that weigh shapes act like `bestfit`."""
 
@@ -18,7 +18,7 @@ WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {
 
 
 def node_score(policy: str, shape: Shape, price_table: PriceTable | None) -> NodeScore:
-    """Return the score of that name for one shape; without a price table before prices exist."""
+    """Return the score of that name for one shape; `price_table` is None before prices exist."""
     if policy in WEIGH_SHAPES:
         return (
             WEIGH_SHAPES[policy](shape, price_table) if price_table is not None else Bestfit(shape)

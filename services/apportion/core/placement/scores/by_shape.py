@@ -1,4 +1,4 @@
-"""Scores that weigh frequent shapes, and choose node and device together.
+"""Score nodes by frequent shapes, and choose node and device together.
 
 FGD places a pod where expected fragmentation rises least ("Beware of Fragmentation", Weng et al.,
 USENIX ATC 2023), with its score in whole percent of a sigmoid: smaller differences are ties."""
@@ -36,7 +36,7 @@ STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range
 
 
 class Fgd(NodeScore):
-    """The fragmentation score of one shape; of several asks, the largest one decides."""
+    """The fragmentation score of one shape; if it has several asks, the largest ask decides."""
 
     policy = "fgd"
 
@@ -119,7 +119,7 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """By node and shape: what is left on devices with room for one share, and their number.
+    """The free amounts and number of devices with room for one share, by node and shape.
 
     `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
 
@@ -152,7 +152,7 @@ class Usable(NamedTuple):
 
 
 class Price:
-    """Place a pod where the frequent pods lose least; of several asks, the largest decides.
+    """A score by the least loss of frequent pods; of several asks, the largest decides.
 
     A node is worth what it could still earn, the lowest over several prices of CPU, plus a little
     for the variety of shapes that still fit. Of the node's devices, ties go to the fullest."""
@@ -167,7 +167,7 @@ class Price:
         self._taken = _taken(price_table, ask, shape.node)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Give `POINTS` minus the loss in millionths of a device."""
+        """Set the points to `POINTS` minus the loss in millionths of a device."""
         columns, price_table, taken = seen.columns, self._price_table, self._taken
         if self._rows != len(columns.names):
             self._rows = len(columns.names)
@@ -180,7 +180,7 @@ class Price:
         return self._taken.device[row]
 
     def total(self, points: Int64) -> float:
-        """Return 100 for no loss, 50 for the loss of a whole device, and so on."""
+        """Return the score to display: 100 for no loss, 50 for the loss of a whole device."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
 

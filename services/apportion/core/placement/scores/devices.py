@@ -1,4 +1,4 @@
-"""Device orders: sort keys for the devices of the chosen node, lowest first.
+"""Order the devices of the chosen node by sort keys, lowest first.
 
 Ties keep the order of their index on the node."""
 
@@ -22,12 +22,12 @@ def load(free: int, state: DeviceState) -> int:
 
 
 def binpack(free: int, state: DeviceState) -> int:
-    """Prefer the fullest device that still fits, so that whole devices stay free."""
+    """Return a key that prefers the fullest fitting device, so that whole devices stay free."""
     return -load(free, state)
 
 
 def spread(free: int, state: DeviceState) -> tuple[int, int]:
-    """Prefer the device with the fewest shares, then the emptiest."""
+    """Return a key that prefers the device with the fewest shares, then the emptiest."""
     return state.device.slots - packed.slots_of(free), load(free, state)
 
 
@@ -44,7 +44,7 @@ _LAST_NUMA: Final = 1 << 20
 
 
 def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
-    """Return the order of a chain; a policy that weighs shapes falls back on `binpack`."""
+    """Return the order for a chain; a policy that weighs shapes falls back to `binpack`."""
     names = tuple(name if name in {"spread", NUMA} else "binpack" for name in chain.keys)
     if weights is None and len(names) == 1 and names[0] in _PLAIN:
         return _PLAIN[names[0]]

@@ -1,6 +1,6 @@
-"""Scores by load alone: what nodes use, or have left, before the pod is placed.
+"""Score nodes by load alone: what they use, or have left, before the pod is placed.
 
-Each is a column of the index, which all classes share."""
+Each score is a column of the index, which all classes share."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +16,7 @@ from apportion_schemas import NodeWeights, Shape
 
 
 class Binpack(NodeScore):
-    """Prefer the fuller node: `base` points plus `step` times the load of devices or host."""
+    """A score for fuller nodes: `base` points plus `step` times the load of devices or host."""
 
     policy = "binpack"
     base, step = 0, 1
@@ -29,26 +29,26 @@ class Binpack(NodeScore):
         return columns.flat_load if self._uses_devices else columns.flat_host_load
 
     def rate(self, seen: ScoreInput) -> None:
-        """See `NodeScore`."""
+        """Rate every row by its load; see `NodeScore`."""
         column: Int32s = self.column(seen.columns)
         row_loops.give(seen.rows, seen.count, column, self.base, self.step, seen.given)
 
 
 class Spread(Binpack):
-    """Prefer the emptier node, so that a failure affects few pods."""
+    """A score for emptier nodes, so that a failure affects few pods."""
 
     policy = "spread"
     base, step = POINTS, -1
 
 
 class Bestfit(Binpack):
-    """Prefer the node with the least CPU and devices left together, whatever its size."""
+    """A score for nodes with the least CPU and devices left together, whatever their size."""
 
     policy = "bestfit"
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
     def column(self, columns: Columns) -> Int32s:
-        """Return what is left of each row, up to `LEFT_MAX`."""
+        """Return the free amount of each row, up to `LEFT_MAX`."""
         return columns.flat_left
 
 
@@ -67,7 +67,7 @@ WEIGHABLE: Final = ("binpack", "spread")
 
 
 class Weighed(NodeScore):
-    """`binpack` or `spread` by weighted load."""
+    """The score `binpack` or `spread` with weighted load."""
 
     def __init__(self, policy: str, shape: Shape, weights: NodeWeights) -> None:
         self.policy = policy
@@ -78,7 +78,7 @@ class Weighed(NodeScore):
         self._devices = weights.devices if shape.asks else 0
 
     def rate(self, seen: ScoreInput) -> None:
-        """Give the weighted load, or its complement for `spread`; 0 load if nothing counts."""
+        """Set the weighted load, or its complement for `spread`; 0 load if no resource counts."""
         given, rows = np.asarray(seen.given)[: seen.count], np.asarray(seen.rows)[: seen.count]
         load, columns = np.zeros(len(rows), np.int64), seen.columns
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)

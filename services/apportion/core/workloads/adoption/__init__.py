@@ -1,1 +1,1 @@
-"""Read bound pods: determine from annotations what is allocated to them."""
+"""Read bound pods: determine from annotations which devices are allocated to them."""

@@ -3,8 +3,8 @@
 An annotation counts only if the scheduler that bound the pod wrote it, by the managed fields,
 because the pod's author can write any other. If no annotation names the devices that a pod
 requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
-Invariant: a claim is of a pod that requests devices, or of one of ours, which can be evicted for
-its CPU and memory."""
+Invariant: a claim is of a pod that requests devices, or of one of our own pods, which can be
+evicted for its CPU and memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -46,7 +46,7 @@ OURS: Final = frozenset[str]()  # we write only with the binding, which leaves n
 
 
 class Wanted(NamedTuple):
-    """The number of devices of a family that a container requests."""
+    """The number of devices of one family that a container requests."""
 
     container: str
     family: str
@@ -56,8 +56,8 @@ class Wanted(NamedTuple):
 class Claim(NamedTuple):
     """A bound pod as it would be submitted, and its allocation.
 
-    That is `shares`, or `held` while devices are only named by index, or unknown if there is
-    neither. `families` and `wanted` are the families and numbers of devices that it requests.
+    The allocation is `shares`, or `held` while devices are only named by index; with neither, it is
+    unknown. `families` and `wanted` are the families and numbers of devices that the pod requests.
     `doubted` are annotations that are not trusted. `unclear`: the scheduler that bound the pod
     wrote an annotation that cannot be read."""
 
@@ -116,9 +116,8 @@ def claim_of(
 ) -> Claim | None:
     """Return the claim of a bound pod; None for foreign pods that request no device.
 
-    A pod of ours that cannot be read has no claim either. Its ResourceClaims are allocated already,
-    so they are ignored. `writers` are the field managers whose annotations are
-    trusted."""
+    One of our pods that cannot be read has no claim either. Its ResourceClaims are allocated
+    already, so they are ignored. `writers` are the field managers whose annotations are trusted."""
     config = structs.replace(config, resource_claims=True)
     names = {
         name

@@ -62,7 +62,7 @@ def annotations_for(
     now_ns: int,
     configuration: Configuration,
 ) -> dict[str, str]:
-    """Return all annotations for a pod that is bound now.
+    """Return all annotations to write when the pod is bound.
 
     `revision` is the placement's, `devices` are the node's by id, `now_ns` is Unix time in
     nanoseconds. Raises KeyError if the node lacks the device of a share."""

@@ -1,6 +1,6 @@
 """Read a pod's allocation from the annotations that its scheduler wrote for a device plugin.
 
-It inverts the dialects' `render`. Some systems name devices by their index and leave amounts to
+This inverts the dialects' `render`. Some systems name devices by their index and leave amounts to
 the asks, so the node's devices are needed. Invariant: a pod is understood completely or not at all,
 because its other devices would count as free."""
 
@@ -28,7 +28,7 @@ TEXT_MAX = 1 << 18
 
 
 class Recovered(NamedTuple):
-    """The allocation of a pod, and the annotation that contains it."""
+    """The allocation of a pod, and the annotation that contains the allocation."""
 
     evidence: str
     held: tuple[Held, ...]

@@ -1,8 +1,8 @@
 """Dialects: the families of resource names and annotations that pods are written in.
 
-To add one, write a module with a `DIALECT`, and add its row in `listing`. Invariant: a pod is read
-completely in one dialect, or refused with the field, the value and the fix; after reading, nothing
-depends on the dialect."""
+To add a dialect, write a module with a `DIALECT`, and add its row in `listing`. Invariant: a pod is
+read completely in one dialect, or refused with the field, the value and the fix; after reading,
+nothing depends on the dialect."""
 
 from apportion.core.workloads.dialects.amounts import Container
 from apportion.core.workloads.dialects.names import DialectConfig

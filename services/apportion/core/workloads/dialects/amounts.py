@@ -42,7 +42,7 @@ def quantity(value: object, field: str) -> Fraction:
 def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
     """Return the amount of an extended resource: a whole number from 0 to `limit`.
 
-    `least` is the fix for a negative one. Raises ManifestError if it is no quantity, negative, a
+    `least` is the fix for a negative amount. Raises ManifestError if it is no quantity, negative, a
     fraction, or above the limit."""
     amount = _exact(value)
     if amount is None:
@@ -96,7 +96,7 @@ class Container(NamedTuple):
     role: Role = "app"
 
     def at(self, kind: Literal["limits", "requests"], resource: str) -> str:
-        """Return the path of one of the container's amounts."""
+        """Return the field path of one of the container's amounts."""
         return within(f"{self.field}.resources.{kind}", resource)
 
     def ask(self, family: str, **wanted: Any) -> Ask:

@@ -1,9 +1,9 @@
-"""Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`, also in lower case.
+"""The dialect of Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`.
 
-Memory is cut by templates: a vNPU is the smallest one with enough memory, else the whole device.
-Several devices are whole ones, and the dies of a 910C come in pairs (HAMi's Ascend device). A pod
-with `huawei.com/vnpu-mode: hami-core` requests softly split NPUs instead, by any amount of memory
-and percent of cores, on devices whose agent reports the mode `hami-core`."""
+Names may be in lower case. Memory is cut by templates: a vNPU is the smallest one with enough
+memory, else the whole device. Several devices are whole ones, and the dies of a 910C come in pairs
+(HAMi's Ascend device). A pod with `huawei.com/vnpu-mode: hami-core` requests softly split NPUs
+instead: any amount of memory and percent of cores, on devices with the mode `hami-core`."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -41,7 +41,7 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """Return the borrower's part of the pod's shares.
+    """Return the shares of the lender's devices that the borrower may use.
 
     The borrower gets the lender's first devices, as many and as much of each as requested."""
     asks = joined(pod.shape.asks)
@@ -67,7 +67,7 @@ def lent(
 
 
 def joined(asks: Iterable[Ask]) -> list[Ask]:
-    """Return one ask per container; every MIG instance has an ask of its own."""
+    """Return the asks, combined into one per container; every MIG instance keeps its own ask."""
     found: dict[str, Ask] = {}
     for ask in asks:
         first = found.get(ask.container)

@@ -1,8 +1,8 @@
-"""Cambricon: `cambricon.com/vmlu`, with memory in units of 256 MiB and compute in percent.
+"""The dialect of Cambricon: `cambricon.com/vmlu`, memory in units of 256 MiB, percent of compute.
 
 The rules are those of HAMi's Cambricon device: a count alone is that many whole MLUs; memory and
-cores are per MLU, and one of them alone requests one MLU. A request without cores has all of them,
-and so the MLU exclusively. Names contain `smlu`, the vendor's own way of sharing."""
+cores are per MLU, and either without a count requests one MLU. A request without cores has all of
+them, and so the MLU exclusively. Names contain `smlu`, the vendor's own way of sharing."""
 
 from functools import partial
 from itertools import chain

@@ -1,6 +1,6 @@
 """Check sections of HAMi's and Volcano's configuration files against what is fixed here.
 
-Invariant: a section is accepted if it asks only for what Apportion always does. Anything else is
+Invariant: a section is accepted if it requires only what Apportion always does. Anything else is
 refused by its key, with the fix."""
 
 from typing import Any, Final

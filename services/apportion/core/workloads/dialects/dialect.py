@@ -42,9 +42,9 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 
 
 class Bound(NamedTuple):
-    """What a limit of a resource counts: one of `COUNTED`, of a family or profile.
+    """The amount that a limit of a resource counts: one of `COUNTED`, of a family or profile.
 
-    One of the resource is `unit` of it: devices, MiB or percent."""
+    A limit of 1 is `unit` of that amount: devices, MiB or percent."""
 
     counts: str
     of: str
@@ -52,7 +52,7 @@ class Bound(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """The device families that a resource name is about, and what a limit of it counts.
+    """The device families that a resource name requests, and what a limit of it counts.
 
     `bound` is None if a limit has no meaning, as for a priority. `clamps`: more than 100 percent of
     a device counts as 100. `caps`: more memory than a device has counts as all of it."""
@@ -133,7 +133,7 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
     """Return the value under these keys, which are spellings of one key and must agree.
 
     A blank value counts as absent: Helm renders an unset value so, and HAMi (`CheckUUID`,
-    `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if two of them
+    `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if two values
     differ, or `read` refuses one."""
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
@@ -195,7 +195,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def init_containers(self) -> tuple[str, ...]:
-        """Init containers in the order of the spec."""
+        """Return the init containers in the order of the spec."""
         return self._named(self.pod.init_containers, init=True)
 
     @property
@@ -204,7 +204,7 @@ class PlacedPod(NamedTuple):
         return self._named(self.pod.containers, init=False)
 
     def shares(self, container: str) -> list[Share]:
-        """Return the container's shares in the order of its asks, its own or borrowed."""
+        """Return the container's own or borrowed shares, in the order of its asks."""
         borrower = next((ask for ask in self.pod.borrowing if ask.container == container), None)
         if borrower is not None:
             return lent(borrower, self.pod, self.placed.shares, self.devices)
@@ -260,7 +260,7 @@ class BoundPod(NamedTuple):
 
 
 class Held(NamedTuple):
-    """One device of one container: identified by its id, or else by its index on the node.
+    """One device of one container, identified by its id, or else by its index on the node.
 
     `memory_mib` and `cores` are None if they follow from the ask. `place` is the group and position
     of a MIG instance, whose slices depend on the model of the GPU."""
@@ -319,13 +319,13 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
       pod for which another device was chosen; elsewhere the cluster's policy applies.
     - `variant`: the dialect of the same name for pods whose annotations change what amounts mean.
     - `reserved`: annotations that only its own pods may have, and the error for others, in which
-      `{devices}` is what that pod asks for.
+      `{devices}` is what that pod requests.
     - `render`: the annotations of a placed pod that its own scheduler would write; `recover`: how
       each is read back, in the order in which they are tried.
     - `priority`: the resource with a container's priority on a shared device, or empty.
 
     For checks of manifests and of configuration files:
-    - `needs`: resources that are useless without another one: that one, and the reason.
+    - `needs`: resources that have no effect without another resource, with its name and the reason.
     - `idle`: two resources of which the first is ignored if both are set, and the system's name.
     - `writes`: prefixes of the annotations that its own scheduler and plugin write on pods.
     - `sections`: checks of sections of HAMi's and Volcano's configuration files (`chart`): each

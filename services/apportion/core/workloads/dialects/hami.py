@@ -1,4 +1,4 @@
-"""HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
+"""The dialect of HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
 
 Defaults are those of HAMi's admission webhook. Its device plugins read a placement from the pod's
 annotations: one segment per container, init containers first, empty ones kept. A count on GPUs in
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def render(it: PlacedPod) -> dict[str, str]:
-    """Return what HAMi's scheduler writes on a pod of this placement."""
+    """Return the annotations that HAMi's scheduler writes for this placement."""
     text = segments(it, partial(_record, it))
     instances = [
         {
@@ -67,7 +67,7 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 
 def bound(it: PlacedPod) -> dict[str, str]:
-    """Return what HAMi writes for any device: the node and the time."""
+    """Return the annotations that HAMi writes for any device: the node and the time."""
     return {
         "hami.io/vgpu-node": it.placed.node,
         "hami.io/vgpu-time": it.seconds,

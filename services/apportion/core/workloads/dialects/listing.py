@@ -1,7 +1,7 @@
-"""The list of dialects, and what is derived from all of them.
+"""List the dialects, and derive tables from all of them.
 
-To add one: a module next to this one with a `DIALECT`, and its row here. Invariant: if two dialects
-claim a name under a configuration, the first one in the list is preferred."""
+To add a dialect, write a module with a `DIALECT` next to this one, and add its row here. Invariant:
+if two dialects claim a name under a configuration, the first one in the list is preferred."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -86,13 +86,13 @@ def claimed(config: DialectConfig) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return the meaning of every resource name of devices, the last of several meanings."""
+    """Return the meaning of every device resource name; the last dialect's if there are several."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 
 @lru_cache(maxsize=8)
 def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
-    """Return what every resource name means to each dialect that claims it, in order."""
+    """Return the meanings of every resource name, in the order of the dialects that claim it."""
     return {
         name: tuple(dialect.resources(config)[name] for dialect in dialects)
         for name, dialects in claims(config).items()

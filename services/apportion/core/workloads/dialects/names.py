@@ -1,4 +1,4 @@
-"""What can be configured of the dialects: the resource names of GPUs, and defaults.
+"""Read the configurable settings of dialects: the resource names of GPUs, and defaults.
 
 The section `nvidia` of the configuration renames the resources of HAMi or Volcano; other dialects'
 names are fixed. Invariant: in one dialect no two resources have the same name. In two they may
@@ -53,7 +53,7 @@ VOLCANO_VGPU = VgpuNames(
 
 
 class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pods are read.
+    """The settings with which the device requests of pods are read.
 
     Defaults fill in what a GPU container omits: `default_gpu_count` if only memory or cores are
     requested, `default_memory_mib` (0: the whole GPU) and `default_cores`. One unit of GPU memory
@@ -75,7 +75,7 @@ VOLCANO_DOMAIN = "volcano.sh/"
 
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
-    """Return how pods are read. Raises ValueError if two resources have the same name."""
+    """Return the dialects' settings. Raises ValueError if two resources have the same name."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(
@@ -95,9 +95,9 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 
 
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
-    """Return the names that the section renames.
+    """Return the names that the section replaces.
 
-    These belong to `nvidia.dialect`, or else to the domain of the names in the section."""
+    They belong to `nvidia.dialect`, or else to the domain of the names in the section."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI

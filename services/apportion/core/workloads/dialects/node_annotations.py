@@ -1,7 +1,7 @@
-"""Facts about a node's devices that other systems write into its annotations.
+"""Read facts about a node's devices that other systems write into its annotations.
 
 Sources: Volcano's old device plugin, which marks unhealthy GPUs, and the plugins of HAMi and
-Volcano, which register their devices. What cannot be read is ignored. Invariant: the indexes are
+Volcano, which register their devices. Unreadable values are ignored. Invariant: the indexes are
 within the event schema's bounds, distinct and sorted."""
 
 import re

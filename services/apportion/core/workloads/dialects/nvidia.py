@@ -75,7 +75,7 @@ def dialect(name: str, **others: Any) -> Dialect:
 
 
 class Manner(NamedTuple):
-    """How one system names the amounts of GPUs, and where it reads them differently.
+    """The names of one system for amounts of GPUs, and the rules by which it reads them.
 
     - `names`: its names under a configuration; `system`: what users call it.
     - `cap_memory`: an amount above the GPU's memory means the whole GPU.
@@ -105,7 +105,7 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Return the ignored one of memory as amount and as percentage, then the other."""
+        """Return the ignored one of memory amount and percentage, the other one, and the system."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system
@@ -115,7 +115,7 @@ class Manner(NamedTuple):
         return self.names(config).priority or ""
 
     def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-        """Return what the container requests of GPUs.
+        """Return the container's ask for GPUs, or None.
 
         Raises ManifestError if an amount is out of bounds, or has no effect."""
         names = self.names(config)

@@ -1,8 +1,8 @@
-"""The names of NVIDIA's own device plugin: `nvidia.com/gpu: N`, and MIG by profile.
+"""The dialect of NVIDIA's own device plugin: `nvidia.com/gpu: N`, and MIG by profile.
 
-N whole GPUs, as with that plugin, unless a default amount of memory is configured. With
-`migStrategy: mixed`, `nvidia.com/mig-1g.5gb: N` requests N instances of that profile, on one GPU or
-several; otherwise such a name is an extended resource of the node."""
+The pod requests N whole GPUs, unless a default amount of memory is configured. With `migStrategy:
+mixed`, `nvidia.com/mig-1g.5gb: N` requests N instances of that profile, on one GPU or several;
+otherwise such a name is an extended resource of the node."""
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu

@@ -2,7 +2,7 @@
 
 A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one), so the dialect
 is the first that claims all names of the pod; other mixtures are refused. Invariant: no dialect is
-guessed, and an annotation that requests something we do not do is refused."""
+guessed, and an annotation that requests an unsupported function is refused."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ NO_DIALECT = "none"  # the dialect of a pod that requests no device
 
 
 class DeviceRequest(Struct, frozen=True, kw_only=True):
-    """What a pod requests of devices.
+    """The devices that a pod requests, and how they are chosen.
 
     An empty policy means the cluster's. `high_priority` has the containers whose tasks go first on
     a shared GPU. `borrowing` has the asks that take no devices of their own, because another
@@ -44,7 +44,7 @@ def read_pod(
     annotations_field: str = "metadata.annotations",
     config: DialectConfig,
 ) -> DeviceRequest:
-    """Return what a pod requests of devices; containers are in the order of their start.
+    """Return the device request of a pod; containers are in the order of their start.
 
     Raises ManifestError if the pod mixes dialects, contradicts itself, has an amount out of bounds,
     or requests something that is not implemented."""
@@ -135,7 +135,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
     """Return the request in a pod's annotations, without its asks.
 
-    Raises ManifestError if a value is malformed, or two contradict."""
+    Raises ManifestError if a value is malformed, or two values contradict each other."""
     notes = Notes(annotations, field)
     for key, problem in RESERVED.items():
         if key in annotations and key not in dialect.reserved:
@@ -196,7 +196,7 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
 # vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
 # resources.
 class Vendor(NamedTuple):
-    """A vendor, and the names in its domain that only device sharing uses.
+    """A vendor, and the resource names in its domain that only device sharing uses.
 
     `endings` are suffixes of names that begin with a model."""
 

@@ -1,8 +1,8 @@
-"""vcuda, the design of gpu-manager: hundredths of a GPU, and memory units of 256 MiB.
+"""The dialect of gpu-manager's vcuda: hundredths of a GPU, and memory units of 256 MiB.
 
 1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
-GPUs. The names exist under two prefixes; the dialect has that of its pod, as in `docker.com/vcuda`,
-because the device plugin expects its annotations under the same one."""
+GPUs. The names exist under two prefixes; the dialect has the prefix of its pod, as in
+`docker.com/vcuda`, because the device plugin expects its annotations under the same prefix."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -40,7 +40,7 @@ LIMIT_DIGITS_MAX = 3
 
 
 class Vcuda:
-    """The design under one prefix; `name` is the dialect's name in events."""
+    """The vcuda dialect under one prefix; `name` is the dialect's name in events."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -60,10 +60,10 @@ class Vcuda:
         }
 
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-        """Return what a container requests.
+        """Return the container's ask, or None.
 
-        Raises ManifestError for a share without memory, memory without a share, or a GPU and a
-        part."""
+        Raises ManifestError for a share without memory, memory without a share, or more than one
+        GPU that is not a whole number."""
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
@@ -96,7 +96,7 @@ class Vcuda:
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
-        """Return what gpu-admission writes for this placement; it has no init containers."""
+        """Return the annotations that gpu-admission writes, which ignore init containers."""
         cards = {
             self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)

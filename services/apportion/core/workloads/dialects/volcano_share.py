@@ -1,8 +1,9 @@
-"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one GPU, or whole GPUs by `gpu-number`.
+"""The dialect of Volcano's older GPU sharing: `volcano.sh/gpu-memory` or `gpu-number`.
 
-Its device plugin reads the indexes of the pod's GPUs, and finds the pod by the time. It shows all
-of them to every container, so a pod's memory is on one GPU: the sum of all containers that run
-together, or more for an init container (`getGPUMemoryOfPod`)."""
+These request memory on one GPU, or whole GPUs. The device plugin reads the indexes of the pod's
+GPUs, and finds the pod by the time. It shows all of them to every container, so a pod's memory is
+on one GPU: the sum of all containers that run together, or more for an init container
+(`getGPUMemoryOfPod`)."""
 
 from collections.abc import Collection, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-memory-percentage`, `vgpu-cores`.
+"""The dialect of Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-cores` and others.
 
 A count alone is that many whole GPUs; a percentage of 100 without cores is not, because Volcano
 lets such a GPU's cores be shared. The device plugin identifies a MIG instance by its group and
@@ -36,7 +36,7 @@ MANNER = nvidia.Manner(
 
 
 def render(it: PlacedPod) -> dict[str, str]:
-    """Return what Volcano's scheduler writes on a pod of this placement."""
+    """Return the annotations that Volcano's scheduler writes for this placement."""
     held = [shares for name in it.containers if (shares := it.shares(name))]
     segments = ";".join("".join(_record(it, share) for share in shares) for shares in held)
     return {

@@ -1,1 +1,1 @@
-"""Kinds of documents: the pods, gangs, queues and quotas of each."""
+"""Read each kind of document: the pods, gangs, queues and quotas in it."""

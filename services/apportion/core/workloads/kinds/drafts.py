@@ -27,7 +27,7 @@ VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
 
 class PodDraft(Template, frozen=True, kw_only=True):
-    """A pod that can be submitted once it has a uid. Fields as in `PodSubmitted`."""
+    """A pod without a uid, which it needs to be submitted. Fields are as in `PodSubmitted`."""
 
     namespace: str
     name: str
@@ -266,5 +266,5 @@ OF_FOLDER: Final = "manifest-"  # prefix of the uids of a manifest folder's pods
 
 
 def of_folder(uid: str) -> bool:
-    """True for a pod that a watcher reads from a manifest folder; other pods' uids are UUIDs."""
+    """Return True for a pod from a watched manifest folder, whose uid is not a UUID."""
     return uid.startswith(OF_FOLDER)

@@ -1,10 +1,10 @@
 """Read a Volcano Queue and a ResourceQuota as the events of their limits.
 
 A queue may have a card quota, as in Volcano's capacity-card: `{"NVIDIA-A100": 8,
-"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota all extended resources are read, because
-the configuration in force later decides which are devices. Invariant: what cannot be enforced is
-refused, with the field. A quota that cannot be read, or whose scopes select pods, is never read as
-empty."""
+"NVIDIA-H200/mig-1g.18gb-mixed": 2}`. All extended resources of a ResourceQuota are read, because
+the configuration in force later decides which are devices. Invariant: a limit that cannot be
+enforced is refused, with the field. A quota that cannot be read, or whose scopes select pods, is
+never read as empty."""
 
 import math
 from collections.abc import Mapping

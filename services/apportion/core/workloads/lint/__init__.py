@@ -1,1 +1,1 @@
-"""Find what is probably a mistake in a manifest, or has no effect; nothing is refused."""
+"""Find probable mistakes and settings without effect in a manifest; nothing is refused."""

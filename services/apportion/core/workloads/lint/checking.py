@@ -1,8 +1,8 @@
-"""Report what manifests would mean here, without a cluster.
+"""Report how Apportion would read manifests, without a cluster.
 
 For workloads from which a controller creates pods, the pod template is read as a pod, or as the job
 that it creates. Invariant: a document with pods is accepted, refused, or reported as an unknown
-kind; of an accepted one, what has no effect is reported."""
+kind; settings without effect in an accepted document are reported."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple

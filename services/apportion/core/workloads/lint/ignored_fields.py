@@ -1,4 +1,4 @@
-"""The fields of a pod that never affect its placement, with the reason.
+"""List the fields of a pod that never affect its placement, with the reason.
 
 Invariant: every field of the newest API is read (`kube`), refused (`unsupported`) or here; a test
 with a real API server checks that none is ignored silently."""

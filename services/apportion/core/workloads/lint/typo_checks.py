@@ -2,8 +2,8 @@
 
 Unknown resources are requested of nodes that do not offer them; unknown annotations and fields have
 no effect; some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name
-in one of our domains is reported; elsewhere it is reported if it is close to a known one. Not
-reported: what reading the pod refuses, and fields close to none, which a newer API may have."""
+in one of our domains is reported; elsewhere only if it is similar to a known name. Names that
+reading the pod refuses are not reported, nor fields that a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -67,7 +67,7 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably a mistake, and why.
+    """A name in a manifest that is probably a mistake, with the reason.
 
     If it is not `doubtful`, it is correct but has no effect here."""
 
@@ -77,12 +77,12 @@ class Suspect(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return the reason, readable without a heading."""
+        """Return the reason as text that is clear without a heading."""
         return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
-    """Yield the suspicious names of a document, wherever its pods are.
+    """Yield the suspicious names of a document, at whatever depth its pods are.
 
     `placed`: it may have annotations that schedulers write on pods; these are skipped."""
     about = part(document)
@@ -113,7 +113,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield where containers request 0 devices and nothing else, as charts write."""
+    """Yield the fields where containers request 0 devices and nothing else, as charts write."""
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:
@@ -136,7 +136,7 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 
 
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
-    """Yield fields of a Queue's `spec` that have no effect here.
+    """Yield the fields of a Queue's `spec` that have no effect here.
 
     `stored`: it is from the API server, with the values that Volcano's webhook adds."""
     for name, why in ignored_fields.QUEUE_FIELDS.items():
@@ -352,7 +352,7 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 class Asked(NamedTuple):
     """An amount of a device resource that a container requests.
 
-    If there are limit and request, which must agree, it is the limit."""
+    If both limit and request are set, which must agree, `kind` is the limit."""
 
     kind: Kind
     name: str
@@ -362,7 +362,7 @@ class Asked(NamedTuple):
 def doubtful_amounts(
     resources: Mapping[Any, Any], config: DialectConfig
 ) -> Iterator[tuple[Asked, str]]:
-    """Yield the amounts in `resources` that are probably mistakes, and why."""
+    """Yield the amounts in `resources` that are probably mistakes, with the reason."""
     meanings, asked = listing.meanings(config), dict[str, Asked]()
     kinds: tuple[Kind, Kind] = ("limits", "requests")
     for kind in kinds:
@@ -408,7 +408,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
 
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Yield each name of another scheduler, wherever the pods of the document are."""
+    """Yield each `schedulerName` of another scheduler, at whatever depth the pods are."""
     for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
@@ -448,7 +448,7 @@ def _fields(
 
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
-    """Return a hint as in `. Did you mean a, b or c?`; empty if nothing is that similar."""
+    """Return a hint as in `. Did you mean a, b or c?`; empty if no known name is similar enough."""
     *others, last = nearest(name, known, alike=cutoff) or [""]
     if not last:
         return ""

@@ -1,8 +1,8 @@
 """Read a pod's relations to other pods: affinity, anti-affinity and topology spread.
 
-A term without namespaces selects the pod's own, which is filled in, because an event must be
-self-contained. Invariant: what Kubernetes would refuse is refused here, and so is, by name, what
-needs more knowledge of the cluster than the ledger has."""
+A term without namespaces selects the pod's own namespace, which is filled in, because an event must
+be self-contained. Invariant: whatever Kubernetes would refuse is refused here. Terms that need more
+knowledge of the cluster than the ledger has are refused by name."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -33,7 +33,7 @@ NO_POD = LabelExpression(key="app", operator="In")
 
 
 class Own(NamedTuple):
-    """The pod's own namespace and labels."""
+    """The namespace and labels of the pod that is read."""
 
     namespace: str
     labels: dict[str, str]

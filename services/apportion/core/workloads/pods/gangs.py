@@ -1,4 +1,4 @@
-"""Find the gang of a pod, and name gangs: there are three PodGroup APIs.
+"""Find the gang of a pod, and name gangs of the three PodGroup APIs.
 
 Volcano's gangs are named `namespace/name`; the others have the API group between, as in
 `team/scheduling.k8s.io/job`. Invariant: no two objects of a cluster get the same name, because no
@@ -49,7 +49,7 @@ def gang_of(
 
 
 def name_of(group: kube.Metadata, api: str = "") -> str:
-    """Return the gang of a PodGroup of API group `api`. Raises ManifestError for a long name."""
+    """Return the name of a PodGroup's gang; `api` is its API group. Raises ManifestError."""
     parts = (group.namespace, api, group.name) if api else (group.namespace, group.name)
     return joined_name(*parts, by="/", field="metadata.name")
 

@@ -1,4 +1,4 @@
-"""What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
+"""Read what a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
 Amounts add up as in Kubernetes: the larger of the containers and sidecars that run at once, and the
 largest init container with the sidecars before it; plus the overhead. Disks without a claim follow
@@ -48,10 +48,10 @@ def node_amounts(
 ) -> NodeConstraints:
     """Return what the pod with the spec at `field` needs, except for `claimed` resources.
 
-    CPU, memory, and of other resources units; of storage and huge pages bytes. `whole` has the
-    resources of the pod itself (`spec.resources`), which override the sum of its containers, as in
-    Kubernetes 1.34. Raises ManifestError if an amount is malformed, a request exceeds its limit, or
-    the sum is absurd."""
+    CPU and memory are included; other resources are in units, storage and huge pages in bytes.
+    `whole` has the resources of the pod itself (`spec.resources`), which override the sum of its
+    containers, as in Kubernetes 1.34. Raises ManifestError if an amount is malformed, a request
+    exceeds its limit, or the sum is out of range."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -139,7 +139,7 @@ _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
-    """Return `nodeSelector`. Raises ManifestError if the selector is too long or not text."""
+    """Return the pod's `nodeSelector`. Raises ManifestError if it is too long or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
         raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")
@@ -149,7 +149,7 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
     """Return the terms of required node affinity; an empty term matches no node.
 
-    One term must match. Raises ManifestError if an expression is malformed."""
+    At least one term must match. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     return tuple(
@@ -159,7 +159,7 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
 
 
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
-    """Return the weighted terms of preferred node affinity, without empty ones.
+    """Return the weighted terms of preferred node affinity, without empty terms.
 
     Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
@@ -172,7 +172,7 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 
 
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
-    """Return `tolerations`.
+    """Return the pod's `tolerations`.
 
     Raises ManifestError if an operator or effect is unknown, or a key is missing."""
     found = []
@@ -289,7 +289,7 @@ OWN_CLAIM: Final = "-"
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """Return the claims of `volumes`, sorted; the pod's own ones without its name."""
+    """Return the claims of `volumes`, sorted; the pod's own claims without the pod's name."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:
@@ -306,14 +306,14 @@ def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
 
 
 class Mounted(NamedTuple):
-    """What a pod mounts; see `claims` and `disks`."""
+    """The claims and disks that a pod mounts; see `claims` and `disks`."""
 
     claims: tuple[str, ...] = ()
     disks: tuple[Disk, ...] = ()
 
 
 def mounted(volumes: Any) -> Mounted:
-    """Return what a running pod mounts, by its spec's `volumes`; skip what cannot be read.
+    """Return the claims and disks in `volumes` of a running pod; skip unreadable entries.
 
     The API server and the kubelet have accepted them."""
     try:

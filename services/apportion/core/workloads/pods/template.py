@@ -1,4 +1,4 @@
-"""Read one pod spec: everything that the pods created from it have in common.
+"""Read one pod spec, which all pods created from it have in common.
 
 Invariant: the resulting shape is valid for the event schema, so a pod that was read can be
 submitted."""
@@ -38,7 +38,7 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 
 
 class ManifestConfig(Struct, frozen=True, kw_only=True):
-    """How manifests are read: the dialects, and the cluster's priority classes.
+    """The settings with which manifests are read: dialects, priority classes and schedulers.
 
     `gangs`: read gangs; false if another scheduler chose the node and handles them.
     `resource_claims`: the caller handles the claims of the pods (`core.dra`). `schedulers` only
@@ -60,7 +60,7 @@ DEFAULT_CONFIG = ManifestConfig()
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """The common part of all pods of one spec.
+    """The data that all pods of one spec have in common.
 
     `group` is the gang without its namespace; `task` and `queue` are those of its annotations."""
 
@@ -261,7 +261,7 @@ _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 
 
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod's document with only what concerns devices and amounts.
+    """Return a pod's document reduced to devices and amounts.
 
     For pods whose node a kube-scheduler chooses with our extender: volumes, affinity, taints and
     priority classes are checked there and must not make us refuse the pod. Amounts, labels, and the

@@ -1,6 +1,6 @@
-"""The one table of fields that would change a decision and that we do not implement.
+"""Refuse fields that would change a decision and that we do not implement; one table has all.
 
-Each is refused by name, because ignoring it would place a pod where its author forbade it.
+A field is refused by name, because ignoring it would place a pod where its author forbade it.
 Invariant: an absent or empty field never refuses a pod."""
 
 from collections.abc import Iterator, Mapping
@@ -61,7 +61,7 @@ NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
-    """Raise ManifestError for what we do not implement; `resource_claims` may be allowed."""
+    """Raise ManifestError for unsupported fields; `resource_claims` are accepted if True."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
@@ -76,7 +76,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Raise ManifestError for a gang without a PodGroup, or a NUMA policy for CPUs."""
+    """Raise ManifestError for a gang without a PodGroup, or for a NUMA policy on CPUs."""
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)
@@ -86,7 +86,7 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
 
 
 def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield the full path and value of each `path` below `value` that has an effect."""
+    """Yield path and value of each field at `path` below `value` that has an effect."""
     if not path:
         if value not in _NO_EFFECT:
             yield field, value

@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims, volumes, storage classes: where a claim's volume is or could be.
+"""Find where a claim's volume is or could be, from claims, volumes and storage classes.
 
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and Kubernetes' rules for
 matching claims with volumes. Invariant: an object is read completely or not at all: a node affinity
@@ -114,7 +114,7 @@ class Claim(kube.Kube, frozen=True):
 
 
 class ClaimRef(kube.Kube, frozen=True):
-    """The claim that a volume is for."""
+    """The claim for which a volume is reserved."""
 
     namespace: str = ""
     name: str = ""
@@ -186,7 +186,7 @@ class _TopologyTerm(kube.Kube, frozen=True):
 
 
 class StorageClass(kube.Kube, frozen=True):
-    """A StorageClass: whether, when and where volumes are provisioned."""
+    """A StorageClass, with its rules for provisioning volumes: if, when and where."""
 
     metadata: _Meta
     provisioner: str = ""
@@ -225,7 +225,7 @@ class _DriversSpec(kube.Kube, frozen=True):
 
 
 class NodeDrivers(kube.Kube, frozen=True):
-    """A CSINode: the drivers of a node, and how many volumes each can attach there."""
+    """A CSINode: the drivers of a node, with the number of volumes that each can attach."""
 
     metadata: _Meta
     spec: _DriversSpec = _DriversSpec()
@@ -243,7 +243,7 @@ read_node_drivers = from_outside(msgspec.json.Decoder(NodeDrivers).decode)
 
 
 class Capacity(kube.Kube, frozen=True):
-    """A CSIStorageCapacity: how large a volume of a class can be on some nodes."""
+    """A CSIStorageCapacity: the largest possible volume of a class on some nodes."""
 
     metadata: _Meta
     storage_class_name: str = ""
@@ -252,7 +252,7 @@ class Capacity(kube.Kube, frozen=True):
     maximum_volume_size: str | int | None = None
 
     def has_room(self, size: Fraction) -> bool:
-        """Return True if a volume of `size` bytes can be provisioned there."""
+        """Return True if a volume of `size` bytes can be provisioned on these nodes."""
         most = self.capacity if self.maximum_volume_size is None else self.maximum_volume_size
         return most is not None and quantity(most, "capacity") >= size
 
@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver: whether its capacities must be checked."""
+    """A CSIDriver, which determines if its capacities must be checked."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
@@ -284,7 +284,7 @@ class Storage(NamedTuple):
 def claim_fact(
     key: str, claim: Claim | None, storage: Storage, version: int
 ) -> VolumeClaimObserved:
-    """Return what the ledger needs to know of a claim for pods that mount it.
+    """Return the ledger's fact about a claim, for pods that mount the claim.
 
     Raises ManifestError if the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
@@ -361,7 +361,7 @@ def affinity_of(volume: Volume) -> Terms:
 
 
 def terms_of(volume: Volume) -> Terms:
-    """Return the same for a bound volume, whose zone labels count as well.
+    """Return the nodes from which a bound volume is accessible; its zone labels count as well.
 
     A node without any zone or region label passes."""
     own = affinity_of(volume)

@@ -1,0 +1,237 @@
+"""The commands of README and the documentation run, and print what the pages show.
+
+A ```console block holds commands behind `$ `, each with its output; a ```sh block holds commands.
+The outputs of README and of the laptop tour are compared with a run: times, ids, revisions, ports
+and amounts that depend on it are normalised on both sides, and any run of blanks counts as one."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+
+from apportion.cli.main import root
+from tests.support.documented import blocks, calls, commands, pages, text_of, with_output
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+from tests.tidy.tree import ROOT
+
+pytestmark = pytest.mark.slow
+PAGES = ("README.md", "docs/get-started/laptop.md")
+COLUMNS = "100"
+MADE = {"so", "jsonl", "pub", "key", "json"}  # suffixes of files that other commands make
+MAKE = {("ledger", "archive"), ("receipt", "key")}  # these write a file that must be new
+CONFIGURATIONS = {"device-config.yaml", "cluster.yaml", "apportion.yaml"}
+SAMPLE = ROOT / "examples/pods/hami.yaml"
+REFUSED = {
+    "apportion submit -f examples/too-large.yaml --wait",
+    "apportion plan --lose ascend-1",
+    "apportion drain ascend-1 --dry-run",
+    "apportion ledger trim ledger-1.jsonl --dry-run",
+    "apportion ledger trim ledger-1.jsonl",
+    "apportion ledger set-aside 4711 --reason 'written by 2.1, which was withdrawn'",
+}
+"""Commands whose answer is bad news, so that their exit code is not 0."""
+UNSTABLE = (
+    (re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?Z)?"), "DATE"),
+    (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
+    (re.compile(r"\b(GPU|NPU)-[0-9a-f]{8}[0-9a-f-]*(\+(GPU|NPU)-[0-9a-f]{8})*"), "DEVICE"),
+    (re.compile(r"\b(revisions?) [\d,]+( to [\d,]+)?"), r"\1 N"),
+    (re.compile(r"\b(a100|a100-mig|h100|l40s-mps|t4|v100)-\d\b"), "NODE"),
+    (re.compile(r"(moved to|restarted on) NODE"), "moved to NODE"),  # which pods of the gang
+    (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r"(?<=data in )\S+|(?<=placed )[\d.]+(?= s after)|(?<=ready after )[\d.]+"), "X"),
+    (re.compile(r"(?<=[(@])\w+@[\w.-]+"), "USER"),
+    (re.compile(r"\b[\d.]+(?=/\d)"), "USED"),  # of a node's capacity
+    (re.compile(r"\b[\d,]+(?= of [\d,]+ (GiB|devices in use))"), "USED"),
+    (re.compile(r"[\d.]+ KiB"), "SIZE"),
+    (re.compile(r"\b[\d,]+\.\d+"), "AMOUNT"),  # scores and GPU-hours
+    (re.compile(r"\+?AMOUNTs"), "SECONDS"),
+    (re.compile(r"\b\d+%"), "PERCENT"),
+    (re.compile(r"\b\d+(?= (Node|Pod|Shares)[A-Z]?\w+ )"), "N"),  # the revision of an event
+    (re.compile(r"(?<=TIME )\d+$", re.MULTILINE), "N"),  # the revision of a decision
+)
+CLI = "docs/reference/cli.md"  # examples of `--help`, in no order
+RUN_HERE = {"apportion", "head", "curl"}
+SERVICES = {"gateway", "agent", "admission", "up", "run"}
+ELSEWHERE = {"--kubernetes", "--kubeconfig", "--gateway", "--nats"}
+"""Options of commands that need Kubernetes or another machine."""
+FOLLOWING = {"tail", "--follow", "-N"}
+"""Words of commands that print until they are interrupted."""
+FOLLOWED_S = 5
+ALIASES = {
+    "NAMESPACE/POD": "hami-pod", "training/worker-0": "hami-pod", "worker-0": "hami-pod",
+    "first": "hami-pod", "POD": "hami-pod", "NODE": "h100-1", "h100-3": "v100-1",
+    "team/": "examples/pods", "pods/": "examples/pods", "60000 --cores 60": "4000 --cores 50",
+    "too-large": "hami-pod", "GPU-1a2b": "GPU-1de1db92", "gpu-1": "h100-1",
+    "1200": "100", "125": "110", "14:20": "-1s", "-10m": "-1s", "-2m": "-1s",
+    "08:00": "-1h", "18:00": "-1s",
+    "2026-11-01T00:00": "-1h", "2026-12-01T00:00": "-1s",
+}  # fmt: skip
+"""Names and times on pages that the fleet of `up` does not have, and what is used instead."""
+NAMES = re.compile(rf"(?<![\w/.-])({'|'.join(map(re.escape, ALIASES))})(?![\w.-])")
+PLACED = re.compile(r"\b(allocated) +\S.*")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the repository's examples, in which commands run."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("examples", "deploy"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def stable(output: str) -> str:
+    """Return the part of an output that is the same in every run."""
+    for pattern, name in UNSTABLE:
+        output = pattern.sub(name, output)
+    return " ".join(output.split())
+
+
+def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 60) -> str:
+    """Run the command of a page with bash, and return what a terminal would show."""
+    apportion = f'apportion() {{ {shlex.quote(sys.executable)} -m apportion.cli.main "$@"; }}'
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{apportion}\n{command}"],
+        env={**os.environ, "APPORTION_DATA": str(up.data), "COLUMNS": COLUMNS},
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode == 0) != (command in REFUSED), f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def used(up: Standalone, command: str) -> str:
+    """Return a report once it has utilization, else an empty text."""
+    report = printed(up, command)
+    return report if "UTILIZED" in report else ""
+
+
+def started(output: str) -> set[str]:
+    """Return the lines of `make up`, without the node of each pod, which depends on the run."""
+    return {stable(PLACED.sub(r"\1", line)) for line in output.splitlines()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page(page: str) -> None:
+    """Every command of a page runs, in the page's order, and prints what the page shows."""
+    shown = list(with_output(text_of(page)))
+    assert len(shown) >= 3
+    with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
+        up.up()
+        for command, output in shown:
+            if command == "make up":
+                assert started(output) <= started(up.output), up.output
+            else:
+                said = printed(up, command)
+                if command.startswith("apportion report"):  # agents record use after a while
+                    said = wait_until(partial(used, up, command), "use to be recorded")
+                assert stable(said) == stable(output), f"{page}: `{command}` prints:\n{said}"
+
+
+def parse(words: list[str]) -> None:
+    """Parse the arguments of `apportion` without running the verb.
+
+    Raises click.ClickException for an unknown verb or option, or for a value that is refused."""
+    command: click.Command = root
+    context, rest = click.Context(root, info_name="apportion"), words
+    while isinstance(command, click.Group):
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        command, context = found, click.Context(found, parent=context, info_name=name)
+    with command.make_context(context.info_name, [*rest], parent=context.parent):
+        pass
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_are_in_blocks_of_commands(page: str) -> None:
+    """A block without a kind, or of kind text, does not begin with a command."""
+    for block in blocks(text_of(page), "", "text"):
+        first = block.lstrip("$ ").split("\n")[0]
+        shows = first.split()[0] in {*RUN_HERE, "kubectl", "helm"}
+        assert not shows or "[OPTIONS]" in first, block  # a usage line of `--help`
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_call_of_apportion_parses(page: str, folder: Path) -> None:
+    """Every verb, option and value that a page shows exists."""
+    for command in commands(text_of(page)):
+        for program, *words in calls(command):
+            if program.endswith("apportion"):
+                prepare(folder, page, words)
+                try:
+                    parse([word if word[0] != "/" else str(folder / word[1:]) for word in words])
+                except click.ClickException as error:
+                    pytest.fail(f"{page}: `{command}`: {error.format_message()}")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", [page for page in pages() if page not in (*PAGES, CLI)])
+def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
+    """Every command of a page runs in the page's order, next to a laptop's fleet."""
+    shown = [
+        command
+        for command in commands(text_of(page))
+        if (every := list(calls(command)))
+        and all(call[0] in RUN_HERE and not SERVICES & {*call[1:2]} for call in every)
+        and all(ELSEWHERE.isdisjoint(call) for call in every)
+    ]
+    if not shown:
+        return
+    with Standalone(folder / "data") as up:
+        up.up()
+        gateway = re.search(r"Console: http://([\d.:]+)", up.output)
+        assert gateway is not None
+        for command in shown:
+            words = [word for call in calls(command) for word in call[1:]]
+            prepare(folder, page, words, made=False)
+            for option, word in pairwise(words):
+                if option in {"--archive", "--before"} and not (folder / word).exists():
+                    printed(up, f"apportion ledger archive {word}", folder)
+            here = NAMES.sub(lambda name: ALIASES[name[0]], command)
+            here = here.replace("127.0.0.1:8470", gateway[1])
+            if not FOLLOWING.isdisjoint(words):
+                with pytest.raises(subprocess.TimeoutExpired):
+                    printed(up, here, folder, FOLLOWED_S)
+            elif command in REFUSED:
+                printed(up, command, folder)
+            else:
+                printed(up, here, folder)
+
+
+def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> None:
+    """Write the files that a command reads: the page's first YAML or TOML block, or a sample."""
+    for word in words:
+        path, kind = folder / word.lstrip("/"), Path(word).suffix[1:]
+        if kind in {"yaml", "toml"} and not path.exists():
+            sample = "policy: {}" if word in CONFIGURATIONS else SAMPLE.read_text()
+            path.write_text(next(blocks(text_of(page), kind), sample))
+        elif kind == "csv" and not path.exists():
+            path.write_text((ROOT / "examples/lab/nodes.csv").read_text())
+        elif made and (kind in MADE or word in {"/keys", "receipts"}):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch() if kind else path.mkdir(exist_ok=True)
+        elif tuple(words[:2]) in MAKE and kind:  # also a file of an earlier section of the page
+            for made_before in folder.glob(f"{word}*"):
+                made_before.unlink()
+
+
+def test_a_wrong_output_is_found() -> None:
+    """Only what depends on the run may differ."""
+    shown = "NODE #\nh100-1 0 GPU-06c9b42d  at revision 118 (2026-11-28T19:04:53.481398Z)\n"
+    assert stable(shown) == stable(
+        "NODE  #\nh100-2 0 GPU-c754f0a4 at\nrevision 7 (2027-01-02T03:04:05Z)"
+    )
+    assert stable(shown) != stable(shown.replace("#", "DEVICE"))
+    assert stable("90,000 MiB") != stable("80,000 MiB")
+    page = "```console\n$ x 1\nout\n$ y\n```\n```sh\n$ z\n```"
+    assert list(with_output(page)) == [("x 1", "out\n"), ("y", "")]
+    assert list(commands(page)) == ["x 1", "y", "z"]
