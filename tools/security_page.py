@@ -146,7 +146,11 @@ def _attacks(table: Rows) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for each in table.attack:
         pattern = ATTACKS.format(each.id)
-        yield f"| {each.id} | {each.who} | {each.what} | {each.stopped} | `{pattern}` |"
+        yield f"| {each.id} | {each.who} | {each.what} | {_sentence(each.stopped)} | `{pattern}` |"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _points(table: Rows) -> Iterator[str]:
@@ -157,7 +161,7 @@ def _points(table: Rows) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for each in table.point:
         shown = "<br>".join(_link(test, table.label) for test in each.tests) or "-"
-        yield f"| {each.id} | {each.asks} | {each.state} | {each.here} | {shown} |"
+        yield f"| {each.id} | {each.asks} | {each.state} | {_sentence(each.here)} | {shown} |"
 
 
 def _link(test: str, labels: dict[str, str]) -> str:
