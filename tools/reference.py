@@ -104,8 +104,8 @@ def scores_and_filters() -> str:
     return page(
         "Scores and filters",
         """
-For operators who choose a policy, and for readers of `apportion why`. A filter removes nodes and
-devices on which a pod cannot run. A policy then ranks the rest.
+For operators who choose a policy, and for users of `apportion why`. Filters exclude the nodes and
+devices on which a pod cannot run. A policy then ranks the others.
 [How placement works](../concepts/placement.md) shows both in context.""",
         "## Policies\n\n`apportion policy set --nodes POLICY --devices POLICY` sets them for the "
         "cluster.\n\n",
@@ -114,12 +114,13 @@ devices on which a pod cannot run. A policy then ranks the rest.
         ),
         """## Filters
 
-In the order in which they are tried. A refusal counts each node under the first code that it does
-not pass. [Refusals](refusals.md) has the cause and the fix of each code. A refused pod is tried
-again after one of the events in the last column, if it concerns the pod.
+The scheduler applies the filters in this order. If several filters exclude a node, the refusal
+counts the node under the first of them. [Refusals](refusals.md) has the cause and the fix of each
+code. The scheduler tries a refused pod again after one of the [events](events.md) in the last
+column, if the event could let the pod fit.
 
 """,
-        table(("code", "looks at", "tried again after"), filters),
+        table(("code", "what it checks", "tried again after"), filters),
     )
 
 
@@ -140,11 +141,13 @@ def refusals() -> str:
         "Refusals",
         """
 For anyone whose pod is pending. `apportion why`, the API and the ledger name the cause of each
-refusal by one of these codes. If a unit is below the code, the refusal also says how much is needed
-and how much is available. A client must accept unknown codes: newer builds may add some.
+refusal by one of these codes. If the table has a unit below a code, the refusal also contains the
+needed and the available amount in that unit. Newer versions may add codes, so a client must accept
+codes that it does not know.
 
-The fix assumes that the pod would fit on an empty node. If it would not, use a larger device or
-node, or request less, unless the fix says otherwise.""",
+Each fix assumes that the pod would fit on the node if the node were empty. If the pod is too large
+even for an empty node, use a larger device or node, or request less. If another fix helps in that
+case, the table has it, too.""",
         *parts,
     )
 
@@ -259,10 +262,10 @@ def _example(command: click.Command) -> str:
 VARIABLE: Final = re.compile(r"\s*\[(?:env var: )?(APPORTION_[A-Z0-9_]+)\]")
 DEFAULT: Final = re.compile(r"\s*\[default: (.*)\]")
 OTHER_VARIABLES: Final = {
-    "APPORTION_BOOTSTRAP_NATS_URL": "`apportion ledger create` and `trim`: the ledger, as the user "
-    "`bootstrap`, which alone may create and trim it",
-    "APPORTION_BOOTSTRAP_NATS_KEY": "the nkey of that user",
-    "APPORTION_CALLOUT_ISSUER": "`apportion callout`: the key that signs its answers; required",
+    "APPORTION_BOOTSTRAP_NATS_URL": "for `apportion ledger create` and `trim`: URL of the ledger "
+    "for the user `bootstrap`; no other user may create or trim the ledger",
+    "APPORTION_BOOTSTRAP_NATS_KEY": "seed of the nkey of `bootstrap`",
+    "APPORTION_CALLOUT_ISSUER": "for `apportion callout`: the key that signs its answers; required",
     "APPORTION_POD": "set by `apportion run` for its command: the uid of the pod",
     "APPORTION_TRACEBACK": "if set, an internal error prints its traceback",
     "XDG_STATE_HOME": "folder of the default data folder: `$XDG_STATE_HOME/apportion`",
@@ -373,10 +376,10 @@ Every service takes these options. Without `--nats` or its variable, a service d
     return page(
         "Settings",
         """
-For operators: the options of each service and the environment variables that set them. An option
-wins over its variable. A service with a wrong setting exits with code 78 and names the setting.
-How devices are named, offered and cut is in [Configuration](configuration.md), and the Helm chart's
-values are in [Chart values](chart.md).""",
+For operators: the options of each service and the environment variables that set them. If both are
+set, the option applies. A service with an invalid setting exits with code 78 and names the setting.
+[Configuration](configuration.md) sets resource names and how devices are shared, and
+[Chart values](chart.md) lists the values of the Helm chart.""",
         *parts,
     )
 
@@ -498,10 +501,11 @@ def metrics_page() -> str:
     return page(
         "Metrics",
         """
-Every service exports its metrics in Prometheus text format on `/metrics` of its `--health` port,
-and the gateway also on its own port. A histogram has the series `_bucket`, `_sum` and `_count`, in
-seconds. Metrics of the process itself (`process_...`, `python_...`) are those of the Prometheus
-client. [Monitor](../tasks/monitor.md) has dashboards and alerts.""",
+For operators who monitor Apportion. Every service exports its metrics in Prometheus text format on
+`/metrics` of its `--health` port, and the gateway also on its own port. A histogram has the series
+`_bucket`, `_sum` and `_count`, in seconds. Metrics of the process itself (`process_...`,
+`python_...`) come from the Prometheus client library.
+[Monitor](../tasks/monitor.md) has dashboards and alerts.""",
         *parts,
     )
 
@@ -580,7 +584,8 @@ def _type(schema: Mapping[str, Any]) -> str:
         return f"{', '.join(most)} or {last}"
     kind = str(schema.get("type", "any"))
     if kind == "array":
-        return f"list of {schema.get('items', {}).get('type', 'any')}s"
+        items = schema.get("items", {})
+        return f"list of {items.get('type', 'string' if 'enum' in items else 'any')}s"
     return kind
 
 
@@ -615,8 +620,8 @@ def chart() -> str:
     return page(
         "Chart values",
         f"""
-The values of the Helm chart in `{CHART}`, with their defaults. Set them with `--set` or in a file
-for `--values`. The chart refuses unknown values and values of another type.
+The values of the Helm chart in `{CHART}`, with their defaults. Set them with `--set`, or in a file
+for `--values`. The chart refuses unknown values and values of a wrong type.
 [Install in Kubernetes](../get-started/kubernetes.md) explains which ones to set first.""",
         *parts,
     )

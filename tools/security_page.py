@@ -9,8 +9,10 @@ has its worst case, every attack has tests with its number in tests/security, an
 row names exists."""
 
 import argparse
+import ast
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,12 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tools" / "security_page.toml"
 PAGE = ROOT / "docs" / "reference" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
+COLUMNS = 120
 ENOUGH = 34
 """The least number of points that are met. It may only rise; 34 is the goal (#32)."""
 
 
 class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The worst case of a role: what an attacker with such an identity can do, and what not."""
+    """What an attacker with an identity of this role can do, and what it cannot do.
+
+    `<br>` separates the items of a list."""
 
     role: str
     can: str
@@ -120,14 +125,20 @@ def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
 
 
 def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
-    yield "| role | purpose | appends | if compromised, it can | it cannot |"
-    yield "|---|---|---|---|---|"
     worst = {each.role: each for each in table.worst}
     for role in roles:
         appends = ", ".join(f"`{subject}`" for subject in role.appends) or "nothing"
         most = worst.get(role.name, Worst(role.name, "", ""))
-        does = role.does.replace("|", "\\|")
-        yield f"| {role.name} | {does} | {appends} | {most.can} | {most.cannot} |"
+        yield from (f"### {role.name}", "", f"- Purpose: {role.does}", f"- Appends: {appends}", "")
+        yield from ("If compromised, it can:", "", *_items(most.can), "")
+        yield from ("It cannot:", "", *_items(most.cannot), "")
+
+
+def _items(text: str) -> Iterator[str]:
+    for each in text.split("<br>"):
+        yield from textwrap.wrap(
+            f"- {each}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False
+        )
 
 
 def _attacks(table: Rows) -> Iterator[str]:
@@ -135,26 +146,32 @@ def _attacks(table: Rows) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for each in table.attack:
         pattern = ATTACKS.format(each.id)
-        yield f"| {each.id} | {each.who} | {each.what} | {each.stopped} | `{pattern}` |"
+        yield f"| {each.id} | {each.who} | {each.what} | {_sentence(each.stopped)} | `{pattern}` |"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _points(table: Rows) -> Iterator[str]:
     met = sum(point.state == "met" for point in table.point)
     yield f"{met} of {len(table.point)} points are met."
     yield ""
-    yield "| # | requirement | state | implementation | tests |"
+    yield "| # | requirement | state | how it is met | tests |"
     yield "|---|---|---|---|---|"
     for each in table.point:
         shown = "<br>".join(_link(test, table.label) for test in each.tests) or "-"
-        yield f"| {each.id} | {each.asks} | {each.state} | {each.here} | {shown} |"
+        yield f"| {each.id} | {each.asks} | {each.state} | {_sentence(each.here)} | {shown} |"
 
 
 def _link(test: str, labels: dict[str, str]) -> str:
     path, _, name = test.partition("::")
     if name in labels:
         return f'[{labels[name]}](../../{path} "{name}")'
-    words = (name or path.rpartition("/")[2].removesuffix(".py")).removeprefix("test_")
-    return f"[{re.sub('_+', ' ', words)}](../../{path})"
+    if not name:
+        says = (ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or path).strip()
+        return f"[{says.splitlines()[0].rstrip('.').replace('|', '/')}](../../{path})"
+    return f"[{re.sub('_+', ' ', name.removeprefix('test_'))}](../../{path})"
 
 
 def main(arguments: list[str]) -> int:

@@ -65,7 +65,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "--simulate",
     "specs",
     "DEVICES",
-    "Simulate COUNTxMODEL[:MODE], joined by +. If repeated, the nodes take turns.",
+    "Simulate COUNTxMODEL[:MODE], joined by +. If repeated, nodes use the values in turn.",
 )
 @click.option("--nodes", "count", default=1, show_default=True, help="Number of simulated nodes.")
 @click.option(
@@ -86,7 +86,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     "quiet_s",
     (1, 86_400),
     QUIET_S,
-    "Offer a GPU again this long after its last critical XID.",
+    "Time without a critical XID after which a GPU counts as healthy again.",
 )
 @many(
     "--ignore-xid",

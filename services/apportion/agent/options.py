@@ -22,17 +22,17 @@ _OPTIONS = (
     folder("--static-cdi", "/etc/cdi", "Folder with the CDI specifications that outlive a reboot."),
     switch(
         "--no-cdi",
-        "Work without CDI, for container runtimes that lack it (containerd before 1.7).",
+        "Do not use CDI, for container runtimes without it (containerd before 1.7).",
     ),
     folder(
         "--state",
         "/var/lib/apportion",
-        "Folder for containers' shared regions; the same path as on the node.",
+        "Folder for the files that containers share with HAMi-core; same path as on the node.",
     ),
     folder(
         "--run",
         "/run/apportion",
-        "Folder for the pipes of MPS daemons; the same path as on the node.",
+        "Folder for the pipes of MPS daemons; same path as on the node.",
     ),
     switch(
         "--mps",
@@ -55,7 +55,7 @@ _OPTIONS = (
     folder(
         "--npu-library",
         None,
-        "Folder of hami-vnpu-core, the equivalent for NPUs split in software.",
+        "Folder of hami-vnpu-core, which limits containers on NPUs that are shared in software.",
         exists=True,
     ),
     click.option(
@@ -78,7 +78,7 @@ _OPTIONS = (
         type=click.Choice(("auto", "off")),
         default="auto",
         show_default=True,
-        help="Also have the driver limit memory, where it can (R615).",
+        help="Let the driver limit memory too, if it can (R615 and newer).",
     ),
     folder(
         "--cgroups",

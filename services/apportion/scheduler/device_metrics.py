@@ -5,7 +5,7 @@ scheduler's decisions. Sources: Volcano's `vgpu/metrics.go`, with memory in MiB 
 that pods of one name share a series; HAMi's `cmd/scheduler/metrics.go`, with ratios of 100.
 Invariant: a scrape shows the state at one revision."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from apportion.core.devices.shares import DeviceState
@@ -18,19 +18,26 @@ NAMES: Final = ("apportion", "hami", "volcano")
 Names = Literal["apportion", "hami", "volcano"]
 
 
-def _gauges(prefix: str, meaning: str, labels: str, names: str) -> tuple[Family, ...]:
-    """Build gauges with these labels; labels and names are separated by spaces."""
+def _gauges(prefix: str, meaning: str, labels: str, names: Mapping[str, str]) -> tuple[Family, ...]:
+    """Build gauges with these labels; labels are separated by spaces.
+
+    `names` maps names to meanings."""
     return tuple(
-        Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", tuple(labels.split()))
-        for name in names.split()
+        Family(f"{prefix}{name}", meaning.format(says), tuple(labels.split()))
+        for name, says in names.items()
     )
 
 
 _OURS = _gauges(
     "apportion_device_",
-    "Allocation of one device",
+    "{}.",
     "node device",
-    "memory_bytes memory_granted_bytes cores_granted_ratio shares",
+    {
+        "memory_bytes": "Memory that the device offers",
+        "memory_granted_bytes": "Memory of the device that is allocated",
+        "cores_granted_ratio": "Compute of the device that is allocated, from 0 to 1",
+        "shares": "Containers that share the device",
+    },
 )
 
 
@@ -48,15 +55,23 @@ def _ours(state: State) -> Iterator[Sample]:
 
 _VOLCANO = _gauges(
     "volcano_vgpu_device_",
-    "As in Volcano's scheduler, in MiB and percent",
+    "{}, named as by Volcano's scheduler.",
     "devID NodeName",
-    "memory_limit allocated_memory allocated_cores shared_number",
+    {
+        "memory_limit": "Memory of the device in MiB",
+        "allocated_memory": "Allocated memory in MiB",
+        "allocated_cores": "Allocated compute in percent",
+        "shared_number": "Containers that share the device",
+    },
 )
 _VOLCANO_PODS = _gauges(
     "volcano_vgpu_device_",
-    "As in Volcano's scheduler, in MiB and percent",
+    "{}, named as by Volcano's scheduler.",
     "devID NodeName podName",
-    "memory_allocation_for_a_certain_pod core_allocation_for_a_certain_pod",
+    {
+        "memory_allocation_for_a_certain_pod": "Memory allocated to the pod in MiB",
+        "core_allocation_for_a_certain_pod": "Compute allocated to the pod in percent",
+    },
 )
 
 
@@ -83,19 +98,30 @@ def _volcano(state: State) -> Iterator[Sample]:
 _HAMI_CARD = "node device_uuid device_index device_type"
 _HAMI = _gauges(
     "hami_",
-    "As in HAMi's scheduler",
+    "{}, named as by HAMi's scheduler.",
     _HAMI_CARD,
-    "gpu_memory_limit_bytes gpu_core_limit_ratio gpu_shared_count gpu_core_allocated_ratio "
-    "node_gpu_memory_allocated_ratio",
+    {
+        "gpu_memory_limit_bytes": "Memory of the device in bytes",
+        "gpu_core_limit_ratio": "Compute that the device offers in percent",
+        "gpu_shared_count": "Containers that share the device",
+        "gpu_core_allocated_ratio": "Allocated compute in percent",
+        "node_gpu_memory_allocated_ratio": "Allocated part of the device's memory in percent",
+    },
 )
 _HAMI_ALLOCATED = _gauges(
-    "hami_gpu_", "As in HAMi's scheduler", f"{_HAMI_CARD} device_cores", "memory_allocated_bytes"
+    "hami_gpu_",
+    "{}, named as by HAMi's scheduler.",
+    f"{_HAMI_CARD} device_cores",
+    {"memory_allocated_bytes": "Allocated memory in bytes"},
 )
 _HAMI_PODS = _gauges(
     "hami_vgpu_",
-    "As in HAMi's scheduler",
+    "{}, named as by HAMi's scheduler.",
     "namespace node pod container_index device_uuid",
-    "memory_allocated_bytes core_allocated_ratio",
+    {
+        "memory_allocated_bytes": "Memory allocated to the container in bytes",
+        "core_allocated_ratio": "Compute allocated to the container in percent",
+    },
 )
 
 

@@ -27,7 +27,7 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
     name="scheduler",
     epilog="Example:  apportion scheduler --nats nats://scheduler:secret@localhost:4222",
 )
-@click.option("--name", default=socket.gethostname, help="Name that signs the decisions.")
+@click.option("--name", default=socket.gethostname, help="Name of this scheduler in its decisions.")
 @click.option(
     "--snapshot-every",
     type=click.IntRange(min=0),

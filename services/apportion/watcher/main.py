@@ -41,9 +41,7 @@ SCHEDULERS_MAX = 32
 @click.option(
     "--name", help="Name that identifies this folder's pods.  [default: the folder's path]"
 )
-@click.option(
-    "--by-hand", is_flag=True, help="Watch no folder; resubmit evicted pods that users submitted."
-)
+@click.option("--by-hand", is_flag=True, help="Watch no folder; only resubmit users' evicted pods.")
 @click.option(
     "--interval",
     "interval_s",

@@ -154,7 +154,7 @@ _VOLCANO = _Monitor(
 )
 _DESCRIBED = Family(
     "Device_memory_desc_of_container",
-    "Memory in use in bytes, with its kinds as labels, named as by the vGPU plugin's monitor.",
+    "Memory in use in bytes, with the amounts by kind as labels; as in the vGPU plugin.",
     (*_VOLCANO_LABELS[:-1], "context", "module", "data", "offset", "zone"),
 )
 
@@ -172,10 +172,22 @@ _MANAGED = ("container_name", "namespace", "node", "pod_name")
 _USED_MEMORY, _USED_CORES, _ASKED_MEMORY, _ASKED_CORES = _MANAGERS = tuple(
     Family(name, meaning, (*_MANAGED, label))
     for name, meaning, label in (
-        ("container_gpu_memory_total", "gpu memory usage in MiB", "gpu_memory"),
-        ("container_gpu_utilization", "gpu utilization", "gpu"),
-        ("container_request_gpu_memory", "request of gpu memory in MiB", "req_of_gpu_memory"),
-        ("container_request_gpu_utilization", "request of gpu utilization", "req_of_gpu"),
+        (
+            "container_gpu_memory_total",
+            "Memory in use in MiB, named as by gpu-manager.",
+            "gpu_memory",
+        ),
+        ("container_gpu_utilization", "Compute in use in percent, named as by gpu-manager.", "gpu"),
+        (
+            "container_request_gpu_memory",
+            "Memory limit in MiB, named as by gpu-manager.",
+            "req_of_gpu_memory",
+        ),
+        (
+            "container_request_gpu_utilization",
+            "Compute limit in GPUs, named as by gpu-manager.",
+            "req_of_gpu",
+        ),
     )
 )
 _TOTAL = "total"

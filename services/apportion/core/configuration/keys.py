@@ -21,8 +21,9 @@ class Key(NamedTuple):
 
 KEYS: tuple[Key, ...] = (
     Key("nvidia.dialect",
-        "the dialect of the resource names below, `hami` or `volcano-vgpu`; if unset, Volcano's "
-        "if one of them begins with `volcano.sh/`, else HAMi's", READERS),
+        "the system whose meaning the resource names below have: `hami` or `volcano-vgpu`. If "
+        "unset, it is `volcano-vgpu` if one of the names begins with `volcano.sh/`, else `hami`",
+        READERS),
     Key("nvidia.resourceCountName", "the resource that counts GPUs", READERS),
     Key("nvidia.resourceMemoryName", "the resource that requests GPU memory", READERS),
     Key("nvidia.resourceMemoryPercentageName",
@@ -30,31 +31,34 @@ KEYS: tuple[Key, ...] = (
     Key("nvidia.resourceCoreName", "the resource that requests compute, in percent", READERS),
     Key("nvidia.resourcePriorityName", "the resource that sets a priority; 0 is high", READERS),
     Key("nvidia.overwriteEnv",
-        "at admission: sets `NVIDIA_VISIBLE_DEVICES=none` in containers that request no GPU, which "
-        "hides the node's GPUs from them", "admission"),
+        "if true, the webhook sets `NVIDIA_VISIBLE_DEVICES=none` in containers that request no "
+        "GPU, which hides the node's GPUs from them", "admission"),
     Key("nvidia.defaultMemory",
-        "MiB for a container that requests a GPU without memory; 0 is the whole GPU", READERS),
-    Key("nvidia.defaultCores", "percent for a container that requests a GPU without cores",
+        "memory in MiB of a container that requests a GPU without memory; 0 is the whole GPU",
         READERS),
-    Key("nvidia.defaultGPUNum", "GPUs for a container that requests only memory or cores", READERS),
-    Key("nvidia.deviceSplitCount", "containers that can share one GPU", AGENT),
+    Key("nvidia.defaultCores",
+        "compute in percent of a container that requests a GPU without cores", READERS),
+    Key("nvidia.defaultGPUNum",
+        "number of GPUs of a container that requests only memory or cores", READERS),
+    Key("nvidia.deviceSplitCount", "how many containers can share one GPU", AGENT),
     Key("nvidia.deviceMemoryScaling",
-        "offered memory, as a multiple of the GPU's memory; above 1 oversubscribes",
+        "memory that a GPU offers, as a multiple of its own; above 1, it is oversubscribed",
         AGENT),
-    Key("nvidia.deviceCoreScaling", "offered compute, as a multiple of 100 percent", AGENT),
+    Key("nvidia.deviceCoreScaling",
+        "compute that a GPU offers, as a multiple of 100 percent", AGENT),
     Key("nvidia.gpuMemoryFactor",
         "MiB in one unit of GPU memory, in manifests and in Volcano's annotations",
         f"{READERS}, {BINDER}", also="memoryFactor"),
     Key("nvidia.disableCoreLimit",
-        "at admission: sets `GPU_CORE_UTILIZATION_POLICY=disable` in containers that request a GPU "
-        "and do not set it, so their compute is not limited", "admission",
+        "if true, the webhook sets `GPU_CORE_UTILIZATION_POLICY=disable` in containers that "
+        "request a GPU and do not set this variable, so their compute is not limited", "admission",
         also="disablecorelimit"),
     Key("nvidia.migStrategy",
         "`mixed`: pods can request MIG instances by profile, such as `nvidia.com/mig-1g.5gb`; "
-        "`none`: such a name is an extended resource of the node's own plugin", READERS),
+        "`none`: such a name is an extended resource of the node's own device plugin", READERS),
     Key("nvidia.knownMigGeometries",
-        "the allowed MIG partitions of a model: groups of instances by profile, memory and count; "
-        "a model without an entry can have any partition", SCHEDULER),
+        "the allowed MIG partitions of GPU models, in groups of instances by profile, memory and "
+        "count. A model without an entry can have any partition", SCHEDULER),
     Key("nodeconfig[].name", "the node of this entry", AGENT),
     Key("nodeconfig[].operatingmode",
         "how the node's GPUs are shared: `hami-core`, `mig` or `mps`; if unset, each GPU keeps its "
@@ -66,21 +70,23 @@ KEYS: tuple[Key, ...] = (
     Key("nodeconfig[].migstrategy",
         "must equal `nvidia.migStrategy`, which applies to every node", READERS),
     Key("nodeconfig[].filterdevices.uuid",
-        "devices of this node that are not offered, by their id", AGENT),
+        "ids of devices of this node that get no pods", AGENT),
     Key("nodeconfig[].filterdevices.index",
-        "devices of this node that are not offered, by their index", AGENT),
+        "indexes of devices of this node that get no pods", AGENT),
     Key("policy.nodes",
-        "how nodes are ranked; `apportion policy set` sets it too, and whichever was set last "
+        "the policy that ranks nodes. `apportion policy set` sets it too; the latest change "
         "applies", SCHEDULER),
-    Key("policy.devices", "how the devices of a node are ranked; the same applies", SCHEDULER),
+    Key("policy.devices",
+        "the policy that ranks the devices of a node, set in the same two ways", SCHEDULER),
     Key("policy.weights",
-        "weights of `cpu`, `memory` and `devices`, 0 to 1000 each, if nodes are ranked by load "
-        "(`binpack`, `spread`)", SCHEDULER),
+        "weights of `cpu`, `memory` and `devices`, 0 to 1000 each; only for the policies `binpack` "
+        "and `spread`, which rank nodes by their load", SCHEDULER),
     Key("schedulerNames",
-        "the values of `spec.schedulerName` whose pods Apportion places in Kubernetes; if unset, "
-        "those of the watcher's --scheduler-name", "watcher, admission"),
+        "Apportion places the pods with one of these values of `spec.schedulerName`. If unset, "
+        "the values are those of the watcher's `--scheduler-name`", "watcher, admission"),
     Key("extendedSchedulerNames",
-        "the values of `spec.schedulerName` of kube-schedulers that use our extender; Apportion "
-        "places their pods that request devices, on the node that kube-scheduler chooses",
+        "values of `spec.schedulerName` of kube-schedulers that use the "
+        "extender. Apportion places their pods that request devices, on the node that "
+        "kube-scheduler chooses",
         "watcher, admission, extender"),
 )  # fmt: skip

@@ -107,7 +107,7 @@ _OPTIONS = (
     _option("nats_token", "File with the token to connect with.", metavar="FILE"),
     _option(
         "ledger_key",
-        "File with the key that all writers share; it makes event ids unguessable.",
+        "File with the key that all writers share. It makes event ids impossible to guess.",
         metavar="FILE",
     ),
     client_tls_options("nats", NATS_TLS, "the ledger's"),

@@ -188,7 +188,7 @@ _OPTIONS = (
     ),
     options.file(
         CLIENT_CA, "APPORTION_TLS_CLIENT_CA",
-        "CA of the clients that may connect (PEM).  [default: all may]", metavar="FILE",
+        "CA of the clients that may connect (PEM).  [default: any client]", metavar="FILE",
     ),
 )  # fmt: skip
 

@@ -134,7 +134,7 @@ def test_A6_percentage() -> None:
 
 @pytest.mark.parametrize(("nodes", "where"), [((CUT, SHARED), "cut"), ((SHARED,), "shared")])
 def test_A7_without_a_mode_fit_and_policy_choose(nodes: tuple[object, ...], where: str) -> None:
-    """Without a mode any will do: the first of equal nodes."""
+    """Without a mode, a pod fits any mode, and the first of equal nodes is used."""
     ledger = Ledger(BINPACK, *nodes, pod("p", ask(4096, cap_memory=True))).settle()  # type: ignore[arg-type]
     assert ledger.where("p") == where
     assert instances(ledger, "p") == (["1g.5gb"] if where == "cut" else [])

@@ -313,7 +313,7 @@ def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
 
 
 def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
-    """The node's family stays closed until the last such pod has ended."""
+    """A node offers no device of the family until the last pod with unknown instances has ended."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))

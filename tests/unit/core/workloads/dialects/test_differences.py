@@ -333,7 +333,7 @@ def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -
 
 
 def test_F10_what_a_pod_says_itself_counts() -> None:
-    """A pod's own policy annotation overrides that order."""
+    """A pod's own policy annotation overrides the order of gpu-manager's plugin."""
     limits = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4}
     found = draft(pod(limits, {"hami.io/gpu-scheduler-policy": "spread"})).shape
     assert (found.device_policy, found.device_weights) == ("spread", None)
