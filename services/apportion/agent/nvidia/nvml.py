@@ -1,9 +1,9 @@
 """The GPUs of this machine, read from the driver through NVML.
 
-A GPU is unhealthy when the driver has lost it, requests its reset, or has reported a critical
-XID, until the GPU answers and has had no XID for a while. A restarted driver is opened again.
-Invariants: calls about a GPU are made one at a time, and a hung call affects no other GPU. A
-lost GPU stays in the inventory, unhealthy, as long as this process lives."""
+A GPU is unhealthy when the driver has lost it, requests its reset, or has reported a critical XID.
+The GPU is healthy again once it answers and has had no XID for a while. A restarted driver is
+opened again. Invariants: calls about a GPU are made one at a time, and a hung call affects no other
+GPU. A lost GPU stays in the inventory, unhealthy, until this process ends."""
 
 import asyncio
 import os
@@ -63,14 +63,14 @@ T = TypeVar("T")
 
 
 class _Card(NamedTuple):
-    """A GPU that answers: NVML's handle, and its address as sysfs writes it."""
+    """A GPU that answers: its NVML handle, and its PCI address as in sysfs."""
 
     handle: Any
     bus_id: str
 
 
 class _Looked(NamedTuple):
-    """The result of one check of a GPU: why it is unhealthy, and the other ends of its links."""
+    """The result of one check of a GPU: why the GPU is unhealthy, and the peers of its links."""
 
     card: _Card
     device: Device
@@ -79,7 +79,7 @@ class _Looked(NamedTuple):
 
 
 class NvmlBackend:
-    """A `DeviceBackend` over the NVIDIA driver."""
+    """A `DeviceBackend` that uses the NVIDIA driver."""
 
     simulated = False
 
@@ -131,7 +131,7 @@ class NvmlBackend:
         return self._seen
 
     async def changed(self) -> None:
-        """See `DeviceBackend`: an XID, a call that hangs, or a probe with another result."""
+        """See `DeviceBackend`. Returns after an XID, a hung call, or a changed probe result."""
         while True:
             probe_at = self._clock.monotonic() + self._probe_s
             while (left_s := probe_at - self._clock.monotonic()) > 0:
@@ -192,7 +192,8 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once no call into the driver runs, except hung ones."""
+        """See `DeviceBackend`. Returns once all calls into the driver except hung ones have
+        ended."""
         self._closed = True
         await self._forget()
         with suppress(Hung):
@@ -425,7 +426,7 @@ def _bus_id(raw: bytes | str) -> str:
 
 
 def _numa(bus_id: str) -> int | None:
-    """Return the NUMA node of the GPU's PCIe root; None if there is only one."""
+    """Return the NUMA node of the GPU's PCIe root, or None if the machine has only one."""
     try:
         node = int(Path(f"/sys/bus/pci/devices/{bus_id}/numa_node").read_text("ascii"))
     except (OSError, ValueError):
