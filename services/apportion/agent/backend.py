@@ -16,8 +16,7 @@ class DevicesUnavailable(Exception):
 
 
 class NotMade(Exception):
-    """Error: a device cannot be brought into the state that a share needs. The message has the
-    reason."""
+    """Error: a device cannot be brought into the state that a share needs, and why."""
 
 
 class InTheWay(NotMade):

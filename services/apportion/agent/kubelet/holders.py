@@ -115,8 +115,7 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """Return True if a previous vendor's plugin handed out these devices. Raises
-        NotPrepared."""
+        """Return True if another vendor's plugin gave out these devices. Raises NotPrepared."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)

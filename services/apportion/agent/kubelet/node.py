@@ -90,8 +90,7 @@ class ClaimDoor:
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Serve claims to the kubelet, which discovers our socket, until cancelled. Raises
-        ConfigError."""
+        """Serve claims to the kubelet until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()

@@ -11,8 +11,7 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """What a container got at `Allocate`, and the container `to` for which it was intended, or
-    ""."""
+    """What a container got at `Allocate`, and the intended container `to` (may be empty)."""
 
     to: str
     edits: Edits

@@ -124,8 +124,7 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return the function's result. Raises Hung if this or an earlier call exceeds the
-        limit."""
+        """Return the function's result. Raises Hung if this or an earlier call is too slow."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)

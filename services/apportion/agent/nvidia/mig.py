@@ -52,8 +52,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if a book on disk keeps the record, as in every agent that hands out
-        shares."""
+        """Return True if the record is on disk, as in each agent that hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:

@@ -192,8 +192,7 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once all calls into the driver except hung ones have
-        ended."""
+        """See `DeviceBackend`. Waits for all calls into the driver except hung ones."""
         self._closed = True
         await self._forget()
         with suppress(Hung):
