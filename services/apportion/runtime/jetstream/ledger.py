@@ -75,7 +75,7 @@ _decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
 
 
 class Appender:
-    """Appends over one connection; many may run concurrently."""
+    """Appends drafts over one connection; many appends may run concurrently."""
 
     def __init__(self, wire: Wire, *, ack_timeout_s: float, key: bytes = b"") -> None:
         self._wire = wire
@@ -206,7 +206,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Return the draft's revision if it is its subject's newest or follows its fence."""
+        """Return the draft's revision if the draft was stored: as newest, or after its fence."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
@@ -237,7 +237,7 @@ class Appender:
 
 
 class JetStreamLedger:
-    """See ledger.Ledger; as a context manager, the ledger closes at the end."""
+    """The `ledger.Ledger` on JetStream; as a context manager, it disconnects at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
         self.wire = wire
@@ -323,7 +323,7 @@ class JetStreamLedger:
         return queue
 
     async def look(self) -> stream.Look:
-        """Check the stream and our consumers. Raises LedgerUnavailable."""
+        """Check the settings of the stream and our consumers. Raises LedgerUnavailable."""
         info = await stream.read_info(self.wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:
@@ -334,7 +334,7 @@ class JetStreamLedger:
         return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free, room_bytes)
 
     def hold(self, why: str) -> None:
-        """Stop appends for this reason; an empty one resumes them."""
+        """Block appends for the reason `why`; an empty reason resumes appends."""
         self._held = why
 
     async def publish(self, subject: str, payload: bytes) -> None:
