@@ -25,8 +25,7 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last`, which may be dropped; none if last < first. `because`: the
-    limit."""
+    """Revisions `first` to `last` may be dropped, none if last < first, `because` of a limit."""
 
     first: int
     last: int

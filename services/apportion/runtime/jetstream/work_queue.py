@@ -1,8 +1,8 @@
 """The shared queue, from which replicas fetch records through one durable consumer.
 
-Invariant: a record leaves the queue only by an explicit `ack`; if a worker dies or is silent
-past the timeout, another one gets its records. Delivery is at least once: nats-server 2.15.1
-writes acknowledgements late, so after a kill it repeats the most recent records."""
+Invariant: a record leaves the queue only by an explicit `ack`. If a worker dies or is silent past
+the timeout, another worker gets its records. Delivery is at least once: nats-server 2.15.1 writes
+acknowledgements late, so after a kill it repeats the most recent records."""
 
 import asyncio
 import collections
@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """See ledger.WorkQueue. Records that come too late for a fetch wait for the next one."""
+    """A `ledger.WorkQueue` on JetStream. Records that miss a fetch wait for the next fetch."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire
@@ -82,7 +82,7 @@ class Queue:
             return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
 
     async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
-        """Request `batch` records, and wait until they or the last available ones arrive."""
+        """Request `batch` records; return when all, or the last available one, have arrived."""
         await self._wire.wait_connected(expires_s + _GRACE_S)
         self._ended = False
         pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}
@@ -126,7 +126,7 @@ class Queue:
         return info.num_pending + info.num_ack_pending
 
     async def drift(self) -> list[LedgerDrifted]:
-        """Return changed settings of the queue's consumer. Raises LedgerUnavailable."""
+        """Return the changed settings of the queue's consumer. Raises LedgerUnavailable."""
         return await consumers.look(self._wire, self._settings)
 
 
