@@ -89,8 +89,7 @@ class Problem:
 def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
     """Yield every document of the named files and folders, in order; `-` is stdin.
 
-    From a folder only files with SUFFIXES are read. If a limit applied, the last problem names it.
-    """
+    From a folder only files with SUFFIXES are read. The last problem reports a reached limit."""
     size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):

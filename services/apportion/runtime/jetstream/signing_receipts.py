@@ -41,8 +41,8 @@ async def sign(
 ) -> list[Found]:
     """Return receipts for all records that follow the newest receipt; empty without records.
 
-    The newest receipt was signed with this key or a `known` one. `tell` gets each receipt's
-    revisions. Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
+    The newest receipt was signed with this key or a `known` one. `tell` gets the revision at
+    intervals. Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None
