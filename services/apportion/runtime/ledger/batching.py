@@ -97,9 +97,9 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
-    """Return True if a record is the event of `draft`, perhaps appended by another writer.
+    """Return True if a record is the draft's event: same id, type and channel, any writer.
 
-    For example, two schedulers may place one pod on different nodes: same id, other event."""
+    For example, two schedulers' placements of one pod are the same, even on different nodes."""
     if _channel(draft.subject) != _channel(subject):
         return False
     try:
