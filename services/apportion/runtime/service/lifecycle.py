@@ -160,8 +160,7 @@ def run_service(
     """Run the service until it is stopped, and return the exit code.
 
     `guard` decides which clients may read metrics. By default, other machines need the token, and
-    pages of other sites are refused. `small` uses asyncio's loop, which is slower but 3 MB smaller.
-    """
+    pages of other sites are refused. `small` uses asyncio's loop: slower, but 3 MB smaller."""
     configure_logs(service=name, level=config.log_level, form=config.log_format)
     seldom_look_for_cycles()
     interrupt_nobody()
