@@ -37,11 +37,11 @@ class SimulatedBackend:
         self._instances: dict[str, list[MigInstance]] = {}
 
     async def inventory(self) -> tuple[Device, ...]:
-        """See `DeviceBackend`."""
+        """Return every simulated device with its health."""
         return tuple(self._devices.values())
 
     async def changed(self) -> None:
-        """See `DeviceBackend`."""
+        """Wait until a device has failed or recovered; see `DeviceBackend.changed`."""
         await self._changed.wait()
         self._changed.clear()
 
@@ -53,7 +53,7 @@ class SimulatedBackend:
         *,
         least_mib: int = 0,  # noqa: ARG002 - simulated instances have no memory
     ) -> MadeInstance:
-        """See `DeviceBackend`."""
+        """Make or reuse a simulated MIG instance; see `DeviceBackend.make_instance`."""
         if device not in self._devices or self._devices[device].mode != "mig":
             raise NotMade(f"device {device} is not a MIG device of this node")
         there = self._instances.setdefault(device, [])
@@ -67,23 +67,23 @@ class SimulatedBackend:
         return MadeInstance(f"MIG-{digest}")
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """See `DeviceBackend`. No other program creates MIG instances on a simulated device."""
+        """Destroy simulated MIG instances that are not `needed`; see `DeviceBackend`."""
         there = self._instances.get(device, [])
         gone = tuple(each for each in there if each not in needed)
         self._instances[device] = [each for each in there if each in needed]
         return Kept(gone, (), ())
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """See `DeviceBackend`. Does nothing, because no process runs on a simulated device."""
+        """Do nothing, because no process runs on a simulated device."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:  # noqa: ARG002
-        """See `DeviceBackend`. Returns False, because no driver enforces limits here."""
+        """Return False, because a simulated driver has no limits. Raises NotMade."""
         if device not in self._devices:
             raise NotMade(f"device {device} is not on this node")
         return False
 
     async def loads(self) -> tuple[Load, ...]:
-        """See `DeviceBackend`. All loads are zero, because no process runs on the devices."""
+        """Return loads of zero, because no process runs on a simulated device."""
         loads = [Load(device, 0, 0) for device in self._devices]
         loads += [
             Load(device, 0, 0, cut) for device, there in self._instances.items() for cut in there
@@ -91,11 +91,11 @@ class SimulatedBackend:
         return tuple(loads)
 
     def hung(self) -> tuple[str, ...]:
-        """See `DeviceBackend`. Returns nothing, because there is no driver."""
+        """Return an empty tuple, because there is no driver that could hang."""
         return ()
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Does nothing, because there is no driver."""
+        """Do nothing, because there is no driver to release."""
 
     def restore(self, known: Iterable[Device]) -> None:
         """Restore the devices' failures from the ledger after a restart of the agent."""

@@ -225,7 +225,7 @@ class Runs:
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
-        """See `Books`. Ends finished runs, except runs whose environment is unreadable."""
+        """Return the pods of the runs, and end finished runs unless their state is unreadable."""
         runs = self._book.entries
         over = {
             pod
@@ -242,7 +242,7 @@ class Runs:
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """See `Books`. Omits the cgroup, because other processes share the command's cgroup."""
+        """Return a process's owner, without the cgroup, which other processes may share."""
         owner = self._owners.of(pid)
         if owner is None:
             return None

@@ -87,14 +87,14 @@ class LocalTarget:
     """The target without an API server: the node's agent reads PodBound from the ledger."""
 
     async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
-        """See `Target`."""
+        """Report the pod as bound, because PodBound in the ledger is the binding."""
         return Bound()
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """See `Target`. The pod's source reads the event from the ledger and ends the pod."""
+        """Do nothing, because the pod's source reads the event in the ledger and ends the pod."""
 
     async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
-        """See `Target`. Does nothing, because the ledger already has the new shares."""
+        """Do nothing, because the ledger already has the new shares."""
         return None
 
 

@@ -126,12 +126,12 @@ class NvmlBackend:
             ) from None
 
     async def inventory(self) -> tuple[Device, ...]:
-        """See `DeviceBackend`."""
+        """Return every device with its health; see `DeviceBackend.inventory`."""
         self._seen = await self._read()
         return self._seen
 
     async def changed(self) -> None:
-        """See `DeviceBackend`. Returns after an XID, a hung call, or a changed probe result."""
+        """Wait for an XID, a hung call, or a changed probe result; see `DeviceBackend`."""
         while True:
             probe_at = self._clock.monotonic() + self._probe_s
             while (left_s := probe_at - self._clock.monotonic()) > 0:
@@ -141,7 +141,7 @@ class NvmlBackend:
                 return
 
     def hung(self) -> tuple[str, ...]:
-        """See `DeviceBackend`."""
+        """Return the devices whose driver call has not returned, for display."""
         lanes = (self._driver, self._listening, self._naming, *self._lanes.values())
         return tuple(lane.name for lane in lanes if lane.hung)
 
@@ -153,7 +153,7 @@ class NvmlBackend:
         *,
         least_mib: int = 0,
     ) -> MadeInstance:
-        """See `DeviceBackend`."""
+        """Make or reuse a MIG instance; see `DeviceBackend.make_instance`."""
         self._xids.check_place(device, wanted)
         return await self._of(
             device,
@@ -163,24 +163,24 @@ class NvmlBackend:
         )
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """See `DeviceBackend`."""
+        """Destroy MIG instances of this agent that nothing needs or uses; see `DeviceBackend`."""
         return await self._of(
             device, lambda card: mig.keep(mig.Cut(device, card, self._ours), needed)
         )
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """See `DeviceBackend`."""
+        """Allow one process at a time, or any number; see `DeviceBackend.set_exclusive`."""
         mode = (
             nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
         )
         await self._of(device, lambda card: nvml.nvmlDeviceSetComputeMode(card, mode))
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
-        """See `DeviceBackend`."""
+        """Limit a cgroup's memory on the device; see `DeviceBackend.hold_memory`."""
         return await self._of(device, lambda card: _hold_memory(card, cgroup, memory))
 
     async def loads(self) -> tuple[Load, ...]:
-        """See `DeviceBackend`."""
+        """Return the current use of every device that answers, and of its MIG instances."""
         calls = []
         for device, (lane, card) in self._cards.items():
             of = self._loads.setdefault(device, Loads())
@@ -192,7 +192,7 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Waits for all calls into the driver except hung ones."""
+        """Release the driver, after all calls into it except hung ones have returned."""
         self._closed = True
         await self._forget()
         with suppress(Hung):

@@ -217,11 +217,11 @@ class SharedFile:
         return os.fstat(self._descriptor).st_size
 
     def read(self, at: int, count: int) -> bytes:
-        """See `region.Stored`."""
+        """Read `count` bytes at offset `at`; implements `region.Stored`."""
         return os.pread(self._descriptor, count, at)
 
     def write(self, at: int, data: bytes) -> None:
-        """See `region.Stored`."""
+        """Write `data` at offset `at`; implements `region.Stored`."""
         os.pwrite(self._descriptor, data, at)
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ class KubernetesTarget:
         self._claims = ClaimBinding(api) if dra else None
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """See `Target`. Retries until there is an outcome; the caller sets a timeout."""
+        """Bind the pod, retrying until there is an outcome. The caller sets a timeout."""
         node = self._state.nodes.get(placed.node)
         if node is None or node.gone:
             return await self._gone(placed)
@@ -205,10 +205,10 @@ class KubernetesTarget:
         return problem if isinstance(outcome, _Unclear) else outcome
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """See `Target`. Also writes the reason, and nominates a node for the preemptor.
+        """Evict the pod, write the reason, and nominate a node for the preemptor.
 
-        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's
-        own grace period."""
+        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's own
+        grace period."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # Controllers do not count the end of a pod with this condition as a failure.
@@ -230,7 +230,7 @@ class KubernetesTarget:
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """See `Target`. Annotations are written with the status, which RBAC permits."""
+        """Write the new shares as annotations, with the status, which RBAC permits."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None

@@ -230,16 +230,16 @@ class Connection:
 
     @property
     def owner(self) -> str:
-        """See wire.Wire."""
+        """Return the prefix of our consumers' names, which is the user's name."""
         return self.user
 
     @property
     def connected(self) -> bool:
-        """See wire.Wire."""
+        """Return True if a message can be sent now."""
         return self._up.is_set() and self._client.is_connected
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """See wire.Wire."""
+        """Wait until connected. Raises LedgerUnavailable after `timeout_s`."""
         if self.connected:
             return
         self._up.clear()  # the client notices a loss shortly before it calls `_down`
@@ -255,17 +255,17 @@ class Connection:
             ) from None
 
     def new_inbox(self) -> str:
-        """See wire.Wire."""
+        """Return a new subject that only this connection receives."""
         return self._client.new_inbox()
 
     def new_delivery(self) -> str:
-        """See wire.Wire."""
+        """Return a new subject for deliveries of a consumer of this connection."""
         return f"{DELIVERIES}.{self.user or 'anyone'}.{self._client.new_inbox().rpartition('.')[2]}"
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
     ) -> None:
-        """See wire.Wire."""
+        """Send without confirmation; see `Wire.publish`."""
         if not self.connected:
             raise LedgerUnavailable(f"not connected to {self._url} ({self._last_error})")
         try:
@@ -282,7 +282,7 @@ class Connection:
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """See wire.Wire."""
+        """Send a request and return the reply; see `Wire.request`."""
         try:
             with self._asked.one(also | {subject}) as (token, reply):
                 await self.publish(
@@ -310,7 +310,7 @@ class Connection:
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
-        """See wire.Wire."""
+        """Call and await `receive` for each message on `subject`; see `Wire.subscribe`."""
         self._refused_subscriptions.discard(subject.lower())  # the server may have new rules
         try:
             subscription = await self._listen(subject, receive, waits=waits, group=group)
@@ -351,12 +351,12 @@ class Connection:
             (lost if lost.done() else flushing).result()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See wire.Wire."""
+        """Call `call` after each reconnection until the returned function is called."""
         self._reconnected.append(call)
         return lambda: self._reconnected.remove(call)
 
     async def turned_away(self) -> LedgerError:
-        """See wire.Wire. With a token, first waits for a restarted callout to accept it again."""
+        """Wait until the server no longer accepts this user, and return the reason as an error."""
         await self._refused.wait()
         while self._reach.token and not self._distrusted:
             self._refused.clear()

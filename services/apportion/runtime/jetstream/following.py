@@ -71,7 +71,7 @@ class Follower:
 
     @property
     def stored_ns(self) -> int:
-        """See ledger.Subscription."""
+        """Return when the server stored the last sent record, in ns since 1970."""
         return int(self._stored)
 
     @property
@@ -80,7 +80,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """See ledger.Subscription. Raises the error that ended the delivery, if any."""
+        """Wait until current, as in `Subscription`. Raises the error that ended the delivery."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
@@ -94,14 +94,14 @@ class Follower:
             await asyncio.gather(waiting, ended, return_exceptions=True)
 
     async def join(self) -> None:
-        """See ledger.Subscription."""
+        """Wait until stopped. Raises a LedgerError, or the error of `deliver`."""
         if self._task is not None:
             await asyncio.wait({self._task})
         if self._failure is not None:
             raise self._failure
 
     async def stop(self) -> None:
-        """See ledger.Subscription."""
+        """Stop delivering. No record is delivered after this method returns."""
         self._live = 0
         if self._task is not None:
             self._task.cancel()
@@ -349,7 +349,7 @@ class ConfigurationLedger:
         start: int = 1,  # noqa: ARG002 - the kept configuration may be older
         subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - always the configuration
     ) -> Subscription:
-        """See ledger.Readable. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        """Deliver the configuration. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         self._follower = ConfigurationFollower(self._wire, deliver)
         await self._follower.begin()
         return self._follower

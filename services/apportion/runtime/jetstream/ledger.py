@@ -85,7 +85,7 @@ class Appender:
         self._batches = itertools.count(1)
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See Ledger.append."""
+        """Append drafts, all or none, and return the revision of each; see `Ledger.append`."""
         if not drafts:
             return []
         fences = check_batch(drafts)
@@ -190,7 +190,7 @@ class Appender:
         return FenceRefused(subject, expected)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """See Ledger.holds."""
+        """Return True if exactly these drafts were stored together."""
         for at, draft in enumerate(drafts):
             revision = await self._place(draft)
             if revision is None:
@@ -260,7 +260,7 @@ class JetStreamLedger:
         return self.wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger."""
+        """Append drafts, all or none, and return the revision of each; see `Ledger.append`."""
         began = self._clock.monotonic()
         outcome = "ok"
         try:
@@ -285,7 +285,7 @@ class JetStreamLedger:
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        """Deliver records to `deliver`. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         follower = following.Follower(self.wire, deliver, start=max(start, 1), subjects=subjects)
         await follower.begin()
         self._followers = [old for old in self._followers if old.running]
@@ -293,29 +293,29 @@ class JetStreamLedger:
         return follower
 
     async def last_revision(self) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the newest revision, or 0 if there is none. Raises LedgerUnavailable."""
         return (await stream.read_info(self.wire)).state.last_seq
 
     async def first_revision(self) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the oldest revision that exists, or the next. Raises LedgerUnavailable."""
         return max((await stream.read_info(self.wire)).state.first_seq, 1)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return True if exactly these drafts were stored together. Raises LedgerUnavailable."""
         return await self._appender.holds(drafts)
 
     async def last_on_subject(self, subject: str) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the newest revision on the subject, or 0. Raises LedgerUnavailable."""
         return await stream.newest_on(self.wire, subject)
 
     async def record_at(self, revision: int) -> Record | None:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the record at that revision, or None. Raises LedgerUnavailable."""
         return await stream.read_record(self.wire, revision)
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
-        """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+        """Return the shared queue. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
         queue = await work_queue.open_queue(
             self.wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
         )
@@ -338,11 +338,11 @@ class JetStreamLedger:
         self._held = why
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Send a plain message that is not stored. Raises LedgerUnavailable."""
         await self.wire.publish(subject, payload, headers={})
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
-        """See ledger.Ledger."""
+        """Send a plain message and return the reply; see `Ledger.request`."""
         try:
             reply = await self.wire.request(subject, payload, timeout_s=timeout_s, headers={})
         except LostReply as lost:
@@ -350,7 +350,7 @@ class JetStreamLedger:
         return reply.data
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+        """Answer plain messages on `subject`. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
             try:
@@ -366,7 +366,7 @@ class JetStreamLedger:
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+        """Receive requests as one process of `group`. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
             take(_Request(self.wire, message))
@@ -374,7 +374,7 @@ class JetStreamLedger:
         return await self.wire.subscribe(subject, receive, group=group)
 
     async def close(self) -> None:
-        """See ledger.Ledger."""
+        """Disconnect. The outcome of unacknowledged appends is unknown."""
         for follower in self._followers:
             await follower.stop()
         await self.wire.close()
@@ -390,5 +390,5 @@ class _Request:
         self.payload = message.data
 
     async def answer(self, payload: bytes) -> None:
-        """See ledger.Request."""
+        """Send the answer. Raises LedgerUnavailable."""
         await self._wire.publish(self.reply, payload, headers={})

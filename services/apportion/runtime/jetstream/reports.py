@@ -155,7 +155,7 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `StateFold`. In archives, the event's own time replaces the missing server time."""
+        """Fold the event at its server time, or at its own time if read from an archive."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change

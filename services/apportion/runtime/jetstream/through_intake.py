@@ -45,7 +45,7 @@ class NodeConnection(Connection):
 
     @property
     def owner(self) -> str:
-        """See wire.Wire."""
+        """Return the prefix of our consumers' names; see `Wire.owner`."""
         return self._reader if self.through_intake else self.user
 
     async def request(
@@ -57,7 +57,7 @@ class NodeConnection(Connection):
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """See wire.Wire."""
+        """Send a request. API requests go to an intake once the server refuses them."""
         if not self.through_intake and subject.startswith(f"{_API}STREAM."):
             try:
                 return await super().request(

@@ -23,7 +23,7 @@ _QUIET_S = 0.02  # after the first record of a fetch, this much silence means th
 
 
 class QueueDelivery:
-    """See ledger.Delivery."""
+    """A delivered record to acknowledge; implements `ledger.Delivery`."""
 
     def __init__(self, wire: Wire, message: Message) -> None:
         tokens = message.reply.split(".")
@@ -34,7 +34,7 @@ class QueueDelivery:
         self._reply = message.reply
 
     async def ack(self) -> None:
-        """See ledger.Delivery."""
+        """Acknowledge; redelivery is still possible. Raises LedgerUnavailable."""
         try:
             await self._wire.request(self._reply, b"+ACK", timeout_s=ACK_TIMEOUT_S, headers={})
         except LostReply as lost:
@@ -44,12 +44,12 @@ class QueueDelivery:
             ) from lost
 
     async def retry(self, delay_s: float) -> None:
-        """See ledger.Delivery."""
+        """Return the record to the queue, for delivery to any worker after `delay_s`."""
         answer = msgspec.json.encode({"delay": int(delay_s * _NS)})
         await self._wire.publish(self._reply, b"-NAK " + answer, headers={})
 
     async def progress(self) -> None:
-        """See ledger.Delivery."""
+        """Restart the acknowledgement timeout, because work continues."""
         await self._wire.publish(self._reply, b"+WPI", headers={})
 
 
@@ -72,7 +72,7 @@ class Queue:
         await self._wire.subscribe(self._inbox, self._receive)
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """See ledger.WorkQueue. Raises LedgerUnavailable, NotPermitted."""
+        """Return up to `batch` deliveries. Raises LedgerUnavailable, NotPermitted."""
         async with self._turn:
             if len(self._ready) < batch:
                 # Take what is there now; only if there is nothing, wait for the next record.
@@ -105,7 +105,7 @@ class Queue:
             patience_s = _QUIET_S
 
     async def leave(self) -> None:
-        """See ledger.WorkQueue."""
+        """Stop fetching. Records that were not delivered go to other workers."""
         self._left = True
         while self._ready:
             with contextlib.suppress(LedgerUnavailable):  # then it is redelivered after its timeout
@@ -121,7 +121,7 @@ class Queue:
         self._news.set()
 
     async def waiting(self) -> int:
-        """See ledger.WorkQueue. Raises LedgerUnavailable."""
+        """Return the number of unacknowledged records. Raises LedgerUnavailable."""
         info = await consumers.read_info(self._wire, self._durable)
         return info.num_pending + info.num_ack_pending
 
@@ -133,7 +133,7 @@ class Queue:
 async def open_queue(
     wire: Wire, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
 ) -> Queue:
-    """See Ledger.work_queue. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+    """Return the shared queue `durable`. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
     wanted: dict[str, object] = {
         "durable_name": durable,
         "name": durable,

@@ -210,11 +210,11 @@ class Kind(Generic[T]):
         self.version = 0
 
     def listing(self) -> None:
-        """See `Audience`."""
+        """Note that a list begins; see `Audience.listing`."""
         self._missing = {*self._entries, *self._expected()}
 
     def seen(self, raw: bytes) -> None:
-        """See `Audience`."""
+        """Store the current version of an object; see `Audience.seen`."""
         key, entry, version = self._read(raw)
         self._missing.discard(key)
         before = self._entries.pop(key, None)
@@ -223,19 +223,19 @@ class Kind(Generic[T]):
         self._changed(key, before, entry, version)
 
     def gone(self, raw: bytes) -> None:
-        """See `Audience`."""
+        """Remove a deleted object; see `Audience.gone`."""
         key, _, version = self._read(raw)
         self._remove(key, version)
 
     def listed(self, version: int) -> None:
-        """See `Audience`."""
+        """Note that the list is complete as of `version`; see `Audience.listed`."""
         for key in sorted(self._missing):
             self._remove(key, version)
         self._missing.clear()
         self.reached(version)
 
     def reached(self, version: int) -> None:
-        """See `Audience`."""
+        """Note that all changes up to `version` have been received; see `Audience`."""
         self.version = version
 
     def _remove(self, key: str, version: int) -> None:

@@ -63,16 +63,16 @@ class StateFold:
 
     @property
     def refused_count(self) -> int:
-        """See `Fold`."""
+        """Return the number of events that the fold refused."""
         return self.state.refused_count
 
     @property
     def rules(self) -> Rules:
-        """See `Fold`."""
+        """Return the rules by which the fold reads the ledger."""
         return self.state.rules
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `Fold`. An event that contradicts the state changes nothing and is logged."""
+        """Apply the event. If it contradicts the state, log it and change nothing."""
         change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
         if change.refused and not self._quiet:
             _log.warning(
@@ -90,7 +90,7 @@ class StateFold:
             self.apply(record, event)
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """See `Fold`."""
+        """Skip a record that no build can read as an event, and return the change."""
         digest = _chain_digest(record)
         return fold.refuse(self.state, record.revision, record.subject, reason, digest=digest)
 

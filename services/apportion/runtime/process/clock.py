@@ -32,15 +32,15 @@ class SystemClock:
     """The machine's own clocks; tests and simulations use other clocks."""
 
     def now(self) -> datetime:
-        """See Clock."""
+        """Return the machine's wall-clock time; see `Clock.now`."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See Clock."""
+        """Return the machine's monotonic time in seconds; see `Clock.monotonic`."""
         return time.monotonic()
 
     async def pause(self, longest_s: float) -> None:
-        """See Clock."""
+        """Sleep for a random 50 to 100 % of `longest_s`."""
         await asyncio.sleep(longest_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
 
 

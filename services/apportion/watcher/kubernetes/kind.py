@@ -148,7 +148,7 @@ class Mirror(Marks, Generic[V]):
         )  # fmt: skip
 
     def everything(self) -> dict[str, None]:
-        """See `Marks`."""
+        """Return the keys of all objects of this kind, in the cluster or in the ledger."""
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:

@@ -73,30 +73,30 @@ class ManifestFolder(Source):
 
     @property
     def problems(self) -> int:
-        """See `Source`."""
+        """Return the number of documents, files and names that cannot be used now."""
         in_files = sum(file.problems for file in self._files.values())
         return in_files + len(self._conflicts) + bool(self._folder_problem)
 
     def uid(self, key: str, incarnation: int) -> str:
-        """See `Source`."""
+        """Return the uid of a pod's n-th incarnation, counted from 1."""
         digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
         return f"{OF_FOLDER}{digest[:24]}-{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """See `Source`."""
+        """Return the incarnation that has this uid, or 0 for a pod of another source."""
         number = uid.rpartition("-")[2]
         if not of_folder(uid) or not number.isdecimal():
             return 0
         return int(number) if self.uid(key, int(number)) == uid else 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """See `Source`. Returns the same object as before if no file was read again."""
+        """Return the pods and gangs wanted now; the same object if no file was read again."""
         if await asyncio.to_thread(self._look, configuration):
             self._observation = self._gathered()
         return self._observation
 
     async def changed(self) -> None:
-        """See `Source`. Returns after one interval."""
+        """Wait for one interval, after which the files are checked again."""
         await asyncio.sleep(self._interval_s)
 
     def _look(self, configuration: Configuration) -> bool:
