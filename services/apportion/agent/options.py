@@ -1,4 +1,4 @@
-"""Command-line options of an agent that hands out shares, which become its `Places`."""
+"""Command-line options of an agent that hands out shares. They become its `Places`."""
 
 import functools
 import shlex

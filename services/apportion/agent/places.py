@@ -56,7 +56,7 @@ class Places(Struct, frozen=True):
 
     @property
     def preload(self) -> Path:
-        """Return the file that becomes `/etc/ld.so.preload` in containers."""
+        """Return the file that containers mount as `/etc/ld.so.preload`."""
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:

@@ -136,7 +136,7 @@ async def body(service: Service, source: Source) -> None:
 async def kube_body(
     service: Service, kube: KubeChoice, reading: PodReading, compare_every_s: float
 ) -> None:
-    """Run the watcher of a cluster until cancelled."""
+    """Run the watcher of a Kubernetes cluster until cancelled."""
     from apportion.runtime.kube.examining import require_dra  # noqa: PLC0415 - see KubeChoice
     from apportion.watcher.kubernetes.watching import kubernetes_watching  # noqa: PLC0415
 

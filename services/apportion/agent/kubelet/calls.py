@@ -84,7 +84,7 @@ async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> 
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:
-    """Add handlers for these calls to the server."""
+    """Register a handler with the server for each of these calls."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for call, answer in answers.items():
         service, method = call.path[1:].split("/")

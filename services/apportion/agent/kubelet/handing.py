@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Handing:
-    """Answers the `Allocate` calls of one node."""
+    """Answers the kubelet's `Allocate` calls on one node."""
 
     holders: Holders
     view: NodeView

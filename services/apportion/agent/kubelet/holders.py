@@ -95,7 +95,7 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """Return the container with exactly these slots. Raises NotPrepared if uncertain."""
+        """Return the container that has exactly these slots. Raises NotPrepared if uncertain."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -124,7 +124,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """Return the containers with slots of the resource, by pod uid. Raises NotPrepared."""
+        """Return the names of containers with slots, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -142,7 +142,7 @@ class Holders:
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """Return the slots of claims and of containers that may run. Raises NotPrepared."""
+        """Return slots in use: of claims, and of containers that may run. Raises NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids

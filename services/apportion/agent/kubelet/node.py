@@ -298,7 +298,7 @@ class KubeletNode:
         return self.door.not_ready() + claims
 
     async def serve(self) -> None:
-        """Serve the kubelet until cancelled."""
+        """Run the node's plugins and the loops of its shares until cancelled."""
         await asyncio.to_thread(self.lifecycle.make_places)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.door.serve())
@@ -431,7 +431,7 @@ class FrontDoor:
             await self._plugins[resource].offer(counts.get(resource, 0))
 
     async def serve(self) -> None:
-        """Serve the kubelet until cancelled."""
+        """Register and serve the device plugins until cancelled."""
         known: dict[str, tuple[int, int]] = {}  # inodes of both sockets
         try:
             while True:

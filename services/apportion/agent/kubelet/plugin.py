@@ -100,7 +100,7 @@ class Plugin:
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
-        """Serve on the socket, which the kubelet may have removed. Raises ConfigError."""
+        """Serve on a new socket in `folder`, and close the previous one. Raises ConfigError."""
         await self.close()
         answers: dict[calls.Call, Callable[..., Any]] = {
             calls.OPTIONS_OF: self._options_of,
@@ -111,7 +111,7 @@ class Plugin:
         self._server = await calls.listening(answers, folder / self.endpoint)
 
     async def close(self) -> None:
-        """Stop serving. The kubelet retries a call that is cut off."""
+        """Stop serving. The kubelet retries a call that this interrupts."""
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None

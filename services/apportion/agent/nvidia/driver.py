@@ -171,7 +171,7 @@ def within(limit_s: float, function: Callable[[], None]) -> None:
 
 
 class Xids:
-    """The driver's event set, and the critical XIDs of the last `quiet_s` seconds."""
+    """The driver's event set, and the critical XIDs of the last `quiet_s` seconds by GPU."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget the subscriptions of all other GPUs, because a lost GPU loses its subscription."""
+        """Forget subscriptions of GPUs that are not in `devices`, because lost GPUs lose theirs."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:

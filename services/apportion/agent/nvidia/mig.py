@@ -60,7 +60,7 @@ class OurInstances:
         return self._made.get(_name(card, cut)) == cut
 
     def note(self, card: str, cut: MigInstance) -> None:
-        """Record that the instance is about to be made. Raises OSError if that fails."""
+        """Record that this agent is about to make the instance. Raises OSError."""
         if self._book is not None:
             self._book.note(_name(card, cut), cut)
         self._made[_name(card, cut)] = cut
@@ -72,7 +72,7 @@ class OurInstances:
         self._made.pop(_name(card, cut), None)
 
     def of(self, card: str) -> list[MigInstance]:
-        """Return the recorded instances of the GPU."""
+        """Return the GPU's instances that this agent recorded as its own."""
         return [cut for name, cut in list(self._made.items()) if name.startswith(f"{card}/")]
 
 
@@ -162,7 +162,7 @@ def slices(cut: MigInstance) -> int:
 
 
 def profiles(card: Any) -> dict[str, Profile]:
-    """Return the profiles of the GPU by name, such as `1g.5gb`. Raises NVMLError."""
+    """Return the GPU's MIG profiles by name, such as `1g.5gb`. Raises NVMLError."""
     found = {}
     for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         with suppress(*_ABSENT):
@@ -186,7 +186,7 @@ def _bounds(card: Any, number: int) -> Iterator[int]:
 
 
 def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
-    """Yield the instances that exist now. Raises NVMLError."""
+    """Yield the MIG instances that exist on the GPU now. Raises NVMLError."""
     for name, profile in known.items():
         found, count = (nvml.c_nvmlGpuInstance_t * _AT_MOST)(), c_uint()
         with suppress(*_ABSENT):

@@ -232,7 +232,7 @@ class Agent:
                 yield _HUNG, (node.name, device), 1.0
 
     async def fold(self) -> None:
-        """Follow the ledger until cancelled. Raises what `Reader.run` raises."""
+        """Follow the ledger until cancelled. Raises the errors of `Reader.run`."""
         await self._reader.run()
 
     async def watch(self) -> None:

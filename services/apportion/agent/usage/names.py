@@ -21,7 +21,7 @@ Names = Literal["hami", "volcano", "gpu-manager"]
 
 
 class Seen(NamedTuple):
-    """A sample of a node's use, and its devices by id."""
+    """A node's latest sample of use, and the node's devices by id."""
 
     node: str
     devices: Mapping[str, Device]
@@ -213,6 +213,6 @@ def families(also: tuple[Names, ...]) -> list[Family]:
 
 
 def samples(seen: Seen, also: tuple[Names, ...]) -> Iterator[Sample]:
-    """Yield the values of these gauges."""
+    """Yield the values of our gauges and of the other systems' gauges."""
     for names in ("", *also):
         yield from _TABLE[names][1](seen)

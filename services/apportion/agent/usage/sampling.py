@@ -95,7 +95,7 @@ class Sampling:
         metrics.looked_up(families(also), found)
 
     async def run(self, send: Send) -> None:
-        """Sample the node and record each hour, until cancelled."""
+        """Sample the node and record each hour's sums, until cancelled."""
         await self._agent.reported(1)  # the ledger has been read to its end by that time
         self._accounts = await asyncio.to_thread(self._restored)
         async with asyncio.TaskGroup() as tasks:

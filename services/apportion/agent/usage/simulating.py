@@ -150,7 +150,7 @@ class SimulatedUse:
         self._open: dict[str, _Open] = {}
 
     async def sample(self, send: Send) -> None:
-        """Sample the nodes that have shares, in turn, until cancelled."""
+        """Sample the nodes that have shares, one after another, until cancelled."""
         while True:
             used = [name for name in self._nodes if name in self._open or self._claims(name)]
             used = [name for name in used if not self._agent.lost(name)]

@@ -21,7 +21,7 @@ class KeyInvalid(Exception):
 
 
 class SigningKey:
-    """A private key; `id` is the id of its public key."""
+    """A private Ed25519 key. Its `id` is the id of the public key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -38,7 +38,7 @@ class SigningKey:
 
 
 class VerifyingKey:
-    """A public key; `id` is the start of the SHA-256 of its 32 bytes."""
+    """A public Ed25519 key. Its `id` is the start of the SHA-256 of its 32 bytes."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key

@@ -105,7 +105,7 @@ def turned_away(reach: Reach, distrusted: str) -> LedgerError:
 
 
 def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
-    """Return the error for a subject that the server forbids this user."""
+    """Return the error for a `subject` that the server forbids to this user."""
     return NotPermitted(
         f"{reach.shown} does not permit user {reach.user!r} to {verb} {subject}; "
         "connect with the role that owns this subject (nats.conf lists the roles)"
@@ -167,7 +167,7 @@ class Connection:
         self._refused_subscriptions: set[str] = set()
 
     async def open(self, *, name: str, timeout_s: float) -> None:
-        """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+        """Connect to the server. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
         try:
             self._reach.check()
             secure(self._client, self._reach)

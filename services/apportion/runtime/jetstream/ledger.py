@@ -1,12 +1,12 @@
 """The ledger over one connection: appends, readers and shared queues.
 
 An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
-`Nats-Msg-Id`. Invariants: an append is stored whole or not at all; one without acknowledgement
-is unknown, never failed; a known id is a duplicate only if its record is the event to be written.
-The server takes an id once, so a guessed id could be used up in advance: with a key, shared by all
-writers, the server sees HMAC-SHA256 of the id.
+`Nats-Msg-Id`. Invariants: an append is stored whole or not at all. An append without
+acknowledgement has an unknown outcome. A known id is a duplicate only if its record is the event to
+be appended. The server accepts an id once, so an attacker could use up a guessed id in advance.
+With a key, which all writers share, the server sees only the HMAC-SHA256 of the id.
 
-Observed of nats-server 2.15.1:
+Observed behaviour of nats-server 2.15.1:
 - In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
   comes first, so a repeated one is refused as stale; we check the record after its fence.
 - A refusal names neither subject nor id; 10071 names the newest revision, whose subject we read.

@@ -174,7 +174,7 @@ class LeavingClient(Client):
         return signature
 
     def secure(self, tls: ClientTls, *, required: bool) -> None:
-        """Use these TLS files; if `required`, never connect without TLS."""
+        """Use these TLS files. If `required`, never connect without TLS."""
         self._tls, self._encrypted = tls, required
 
     @property

@@ -94,7 +94,7 @@ class Bucket:
             return False
 
     async def entries(self) -> list[Entry]:
-        """Return all valid entries, unordered."""
+        """Return the entries of all valid objects, in no particular order."""
         found = []
         for subject in await self._subjects("M"):
             data = await self._ask({"last_by_subj": subject})
@@ -110,7 +110,7 @@ class Bucket:
     async def put(
         self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
     ) -> None:
-        """Store bytes under a name; `nuid` names the chunks. Raises LedgerError."""
+        """Store `parts` under a name, in chunks that `nuid` names. Raises LedgerError."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
@@ -124,7 +124,7 @@ class Bucket:
         await self._publish(self._subject(name), msgspec.json.encode(entry), {"Nats-Rollup": "sub"})
 
     async def get(self, entry: Entry, *, size_max: int) -> bytearray:
-        """Return the bytes of an entry. Raises BadObject, LedgerUnavailable."""
+        """Return the bytes of an entry's object. Raises BadObject, LedgerUnavailable."""
         if entry.size > size_max:
             raise BadObject(f"{entry.name} has {entry.size} bytes; the limit is {size_max}")
         data, digest, after = bytearray(), sha256(), 0
@@ -170,7 +170,7 @@ class Bucket:
         await self._purge(f"$O.{self._name}.C.{entry.nuid}")
 
     async def forget_pieces(self, nuid: str) -> None:
-        """Delete the chunks of a `nuid` that no entry names."""
+        """Delete the chunks of this `nuid`, which no entry names."""
         await self._purge(f"$O.{self._name}.C.{nuid}")
 
     async def pieces(self) -> set[str]:

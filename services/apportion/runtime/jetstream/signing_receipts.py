@@ -88,7 +88,7 @@ class _Signing:
         self.made: list[Found] = []
 
     def take(self, record: Record) -> None:
-        """Process the next record. Raises _Done after the last one."""
+        """Add the next record to a receipt. Raises _Done after the last record."""
         self._cluster.take(record)
         state, before = self._cluster.state, self._before
         if record.revision % TOLD_EVERY == 0:

@@ -155,7 +155,8 @@ class Snapshots:
         return await stream.read_rules(self._wire)
 
     async def restore(self, *, at_most: int | None = None) -> State:
-        """Return the newest usable state. Raises LedgerUnavailable, NotPermitted."""
+        """Return the newest usable state up to `at_most`. Raises LedgerUnavailable,
+        NotPermitted."""
         rules = await self.rules()
         try:
             stored = await self.stored()
@@ -268,7 +269,7 @@ async def keep_configuration(bucket: Bucket, record: Record) -> None:
 
 
 async def kept_configuration(bucket: Bucket) -> Record | None:
-    """Return the stored configuration; None if there is none. Raises LedgerError."""
+    """Return the stored configuration, or None if none is stored. Raises LedgerError."""
     found = await bucket.get_alone(NAME)
     if found is None:
         return None

@@ -98,7 +98,7 @@ class StreamCluster(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The stream as the server describes it; `ts` is the server's time."""
+    """The stream as the server describes it. `ts` is the server's current time."""
 
     config: dict[str, Any]
     state: StreamState

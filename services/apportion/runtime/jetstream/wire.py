@@ -36,7 +36,7 @@ class Wire(Protocol):
 
     @property
     def user(self) -> str:
-        """Return the user of this connection; empty if the server has no users."""
+        """Return the user of this connection, or "" if the server has no users."""
 
     @property
     def owner(self) -> str:
@@ -47,7 +47,7 @@ class Wire(Protocol):
         """Return True if a message can be sent now."""
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Return once connected. Raises LedgerUnavailable after `timeout_s`."""
+        """Wait until connected. Raises LedgerUnavailable after `timeout_s`."""
 
     def new_inbox(self) -> str:
         """Return a new subject that only this connection receives."""
@@ -58,7 +58,7 @@ class Wire(Protocol):
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
     ) -> None:
-        """Send without confirmation. Raises LedgerUnavailable."""
+        """Send a message without confirmation. Raises LedgerUnavailable."""
 
     async def request(
         self,

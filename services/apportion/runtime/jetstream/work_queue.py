@@ -68,7 +68,7 @@ class Queue:
         self._left = False
 
     async def begin(self) -> None:
-        """Listen for deliveries. Raises NotPermitted."""
+        """Subscribe to the queue's deliveries. Raises NotPermitted."""
         await self._wire.subscribe(self._inbox, self._receive)
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:

@@ -78,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True):
         return self.status == TOO_MANY or self.status >= SERVER_ERROR
 
     def refusal(self) -> KubeRefused:
-        """Return the refusal as an error."""
+        """Return this answer as an error to raise."""
         return _refusal(self.status, self.body)
 
 

@@ -305,7 +305,7 @@ class Watch:
         self.lists = 0
 
     async def synced(self) -> None:
-        """Return once the first list is complete."""
+        """Wait until the first list is complete."""
         await self._synced.wait()
 
     @property

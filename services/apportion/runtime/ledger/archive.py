@@ -115,7 +115,7 @@ class ArchiveWriter:
 
 
 def read_opening(path: Path) -> Opening:
-    """Read the first line of an archive. Raises ArchiveError, OSError."""
+    """Read the first line of an archive, its `Opening`. Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         return _opening(_read(file, path, 1), path)
 

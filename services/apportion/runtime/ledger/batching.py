@@ -61,9 +61,9 @@ def check_draft(draft: Draft) -> None:
 
 
 def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
-    """Check a batch and each of its drafts, and return its fences by subject.
+    """Check a batch and each of its drafts, and return the batch's fences by subject.
 
-    Raises InvalidDraft, PayloadTooLarge, DuplicateRefused (an id twice in the batch)."""
+    Raises InvalidDraft, PayloadTooLarge, or DuplicateRefused if two drafts have one id."""
     if len(drafts) > MAX_DRAFTS:
         raise InvalidDraft(
             "the batch", f"{len(drafts)} drafts", f"append at most {MAX_DRAFTS} at a time"
@@ -174,7 +174,7 @@ class GroupCommit:
 
     @property
     def queued(self) -> int:
-        """Return the number of appends that wait for the current batch."""
+        """Return the number of appends that wait while a batch is being stored."""
         return self._queue.qsize()
 
     async def append(self, draft: Draft) -> Appended:

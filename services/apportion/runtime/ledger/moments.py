@@ -64,7 +64,7 @@ def parse_moment(text: str, now: datetime) -> Moment:
 
 
 def shown_time(time: datetime) -> str:
-    """Format a time for messages: UTC, to the second."""
+    """Format a time for messages: in UTC, to the second."""
     return time.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 

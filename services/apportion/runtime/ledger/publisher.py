@@ -55,7 +55,7 @@ class Publisher:
         self._append = append
 
     def time(self) -> str:
-        """Return the current time in the format of events."""
+        """Return the current time in the format that events use."""
         return rfc3339(self._clock.now())
 
     def draft(

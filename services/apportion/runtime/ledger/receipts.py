@@ -158,7 +158,7 @@ class Receipts:
         return state
 
     def write(self, key: SigningKey, ledger: Ledger, tree: Tree, state: State, time: str) -> Found:
-        """Sign the records in `tree`, the last of which led to `state`. Raises OSError."""
+        """Write a receipt of the records in `tree`, which ended in `state`. Raises OSError."""
         newest = self.newest()
         fingerprints = tree.fingerprints()
         checkpoint = Checkpoint(

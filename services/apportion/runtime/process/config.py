@@ -87,7 +87,7 @@ class ServiceConfig(msgspec.Struct, frozen=True):
 def read_config(
     options: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> ServiceConfig:
-    """Read `options` (named as in ENVIRONMENT), then `environ`. Raises ConfigError."""
+    """Read the settings from `options`, then from `environ`. Raises ConfigError."""
     given = dict(options or {})
     environ = os.environ if environ is None else environ
 
@@ -112,7 +112,7 @@ def read_config(
 
 
 def parse_address(key: str, found: str) -> Address:
-    """Parse `host:port`; an IPv6 host is in brackets. Raises ConfigError."""
+    """Parse `host:port`, with an IPv6 host in brackets. Raises ConfigError."""
     fix = "write host:port, such as 0.0.0.0:8080; port 0 picks a free port"
     host, _, port = found.rpartition(":")
     host = host.strip("[]")

@@ -95,7 +95,7 @@ def configure_logs(
 
 
 def one_event_a_line(event: EventDict) -> EventDict:
-    """Escape the texts of an event so that each fits on one line."""
+    """Escape the texts of an event so that each text fits on one line."""
     shown: EventDict = {}
     for key, value in event.items():
         text = value if isinstance(value, str) else None

@@ -216,5 +216,5 @@ def reach_of(given: Reach | str) -> Reach:
 
 
 def full(url: str) -> str:
-    """Add the scheme nats:// to a URL that has none."""
+    """Return the URL, with the scheme nats:// added if it has none."""
     return url if "://" in url else f"nats://{url}"

@@ -381,7 +381,7 @@ class TlsListener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: Address, *, backlog: int) -> None:
-        """Listen on all addresses of the host. Raises OSError."""
+        """Listen on all IP addresses of the host. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

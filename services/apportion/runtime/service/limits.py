@@ -105,7 +105,7 @@ class Turns:
         self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, client: str) -> None:
-        """Wait for a slot and occupy it until `leave`. Raises TooMany, TimeoutError."""
+        """Wait for a slot and use it until `leave`. Raises TooMany, or TimeoutError."""
         try:
             self._running.enter(client)
         except TooMany:

@@ -66,7 +66,7 @@ class Marks(ABC):
         self._stir()
 
     def take(self) -> dict[str, None]:
-        """Return all marked keys, and unmark them."""
+        """Return the keys of all marked objects, and unmark them."""
         marked, self._marked = self._marked, {}
         return marked
 

@@ -128,7 +128,7 @@ class _Given(_Kube, frozen=True):
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """Return the resources in effect and the allocated ones, as undecoded JSON."""
+        """Return the resources in effect and the allocated resources, as undecoded JSON."""
         return bytes(self.resources), bytes(self.allocated_resources)
 
 
@@ -593,7 +593,7 @@ def _taint(taint: _Taint) -> Taint:
 
 
 def read_namespace(raw: bytes) -> NamespaceObserved | None:
-    """Read a namespace; None if it has no labels that a `namespaceSelector` could match."""
+    """Read a namespace, or return None if no `namespaceSelector` could match its labels."""
     meta = _decode_named(raw).metadata
     labels = {key: value for key, value in (meta.labels or {}).items() if key != NAME_LABEL}
     version = number(meta.resource_version)

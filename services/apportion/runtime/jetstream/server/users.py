@@ -1,13 +1,13 @@
-"""The users of a server without a cluster are in files of one folder:
+"""The users of a server without a cluster, in files of one folder:
 
-    users.json        role, name, nodes and public key of each
+    users.json        role, name, nodes and public key of each user
     users.lock        locked during a change
-    keys/NAME.nk      a seed, for its owner alone; bootstrap's is in offline/
-    ledger.key        shared by all writers
+    keys/NAME.nk      a seed, readable by its owner alone; bootstrap's is in offline/
+    ledger.key        the key that all writers share
     nats.conf         generated for these users
 
-Invariants: a revoked name does not return by itself; a seed's file has its user's name;
-concurrent changes do not undo each other."""
+Invariants: a revoked name does not return by itself; a seed's file has its user's name; concurrent
+changes do not undo each other."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Users:
         return self.folder / ("offline" if name in _OFFLINE else "keys") / f"{name}.nk"
 
     def read(self) -> Members:
-        """Read all users. Raises UsersFailed."""
+        """Read all users from the folder. Raises UsersFailed."""
         path = self.folder / USERS
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Members)
