@@ -1,8 +1,8 @@
 """The agent on a machine without a kubelet, where `apportion run` starts commands.
 
 Invariants: `apportion run` gets its answer only once everything that the share needs exists. A run
-(a command and all its processes, represented by a pod) stays in the books until every visible
-process has ended, even if its parent, this agent or the machine restarted."""
+is a command with all its processes, represented by a pod. The run stays in the books until every
+visible process has ended, even across restarts of its parent, this agent or the machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Turns deliveries into recorded bindings, evictions and resizes, applied by a `Target`.
 
-Invariants: a delivery is acknowledged only after its outcome is durable in the ledger, so a binder
-may die at any point and a delivery may come any number of times. After a delivery that this build
-cannot read, the binder returns it to the queue and fetches no more, so that a newer binder finds it
+Invariants: a delivery is acknowledged only after its outcome is durable in the ledger. So a binder
+may die at any point, and a delivery may come any number of times. The binder returns a delivery
+that this build cannot read to the queue, and fetches no more. A newer binder finds the delivery
 there."""
 
 import asyncio

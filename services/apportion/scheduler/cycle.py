@@ -5,7 +5,7 @@
 
 Each of several schedulers decides for its shard of the pods. Each placement names the SHA-256 of
 the previous message on its node. The first placement of a batch on a node expects that message's
-revision (`Nats-Expected-Last-Subject-Sequence`), so the server accepts a batch only if no other
+revision (`Nats-Expected-Last-Subject-Sequence`). So the server accepts a batch only if no other
 placement came in between.
 
 Invariants: only one decision is in progress. After an append, accepted or not, the scheduler

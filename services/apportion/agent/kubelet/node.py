@@ -1,9 +1,9 @@
 """The agent on a node with a kubelet: its device plugins and its DRA plugin.
 
-The device plugins offer a slot for every share into which the devices can be cut, healthy or not,
-so that the kubelet's counting never blocks a placement of the scheduler. Invariant: after a claim
-is answered without an error, the claim is in the book of prepared claims and everything that its
-containers need exists. Every step can be repeated."""
+The device plugins offer a slot for every possible share of the devices, healthy or not. So the
+kubelet's counting never blocks a placement of the scheduler. Invariant: after a claim is answered
+without an error, the claim is in the book of prepared claims and everything that its containers
+need exists. Every step can be repeated."""
 
 import asyncio
 import logging

@@ -1,9 +1,9 @@
 """The part of the ledger about one agent's nodes on which the agent acts.
 
 Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
-nor voided. Any client may write a pod's annotations (PodAdopted), so a node with a kubelet needs
-proof before it gives an adopted pod anything: either this ledger voided the same placement before,
-or the pod runs by our placement and the node's own book has these shares for the pod."""
+nor voided. Any client may write a pod's annotations (PodAdopted). So on a node with a kubelet, an
+adopted pod gets its shares only with proof. Proof is a voided placement with these shares in this
+ledger, or our binding of the pod together with these shares in the node's own book."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Of the reasons why a pod waits, only the newest is written; all other events are written. Names and
-contents come from the ledger, so several binders write an event once. Invariants: events yield to
-bindings; every bound pod that still exists gets its event eventually; an event that the API server
-keeps refusing does not delay other events; the queue is limited, and bindings that exceed it are
-read from the state again."""
+Among the reasons why a pod waits, only the newest is written. All other events are written. Names
+and contents come from the ledger, so several binders write an event once. Invariants: events yield
+to bindings. Every bound pod that still exists gets its event eventually. An event that the API
+server keeps refusing does not delay other events. The queue is limited, and bindings that exceed it
+are read from the state again."""
 
 import asyncio
 import itertools

@@ -1,8 +1,8 @@
 """Binds pods with one `pods/binding` call, and evicts them like kube-scheduler.
 
-The call carries the annotations, so binding and annotations change in one write. Invariants:
-after a call with an unknown outcome, the pod is read before anything is reported; a pod that
-this attempt has bound to its node is always reported as bound."""
+The call carries the annotations, so binding and annotations change in one write. Invariants: after
+a call with an unknown outcome, the binder reads the pod before it reports anything. A pod that this
+attempt has bound to its node is always reported as bound."""
 
 import asyncio
 import logging

@@ -1,8 +1,8 @@
 """Read manifests from disk or standard input (`-f FILE`, `-f DIR`, `-f -`).
 
 A user who can write to a folder could link to files that only this process may read. Invariants:
-from a folder, only files inside it are read, even if links change in the meantime; at most one
-file, of bounded size, is in memory; an unreadable file or document does not hide other files."""
+from a folder, only files inside it are read, even if links change in the meantime. At most one
+file, of bounded size, is in memory. An unreadable file or document does not hide other files."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Schedulers write snapshots. A reader trusts a snapshot only after an intake has folded the ledger to
 the same state and attested its digest. Only bootstrap can write a trimmed ledger's own snapshot. An
 unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside since)
-is skipped for an older one or the first revision. Invariant: a restored state equals the fold of
-the ledger by the current rules."""
+is skipped for an older one, or for the first revision. Invariant: a restored state equals the fold
+of the ledger by the current rules."""
 
 from __future__ import annotations
 
@@ -155,8 +155,7 @@ class Snapshots:
         return await stream.read_rules(self._wire)
 
     async def restore(self, *, at_most: int | None = None) -> State:
-        """Return the newest usable state up to `at_most`. Raises LedgerUnavailable,
-        NotPermitted."""
+        """Return the newest usable state. Raises LedgerUnavailable, NotPermitted."""
         rules = await self.rules()
         try:
             stored = await self.stored()

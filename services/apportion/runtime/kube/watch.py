@@ -1,10 +1,10 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
 A failed watch resumes at its version. The watch lists again if the server has forgotten that
-version (410), sends not even bookmarks, or was unavailable: the server's data may then be older,
-and a watch from a newer version waits silently. Invariants: an `Audience` gets every object and
-deletion, in the server's order; retries never end, with back-off; until the first answer of
-`Discovery` every kind counts as served."""
+version (410), sends not even bookmarks, or was unavailable. After an outage the server's data may
+be older, and a watch from a newer version would wait silently. Invariants: an `Audience` gets every
+object and deletion, in the server's order. Retries never end, with back-off. Until the first answer
+of `Discovery`, every kind counts as served."""
 
 import asyncio
 import logging

@@ -2,8 +2,8 @@
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
 are appended individually, because a batch costs the server several milliseconds on a disk, and a
-single append less than half of that. Invariants: a refused draft fails no other draft; a group is
-stored all or none; the queue is bounded, so a slow ledger slows its writers down."""
+single append less than half of that. Invariants: a refused draft fails no other draft. A group is
+stored all or none. The queue is bounded, so a slow ledger slows its writers down."""
 
 import asyncio
 import re

@@ -1,9 +1,9 @@
 """The connection settings of the ledger's clients: server URLs, user and credentials.
 
-The credential is an Ed25519 seed (`--nats-key`), of which only signatures leave this machine; a
-token (`--nats-token`), read again for each connection because its file changes; or a password in
-the URL. Invariants: no message contains a credential. Only the owner of a seed's file can read the
-file."""
+A credential is one of three: an Ed25519 seed (`--nats-key`), of which only signatures leave this
+machine; a token (`--nats-token`), read again for each connection because its file changes; or a
+password in the URL. Invariants: no message contains a credential. Only the owner of a seed's file
+can read the file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The cluster as its API server reports it, and the objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server reports it: by a deletion, by a list that began
+Invariant: a pod counts as gone only if the server reports this: by a deletion, by a list that began
 after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio

@@ -1,7 +1,7 @@
 """The watcher's loop over a cluster: collect marks, compare, append, fold, repeat.
 
 Invariant: before a change is compared, the fold includes everything that the ledger had when the
-change was read, so a binding is never seen before its placement."""
+change was read. So a binding is never seen before its placement."""
 
 import asyncio
 import contextlib
