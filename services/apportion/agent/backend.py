@@ -16,7 +16,7 @@ class DevicesUnavailable(Exception):
 
 
 class NotMade(Exception):
-    """Error: a device cannot be brought into the state that a share needs, and why."""
+    """Error: a device cannot be brought into the state that a share needs. Has the reason."""
 
 
 class InTheWay(NotMade):

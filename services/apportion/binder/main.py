@@ -51,7 +51,7 @@ def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any
 
 
 async def body(service: Service, target: Target | None = None) -> None:
-    """Run the binder until cancelled. Without a `target`, it binds only in the ledger."""
+    """Run the binder until cancelled. Without a `target`, it only appends bindings."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         reader = session.reader(service, cluster, writes="binder")

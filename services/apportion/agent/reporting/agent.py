@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts such a large change only after a repeat in `again_s`."""
+    """Error: the intake accepts such a large change only if it is repeated in `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)

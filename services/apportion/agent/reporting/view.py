@@ -179,7 +179,7 @@ class NodeView:
         await self._next(ANY)
 
     def unbound(self) -> bool:
-        """Return True if a pod with shares is placed here but not bound as far as folded."""
+        """Return True if a pod with shares is placed here and its binding is not folded yet."""
         return any(
             placed.shares
             for key, placements in self.placed.items()

@@ -151,7 +151,7 @@ def _ran(words: Sequence[str], environ: dict[str, str], said: str) -> tuple[int,
 
 
 class Instances:
-    """The MIG instances of one node's devices."""
+    """Creates and destroys the MIG instances of one node's devices."""
 
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend = backend

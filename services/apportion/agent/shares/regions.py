@@ -236,7 +236,7 @@ class SharedFile:
 
 
 def remove(folder: Path, most: int) -> int:
-    """Remove a folder, or only `most` of its entries; return how many. Raises OSError.
+    """Remove at most `most` entries of a folder, then the empty folder; return the number removed.
 
     Nested folders are moved to the top first, so there is no recursion and at most two are open."""
     done = 0

@@ -254,7 +254,7 @@ class KubeApi:
 
 
 class KubeconfigFile:
-    """A kubeconfig file that may be rewritten. While unusable, the previous content stays valid."""
+    """A kubeconfig file that may be rewritten. An unusable rewrite is ignored."""
 
     def __init__(self, path: Path, context: str | None) -> None:
         self._path, self._context = path, context

@@ -50,7 +50,7 @@ _NAME = re.compile(r"receipt-(\d{20})\.json")
 
 
 class Found(NamedTuple):
-    """A receipt that was read from the folder."""
+    """A receipt that was read from the folder, with its path."""
 
     path: Path
     receipt: Receipt

@@ -369,7 +369,7 @@ AGAIN_S = 1.0  # until the next try when the system has no more sockets
 class TlsListener:
     """A listener that counts connections before their TLS handshake.
 
-    asyncio calls a protocol only after the handshake, so others would remain uncounted."""
+    asyncio calls a protocol only after the handshake, and so ignores unfinished handshakes."""
 
     def __init__(
         self, tls: SSLContext, connections: Connections, made: Callable[[], asyncio.Protocol]

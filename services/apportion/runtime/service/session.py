@@ -51,7 +51,7 @@ class Session(msgspec.Struct, frozen=True):
         *observers: Callable[[Change], None],
         writes: str,
     ) -> Reader[Change]:
-        """Return a reader that folds into `cluster`; the service is unready until it is ready."""
+        """Return a reader that folds into `cluster`; the service is ready once the reader is."""
 
         def observe(change: Change) -> None:
             for each in observers:

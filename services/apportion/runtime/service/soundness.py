@@ -95,7 +95,7 @@ class Soundness:
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return `full` or `unknown` if the newest append failed this way within a minute."""
+        """Return `full` or `unknown` if the newest append ended so in the last minute, or ""."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 
