@@ -1,7 +1,7 @@
-"""The port through which an agent reads and changes the devices of its node, of any vendor.
+"""The interface through which an agent reads and changes its node's devices, of any vendor.
 
 Invariant: `inventory` is complete at the time of the call, and `changed` returns whenever the
-inventory may have changed, so an agent that reports after each `changed` misses no change."""
+inventory may have changed. So an agent that reports after each `changed` misses no change."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -12,19 +12,19 @@ from apportion_schemas import Device, MigInstance
 
 
 class DevicesUnavailable(Exception):
-    """The node's devices cannot be read. The message names the attempted call and the fix."""
+    """Error: the node's devices cannot be read. The message names the failed call and the fix."""
 
 
 class NotMade(Exception):
-    """A device cannot be brought into the state that a share needs. The message says why."""
+    """Error: a device cannot be brought into the state that a share needs. Has the reason."""
 
 
 class InTheWay(NotMade):
-    """The device cannot be prepared until something else has released it."""
+    """Error: a conflicting MIG instance must be released before the device can be prepared."""
 
 
 class Running(NamedTuple):
-    """A process on a device: memory in bytes and percent of compute; None if not reported."""
+    """A process on a device: memory in bytes and percent of compute, None where not reported."""
 
     pid: int
     memory: int | None
@@ -43,7 +43,7 @@ class Load(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The result of `keep_instances` for the MIG instances of a device."""
+    """The MIG instances of a device that `keep_instances` destroyed or left, by reason."""
 
     gone: tuple[MigInstance, ...]  # destroyed
     held: tuple[MigInstance, ...]  # not needed, but in use according to the driver
@@ -55,20 +55,20 @@ class DeviceBackend(Protocol):
 
     @property
     def driver(self) -> str:
-        """Return the driver's version, for display; empty if unknown."""
+        """Return the driver's version for display, or an empty string if unknown."""
 
     @property
     def simulated(self) -> bool:
         """Return True if the devices are simulated."""
 
     async def inventory(self) -> tuple[Device, ...]:
-        """Return every device with its health, by index. Raises DevicesUnavailable."""
+        """Return every device with its health, sorted by index. Raises DevicesUnavailable."""
 
     async def changed(self) -> None:
-        """Wait until the inventory may differ from the one at the last call."""
+        """Wait until the inventory may have changed since the last call."""
 
     def hung(self) -> tuple[str, ...]:
-        """Return the devices with a call into the driver that has not returned, for display."""
+        """Return the devices whose driver call has not returned, for display."""
 
     async def make_instance(
         self,
@@ -82,16 +82,16 @@ class DeviceBackend(Protocol):
 
         Destroys conflicting instances that this agent made, unless they are `needed` or in use.
         Raises InTheWay if a conflicting instance is needed or in use. Raises NotMade if the
-        instance is impossible, would have less memory than `least_mib` (what the ledger charges
-        for the share), or conflicts with one that this agent did not make. Raises OSError if the
-        instance cannot be recorded as ours."""
+        instance is impossible, would have less memory than `least_mib` (what the ledger charges for
+        the share), or conflicts with one that this agent did not make. Raises OSError if the agent
+        cannot record the instance on disk."""
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """Destroy instances of ours that are neither `needed` nor in use. Raises NotMade,
+        """Destroy MIG instances of this agent that are neither `needed` nor in use. Raises NotMade,
         OSError."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """Allow one process at a time, as MPS requires, or any number. Raises NotMade."""
+        """Allow one process at a time (as MPS requires), or any number. Raises NotMade."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.

@@ -1,8 +1,8 @@
-"""A file of entries that an agent needs again after it was killed.
+"""A file in which an agent keeps entries across its own restarts.
 
 Invariant: entries are on disk even with concurrent and failed writes. A reboot ends all containers
-and commands, so entries of an earlier boot are dropped. A book that `outlives_boot` keeps them,
-because a kubelet starts the containers of the same pod again after a reboot."""
+and commands, so entries of an earlier boot are dropped. A book with `outlives_boot` keeps its
+entries, because a kubelet starts the containers of the same pod again after a reboot."""
 
 import logging
 import threading
@@ -26,12 +26,12 @@ class _File(Struct, Generic[T]):
 
 
 class BootBook(Generic[T]):
-    """Entries by name, which are dropped after a reboot unless the book `outlives_boot`."""
+    """Entries by name in a file. A reboot drops the entries unless the book `outlives_boot`."""
 
     def __init__(
         self, path: Path, proc: Path, kind: type[T], *, outlives_boot: bool = False
     ) -> None:
-        """`proc` is the kernel's /proc; if unreadable, the book cannot detect a reboot."""
+        """Read the file. `proc` is the kernel's /proc; without it, reboots are not detected."""
         self._path = path
         try:
             boot = (proc / _BOOT).read_text("ascii").strip()
@@ -51,17 +51,17 @@ class BootBook(Generic[T]):
 
     @property
     def entries(self) -> dict[str, T]:
-        """Return the entries by name. Read only: a later write replaces the dict."""
+        """Return the entries by name, read-only. A later write replaces the dict."""
         return self._file.entries
 
     def note(self, name: str, entry: T) -> None:
-        """Write an entry. Raises OSError, and then the book is unchanged."""
+        """Write an entry. Raises OSError and leaves the book unchanged if the write fails."""
         with self._writing:
             if self._file.entries.get(name) != entry:
                 self._save(self._file.entries | {name: entry})
 
     def strike(self, *names: str) -> None:
-        """Delete the entries that exist. Raises OSError, and then the book is unchanged."""
+        """Delete the entries that exist. Raises OSError and then leaves the book unchanged."""
         with self._writing:
             left = {name: each for name, each in self._file.entries.items() if name not in names}
             if len(left) < len(self._file.entries):

@@ -1,4 +1,4 @@
-"""`apportion agent`: the process around `reporting.agent`."""
+"""The command `apportion agent`, which runs `reporting.agent` as a process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Backends(NamedTuple):
-    """The devices that the agent reports: this machine's or simulated ones."""
+    """The devices that the agent reports: those of this machine, or simulated ones."""
 
     node: str
     simulated: Sequence[SimulatedNode] = ()
@@ -155,7 +155,7 @@ def _note_handing_out(node: Node, places: Places) -> None:
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
-    """Run the agent until cancelled. With `places`, the agent's node hands out shares."""
+    """Run the agent until cancelled. With `places`, the agent also hands out shares."""
     simulated = [each.name for each in backends.simulated]
     node = backends.node if not simulated else simulated[0] if len(simulated) == 1 else ""
     async with open_session(service, node=node) as session:
@@ -264,7 +264,7 @@ def _nodes(
 
 
 def _local_host(node: str) -> Host:
-    """CPU and memory of this machine, labelled as by a kubelet. Raises OSError without /proc."""
+    """Return this machine's CPU, memory and kubelet labels. Raises OSError without /proc."""
     fields = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
     )

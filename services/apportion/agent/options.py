@@ -1,4 +1,4 @@
-"""Command-line options of an agent that hands out shares, which become its `Places`."""
+"""Command-line options of an agent that hands out shares. They become its `Places`."""
 
 import functools
 import shlex
@@ -104,7 +104,7 @@ _OPTIONS = (
 
 
 def places_options(command: Command) -> Command:
-    """Add the options; the command gets the resulting `Places` or None as `places`."""
+    """Add the options, from which the command gets `Places`, or None, as the argument `places`."""
 
     def run(**given: Any) -> None:
         if given["kubelet"] and given["runs"]:

@@ -46,21 +46,21 @@ class Places(Struct, frozen=True):
     mps_offered: bool = False  # offer devices in MPS mode
 
     def may_be_unheld(self, namespace: str) -> bool:
-        """Return True if containers of this namespace may decline HAMi-core."""
+        """Return True if containers of this namespace may opt out of HAMi-core."""
         return not {"*", namespace}.isdisjoint(self.unheld_namespaces)
 
     @property
     def mps(self) -> Path:
-        """Return the folders of MPS daemons, which share memory through files in them."""
+        """Return the folder of MPS daemons, which share memory through files in this folder."""
         return self.run / "mps"
 
     @property
     def preload(self) -> Path:
-        """Return the file that becomes `/etc/ld.so.preload` in containers."""
+        """Return the file that containers mount as `/etc/ld.so.preload`."""
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """Return the node's paths to which grants refer."""
+        """Return the paths of the node that grants mention."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),
@@ -72,7 +72,7 @@ class Places(Struct, frozen=True):
 
 
 def may_administer(status: Path = Path("/proc/self/status")) -> bool:
-    """Return True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)), or if unknown."""
+    """Return True if this process has CAP_SYS_ADMIN (`CapEff` of proc(5)) or if that is unknown."""
     try:
         lines = status.read_text("ascii").splitlines()
         effective = next(line for line in lines if line.startswith("CapEff:"))
@@ -82,9 +82,9 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
 
 
 def needed_glibc(library: Path) -> str:
-    """Return the newest glibc version in a library's symbols, such as `2.34`, or "".
+    """Return the newest glibc version that a library needs, such as `2.34`, or "".
 
-    The loader of an image with an older glibc ignores the library."""
+    In an image with an older glibc, the loader ignores the library."""
     try:
         found = _GLIBC.findall(library.read_bytes())
     except OSError:

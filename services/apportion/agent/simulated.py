@@ -1,7 +1,7 @@
 """Simulated devices that fail and recover on command; see `core.devices.simulating`.
 
-Orders arrive by request and reply: fail or recover a device, lose or return the node. Invariant:
-an order changes the device, never the ledger; the event follows as for any device."""
+Commands arrive by request and reply: fail or recover a device, lose or return the node. Invariant:
+a command changes the device, never the ledger; the event follows as for any device."""
 
 import asyncio
 import uuid
@@ -20,7 +20,7 @@ from apportion_schemas.decoding import from_outside
 
 
 class DeviceUnknown(ValueError):
-    """The order names a device that this node does not have."""
+    """Error: the command names a device that this node does not have."""
 
 
 class SimulatedBackend:
@@ -37,11 +37,11 @@ class SimulatedBackend:
         self._instances: dict[str, list[MigInstance]] = {}
 
     async def inventory(self) -> tuple[Device, ...]:
-        """See `DeviceBackend`."""
+        """Return every simulated device with its health."""
         return tuple(self._devices.values())
 
     async def changed(self) -> None:
-        """See `DeviceBackend`."""
+        """Wait until a device has failed or recovered; see `DeviceBackend.changed`."""
         await self._changed.wait()
         self._changed.clear()
 
@@ -53,7 +53,7 @@ class SimulatedBackend:
         *,
         least_mib: int = 0,  # noqa: ARG002 - simulated instances have no memory
     ) -> MadeInstance:
-        """See `DeviceBackend`."""
+        """Make or reuse a simulated MIG instance; see `DeviceBackend.make_instance`."""
         if device not in self._devices or self._devices[device].mode != "mig":
             raise NotMade(f"device {device} is not a MIG device of this node")
         there = self._instances.setdefault(device, [])
@@ -67,23 +67,23 @@ class SimulatedBackend:
         return MadeInstance(f"MIG-{digest}")
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """See `DeviceBackend`; no other program creates instances on a simulated device."""
+        """Destroy simulated MIG instances that are not `needed`; see `DeviceBackend`."""
         there = self._instances.get(device, [])
         gone = tuple(each for each in there if each not in needed)
         self._instances[device] = [each for each in there if each in needed]
         return Kept(gone, (), ())
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """See `DeviceBackend`; no process ever runs on a simulated device."""
+        """Do nothing, because no process runs on a simulated device."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:  # noqa: ARG002
-        """See `DeviceBackend`; no driver could enforce a limit here."""
+        """Return False, because a simulated driver has no limits. Raises NotMade."""
         if device not in self._devices:
             raise NotMade(f"device {device} is not on this node")
         return False
 
     async def loads(self) -> tuple[Load, ...]:
-        """See `DeviceBackend`; no process ever runs on a simulated device."""
+        """Return loads of zero, because no process runs on a simulated device."""
         loads = [Load(device, 0, 0) for device in self._devices]
         loads += [
             Load(device, 0, 0, cut) for device, there in self._instances.items() for cut in there
@@ -91,20 +91,20 @@ class SimulatedBackend:
         return tuple(loads)
 
     def hung(self) -> tuple[str, ...]:
-        """See `DeviceBackend`; there is no driver that could hang."""
+        """Return an empty tuple, because there is no driver that could hang."""
         return ()
 
     async def close(self) -> None:
-        """See `DeviceBackend`; there is nothing to release."""
+        """Do nothing, because there is no driver to release."""
 
     def restore(self, known: Iterable[Device]) -> None:
-        """Restore failures, which only the ledger remembers, after a restart of the agent."""
+        """Restore the devices' failures from the ledger after a restart of the agent."""
         for device in known:
             if device.id in self._devices and not device.healthy:
                 self.set_health(device.id, healthy=False, reason=device.health_reason)
 
     def set_health(self, device: str, *, healthy: bool, reason: str = "") -> None:
-        """Let a device fail or recover. Raises DeviceUnknown."""
+        """Make a device fail or recover. Raises DeviceUnknown."""
         if device not in self._devices:
             known = ", ".join(self._devices) or "none"
             raise DeviceUnknown(f"device {device!r} is not on this node; devices: {known}")
@@ -122,7 +122,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def obey(backend: SimulatedBackend) -> Handler:
-    """Return the handler of one node's orders."""
+    """Return a handler that executes the commands to one simulated node."""
 
     async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one handler per node
         try:

@@ -1,8 +1,8 @@
 """The agent on a machine without a kubelet, where `apportion run` starts commands.
 
-Invariants: a command is answered only once everything that its share needs is in place. A run
-(the pod of a command and all its processes) stays in the books until every visible process has
-ended, even if its parent, this agent or the machine restarted."""
+Invariants: `apportion run` gets its answer only once everything that the share needs exists. A run
+is a command with all its processes, represented by a pod. The run stays in the books until every
+visible process has ended, even across restarts of its parent, this agent or the machine."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RunNode:
-    """A machine without a kubelet, with the folders that `places` names."""
+    """A machine without a kubelet, where commands run in the folders that `places` names."""
 
     def __init__(
         self, agent: Agent, node: Node, places: Places, *, metrics: Metrics, clock: Clock
     ) -> None:
-        """Check the folders. Raises ConfigError if state is not writable or `proc` no /proc."""
+        """Check the folders. Raises ConfigError if one is not writable or `proc` is not /proc."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -88,11 +88,11 @@ class RunNode:
         self._serving = False
 
     def not_ready(self) -> list[str]:
-        """Return why no command can be started yet."""
+        """Return the reasons why no command can be started yet."""
         return [] if self._serving else ["not ready to start commands yet"]
 
     async def serve(self, ledger: Ledger) -> None:
-        """Answer `apportion run` until cancelled. Raises OSError, LedgerError."""
+        """Answer requests of `apportion run` until cancelled. Raises OSError, LedgerError."""
         await asyncio.to_thread(self.lifecycle.make_places)
         await asyncio.to_thread(self._open_places)
         await self._agent.reported(1)  # the ledger has been read to its end by that time
@@ -159,7 +159,7 @@ class RunNode:
 
 
 def _make_locks() -> None:
-    """Create HAMi-core's lock folder for all users. Any user may have put a link there instead."""
+    """Create HAMi-core's lock folder for all users, without following links that users made."""
     try:
         LOCKS.mkdir(exist_ok=True)
         descriptor = os.open(LOCKS, os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -182,7 +182,7 @@ _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
 
 
 class Run(Struct, frozen=True):
-    """A command, identified by its first process, which may end before others or its container."""
+    """A running command, identified by its first process, which may end before the others."""
 
     life: Life
     in_container: bool
@@ -191,7 +191,7 @@ class Run(Struct, frozen=True):
 
 
 class Runs:
-    """The runs on this machine; see `Books`."""
+    """The commands that run on this machine; implements `Books`."""
 
     def __init__(self, folder: Path, proc: Path) -> None:
         self._proc = proc
@@ -199,7 +199,7 @@ class Runs:
         self._book = BootBook(folder / _SAVED, proc, Run)
 
     def see(self, life: Life) -> None:
-        """Check that the process is on this machine. Raises NotPrepared if not."""
+        """Check that the process is visible on this machine. Raises NotPrepared if not."""
         if not lives(life, self._proc):
             raise NotPrepared(
                 f"the agent does not see process {life.pid}; start the command outside of "
@@ -208,7 +208,7 @@ class Runs:
             )
 
     def begin(self, pod: str, life: Life, *, in_container: bool) -> None:
-        """Record a command. Raises OSError, and NotPrepared if it is not on this machine."""
+        """Record a command. Raises OSError, or NotPrepared if its process is not visible here."""
         self.see(life)
         # Only root can read the environments of other users' processes.
         own = os.geteuid()
@@ -216,7 +216,7 @@ class Runs:
         self._book.note(pod, Run(life, in_container, seen))
 
     def end(self, pod: str) -> None:
-        """Remove a command. Raises OSError."""
+        """Remove a command from the books. Raises OSError."""
         self._book.strike(pod)
 
     def on_host(self, pod: str) -> bool:
@@ -225,7 +225,7 @@ class Runs:
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
-        """See `Books`. The guardian, or a later run, ends a run that is not `open`."""
+        """Return the pods of the runs, and end finished runs unless their state is unreadable."""
         runs = self._book.entries
         over = {
             pod
@@ -242,7 +242,7 @@ class Runs:
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """See `Books`. The cgroup is left out, because it is not the command's alone."""
+        """Return a process's owner, without the cgroup, which other processes may share."""
         owner = self._owners.of(pid)
         if owner is None:
             return None

@@ -1,9 +1,9 @@
 """Turns deliveries into recorded bindings, evictions and resizes, applied by a `Target`.
 
-Invariants: a delivery is acknowledged only after its outcome is durable in the ledger, so a
-binder may die at any point and a delivery may come any number of times. A delivery that this
-build cannot read is returned to the queue and no more are fetched, so that a newer binder finds
-it there."""
+Invariants: a delivery is acknowledged only after its outcome is durable in the ledger. So a binder
+may die at any point, and a delivery may come any number of times. The binder returns a delivery
+that this build cannot read to the queue, and fetches no more. A newer binder finds the delivery
+there."""
 
 import asyncio
 import contextlib
@@ -51,15 +51,15 @@ _log = logging.getLogger(__name__)
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """The pod is bound to the placement's node, by this call or an earlier one."""
+    """Outcome of a bind: the pod is bound to the placement's node, by this or an earlier call."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The pod is not bound.
+    """Outcome of a bind, eviction or resize that did not succeed.
 
-    `final`: trying this placement again cannot help. `unknown`: the API server did not answer,
-    so the placement is never given up, because its devices may be in use. `waits`: what the pod
-    needs is on its way, so there is no limit to the tries until the failure is `final`."""
+    `final`: trying again cannot help. `unknown`: the API server did not answer, so the placement is
+    never given up, because its devices may be in use. `waits`: what the pod needs will become
+    available, so tries are unlimited until the failure is `final`."""
 
     message: str
     final: bool
@@ -71,35 +71,35 @@ Outcome = Bound | Failed
 
 
 class Target(Protocol):
-    """Applies placements, evictions and resizes to pods."""
+    """The system in which a binder applies placements, evictions and resizes to pods."""
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Bind the pod. An error is returned as an outcome, not raised."""
+        """Bind the pod. Return errors as an outcome instead of raising them."""
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Start to end the pod; return None once the pod is ending or gone. Repeatable."""
+        """Start the pod's eviction. Return None once the pod is ending or gone. Repeatable."""
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Write the new shares to the pod; the outcome is `final` if the pod is gone."""
+        """Write the new shares to the pod. The failure is `final` if the pod is gone."""
 
 
 class LocalTarget:
-    """The target without an API server: the node's agent acts on the ledger's PodBound."""
+    """The target without an API server: the node's agent reads PodBound from the ledger."""
 
     async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
-        """See `Target`."""
+        """Report the pod as bound, because PodBound in the ledger is the binding."""
         return Bound()
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """See `Target`: the pod's source reads the event and ends the pod."""
+        """Do nothing, because the pod's source reads the event in the ledger and ends the pod."""
 
     async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
-        """See `Target`: the ledger already has the new shares."""
+        """Do nothing, because the ledger already has the new shares."""
         return None
 
 
 class Binding:
-    """Handles deliveries, one task each, so that a slow bind delays no other."""
+    """Handles deliveries in one task each, so that a slow bind does not delay other deliveries."""
 
     def __init__(
         self, state: State, target: Target, publisher: Publisher, *, clock: Clock, metrics: Metrics
@@ -122,13 +122,13 @@ class Binding:
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:
-        """Return why this binder accepts no more deliveries; empty while it does."""
+        """Return why this binder accepts no more deliveries; empty while it accepts them."""
         return [self._unread] if self._unread else []
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
-        """Handle deliveries until cancelled, or until one cannot be read by this build.
+        """Handle deliveries until cancelled, or until this build cannot read one.
 
-        Finishes the deliveries in progress. Raises LedgerError if a retry cannot help."""
+        Finishes the deliveries in progress. Raises LedgerErrors that a retry cannot fix."""
 
         def ended(task: asyncio.Task[None]) -> None:
             del self._tasks[task]
@@ -148,7 +148,7 @@ class Binding:
             await queue.leave()
 
     async def hold(self) -> None:
-        """Report progress on deliveries until cancelled, so no other binder gets them."""
+        """Extend the timeout of deliveries in progress until cancelled, so they stay ours."""
         while True:
             held = set(self._tasks.values())
             await self._clock.pause(ACK_WAIT_S / 3)
@@ -157,7 +157,7 @@ class Binding:
                     await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
-        """Fetch deliveries that the fold has passed; return the others to the queue."""
+        """Return deliveries that the fold has passed; put other deliveries back in the queue."""
         room = IN_FLIGHT_MAX - len(self._tasks)
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
@@ -185,7 +185,7 @@ class Binding:
             _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
 
     async def settle(self, delivery: Delivery) -> None:
-        """Handle a delivery that the fold has passed. Raises LedgerError for a redelivery."""
+        """Handle a delivery that the fold has passed. A LedgerError causes a redelivery."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data
@@ -222,7 +222,7 @@ class Binding:
             await self._record_failed(placed, outcome, delivery)
 
     def _is_away(self, name: str) -> bool:
-        """Return True if the node's agent just stopped: its kubelet would fail the pod."""
+        """Return True if the node's agent just stopped, as the kubelet would fail the pod."""
         node = self._state.nodes.get(name)
         if node is None or not node.silent or node.observed is None:
             self._away.pop(name, None)

@@ -1,4 +1,4 @@
-"""The `apportion binder` command and its process."""
+"""The command `apportion binder` and the process that it starts."""
 
 import sys
 from functools import partial
@@ -40,7 +40,7 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 @dra_option
 @service_options
 def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any) -> None:
-    """Bind placed pods to their nodes, and record it. Several binders share the work."""
+    """Bind placed pods to their nodes, and record each binding. Several binders share the work."""
     kube = kube_choice(**given)
     if kube.wanted:
         in_cluster = partial(kube_body, kube=kube, show=allocatable, dra=dra)
@@ -51,7 +51,7 @@ def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any
 
 
 async def body(service: Service, target: Target | None = None) -> None:
-    """Run the binder until cancelled; without a `target` it binds in the ledger only."""
+    """Run the binder until cancelled. Without a `target`, it only appends bindings."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         reader = session.reader(service, cluster, writes="binder")
@@ -59,7 +59,7 @@ async def body(service: Service, target: Target | None = None) -> None:
 
 
 async def kube_body(service: Service, kube: KubeChoice, *, show: bool, dra: bool) -> None:
-    """Run the binder of a Kubernetes cluster until cancelled."""
+    """Run the binder for a Kubernetes cluster until cancelled."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
     from apportion.binder.kubernetes.claims import ClaimRelease  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see KubeChoice

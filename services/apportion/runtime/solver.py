@@ -1,4 +1,4 @@
-"""The HiGHS solver for the linear program behind the prices.
+"""The HiGHS solver for the linear program from which prices are computed.
 
 The solver runs without Python's global lock, so decisions continue in the meantime. One thread and
 the simplex method make it deterministic."""
@@ -16,11 +16,11 @@ TIME_LIMIT_S: Final = 60.0
 
 
 class NoPrices(Exception):
-    """The program has no usable solution; the message has the reason."""
+    """Error: the linear program has no usable solution. The message has the reason."""
 
 
 def solve(program: Program) -> Solution:
-    """Return the best plan and its shadow prices. Raises NoPrices without an optimum."""
+    """Return the optimal plan and its shadow prices. Raises NoPrices without an optimum."""
     rows, columns = len(program.limits), len(program.cost)
     if not columns:  # no pod fits anywhere, so there is no plan and nothing is scarce
         return Solution(np.zeros(rows), np.zeros(rows))
@@ -50,6 +50,6 @@ def solve(program: Program) -> Solution:
 
 
 def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
-    """Compute prices from shapes seen on `pods` pods and node types. Raises NoPrices."""
+    """Compute prices from the shapes of `pods` pods and the node types. Raises NoPrices."""
     program = build(shapes, types)
     return appraise(shapes, types, program, solve(program), pods=pods)

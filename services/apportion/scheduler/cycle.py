@@ -4,14 +4,14 @@
                                           └─ refused, unknown ► fold up to now ─► retry …
 
 Each of several schedulers decides for its shard of the pods. Each placement names the SHA-256 of
-the previous message on its node, and the first of a batch on a node expects that message's revision
-(`Nats-Expected-Last-Subject-Sequence`), so the server takes a batch only if no placement came in
-between.
+the previous message on its node. The first placement of a batch on a node expects that message's
+revision (`Nats-Expected-Last-Subject-Sequence`). So the server accepts a batch only if no other
+placement came in between.
 
-Invariants: only one decision is in progress; after an append, taken or not, nothing is decided
-until the fold has reached the revision at which its outcome was known. A decision that a fence
-refused is retried with half as many pods; after `REFUSALS_MAX` in a row the derived data is
-rebuilt."""
+Invariants: only one decision is in progress. After an append, accepted or not, the scheduler
+decides nothing until the fold has reached the revision at which the outcome was known. A decision
+that a fence refused is retried with half as many pods. After `REFUSALS_MAX` refusals in a row, the
+derived data is rebuilt."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class DecisionsRefused(Exception):
-    """The fences refused too many decisions in a row, although the fold was up to date."""
+    """Error: fences refused too many decisions in a row, although the fold was up to date."""
 
 
 class DecisionMetrics:
@@ -137,27 +137,27 @@ CALM_DECISIONS: Final = 8
 
 
 class Contention:
-    """One scheduler's estimate of whether others place pods at the same time."""
+    """One scheduler's estimate of whether other schedulers place pods at the same time."""
 
     def __init__(self) -> None:
         self._calm = CALM_DECISIONS
 
     @property
     def apart(self) -> bool:
-        """Return True if the scheduler should try its own nodes first."""
+        """Return True if the scheduler should try its own nodes first, apart from the others'."""
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
-        """Update before a decision; `others_wait`: pods are pending for other schedulers."""
+        """Update before a decision. `others_wait`: other schedulers have pending pods."""
         self._calm = 0 if others_wait else self._calm + 1
 
     def refused(self) -> None:
-        """Note that a fence refused a decision."""
+        """Record that a fence refused a decision."""
         self._calm = 0
 
 
 class Cycle:
-    """One scheduler's loop over one state."""
+    """One scheduler's loop, which decides on one folded state."""
 
     def __init__(
         self,
@@ -182,12 +182,12 @@ class Cycle:
         self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
-        """Decide, from now on, for the pods of scheduler `member` among `members`."""
+        """Set this scheduler's shard of the pods: its share among the schedulers `members`."""
         self.engine.own(shard(member, members))
         self._stirred.set()
 
     def observe(self, change: Change) -> None:
-        """Update after a change of the fold; register this with the reader."""
+        """Update after a change of the fold. Register this method with the reader."""
         self.engine.observe(change)
         self._chosen.observe(change)
         if change.refused or type(change.data) in _STIRS:
@@ -199,10 +199,10 @@ class Cycle:
         metrics: DecisionMetrics,
         joined: Callable[[], Awaitable[None]],
     ) -> None:
-        """Decide whenever there is something to decide, until cancelled.
+        """Decide until cancelled, whenever pods or events need a decision.
 
-        `joined` is awaited before the first decision. Raises DecisionsRefused if the derived
-        data must be wrong."""
+        `joined` is awaited before the first decision. Raises DecisionsRefused if the derived data
+        must be wrong."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
@@ -226,7 +226,7 @@ class Cycle:
                 metrics.lost(outcome, placed=len(decision.placed) - again, again=again)
 
     async def _wait(self) -> None:
-        """Wait for an event that needs a decision, or for the end of a pod's backoff."""
+        """Wait for an event that needs a decision, or until a pod's backoff has ended."""
         due = self.engine.held_until
         if not due:
             await self._stirred.wait()
@@ -237,7 +237,7 @@ class Cycle:
                 await self._stirred.wait()
 
     def _decide(self, events_max: int) -> Decision:
-        """Return the next decision: pods whose node kube-scheduler chose come first."""
+        """Return the next decision. Pods whose node kube-scheduler chose come first."""
         if self.engine.held_until:
             self.engine.tell_time(_micros(self._clock))
         if not self._chosen.prepare():
@@ -311,10 +311,10 @@ def _micros(clock: Clock) -> int:
 
 
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
-    """Append the drafts of one decision in order; return the last one's revision.
+    """Append the drafts of one decision in order; return the revision of the last draft.
 
-    Raises the errors of `Ledger.append`. Unless `together`, some of a few drafts may be stored
-    even after an error."""
+    Raises the errors of `Ledger.append`. Unless `together`, a small decision may be stored in part
+    before an error."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -336,7 +336,7 @@ _write_heard = msgspec.json.Encoder().encode
 
 
 async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable[[], None]) -> None:
-    """Receive choices from now on, and call `stir` for each."""
+    """Receive kube-scheduler's choices of nodes from now on, and call `stir` for each choice."""
 
     async def take(_subject: str, payload: bytes) -> bytes:
         try:
@@ -393,11 +393,11 @@ def fence(
 
 
 def _id(event: DecisionEvent, state: State) -> str:
-    """Return the message id, which fences the pod: one placement and one voiding per attempt.
+    """Return the message id that fences the pod: one placement and one voiding per attempt.
 
     An adopted pod's placement may have been voided or evicted before, so its ids also have the
     revision of its submission. An eviction's id has its beneficiary, because an eviction for a pod
-    that is gone must not block one for the next. A refusal has the revision of the state."""
+    that is gone must not block an eviction for the next pod. A refusal has the state's revision."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -1,4 +1,4 @@
-"""Metrics of allocated devices, under our, HAMi's or Volcano's names.
+"""Metrics of allocated devices, under our own, HAMi's or Volcano's names.
 
 They are off by default: a large fleet has hundreds of thousands of series, and a scrape blocks the
 scheduler's decisions. Sources: Volcano's `vgpu/metrics.go`, with memory in MiB and no namespace, so
@@ -156,7 +156,7 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
-    """Add the metrics of allocated devices under these names."""
+    """Register the metrics of allocated devices under these systems' names."""
 
     def found() -> Iterator[Sample]:
         for each in names:
@@ -174,7 +174,7 @@ def _devices(state: State) -> Iterator[tuple[NodeState, DeviceState]]:
 
 
 def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:
-    """Yield pod, container, device, MiB and percent; a device's MIG instances are summed."""
+    """Yield pod, container, device, MiB and percent, with a device's MIG instances summed."""
     for pod in pods:
         if pod.placement is None:
             continue

@@ -1,7 +1,7 @@
 """Learns prices: after enough pods, solves a linear program and appends its prices.
 
 The solver runs in a thread and never blocks the cycle. Invariant: if several schedulers learn at
-once, one append is taken; prices apply from the revision at which the ledger took them."""
+once, the ledger accepts one append. Prices apply from the revision of that append."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Learning:
-    """One scheduler's learning from the ledger that it folds."""
+    """One scheduler's loop that learns prices from the ledger."""
 
     def __init__(self, state: State, ledger: Ledger, publisher: Publisher) -> None:
         self._state = state
@@ -41,15 +41,15 @@ class Learning:
         self._due = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Count the pods in a change of the fold; register this with the reader."""
+        """Count the pods in a change of the fold. Register this method with the reader."""
         self._histogram.observe(change)
         if isinstance(change.data, PodSubmitted) and self._histogram.due:
             self._due.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Learn whenever enough pods were submitted, until cancelled.
+        """Learn prices whenever enough pods were submitted, until cancelled.
 
-        After an error, the next submitted pod tries again."""
+        After an error, the next submitted pod triggers another try."""
         state, histogram = self._state, self._histogram
         await reader.caught_up()
         while True:

@@ -1,13 +1,13 @@
-"""Records in the ledger which agents fall silent, and which send beats again.
+"""Records in the ledger which agents fall silent, and which agents send beats again.
 
     beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
                                  └──► a silent one is heard ──► NodeHeard, fenced
     an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
-All schedulers listen and the first one writes. Invariants: of concurrent writes one is stored,
-because each expects the node's last event; time counts only while this process runs and the server
-answers, so a stopped process or an unavailable server makes no agent silent; a node that no agent
-has reported gets no such events."""
+All schedulers listen and the first one appends. Invariants: of concurrent appends the ledger stores
+one, because each expects the node's last event. Time counts only while this process runs and the
+server answers, so a stopped process or an unavailable server makes no agent silent. A node that no
+agent has reported gets no such events."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """One scheduler's record of agents; `leads` is true in the scheduler that writes."""
+    """One scheduler's record of live agents. `leads` returns True in the scheduler that appends."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Presence:
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
         """Record agents that fall silent for `grace_s`, or return, until cancelled.
 
-        If the server does not permit beats, only a warning is logged: no agent is then silent."""
+        If the server does not permit beats, a warning is logged and no agent counts as silent."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:
@@ -103,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Count time in rounds; a round counts for at most a beat, however long it took."""
+        """Count silence in rounds. A round counts for at most one beat, however long it lasted."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
@@ -144,7 +144,7 @@ class Presence:
                 await self._tell(reader, list(nodes), LEAVES_S)
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
-        """Append an event for each node; after an error, the next round tries again."""
+        """Append an event for each node. After an error, the next round tries again."""
         found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
             for node, was_silent in found:

@@ -1,7 +1,7 @@
-"""Writes snapshots from time to time, next to the cycle.
+"""Writes snapshots at intervals, in parallel to the cycle.
 
-Any scheduler writes one if the newest is old; two at once do no harm. Invariant: a decision
-waits for at most one slice of a snapshot. A failed snapshot only costs the next restart time."""
+Any scheduler writes a snapshot if the newest is old; two at once do no harm. Invariant: a decision
+waits for at most one slice of a snapshot. A failed snapshot only makes the next restart slower."""
 
 import asyncio
 from typing import Final
@@ -27,7 +27,7 @@ _log = get_logger(__name__)
 
 
 class Snapshotting:
-    """One scheduler's snapshots of the state that it folds."""
+    """One scheduler's loop that writes snapshots of the state which it folds."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Snapshotting:
         ).set_function(lambda: self._last)
 
     def observe(self, change: Change) -> None:
-        """Pass on a change of the fold; register this with the reader."""
+        """Update after a change of the fold. Register this method with the reader."""
         if self._taking is not None:
             self._taking.observe(change)
 
@@ -83,7 +83,7 @@ class Snapshotting:
     async def write(self) -> None:
         """Write a snapshot unless another scheduler has just written one.
 
-        Raises LedgerFull, LedgerUnavailable or NotPermitted if it could not be stored."""
+        Raises LedgerFull, LedgerUnavailable or NotPermitted if the snapshot was not stored."""
         stored = await self._snapshots.written()
         newest = stored[0].revision if stored else 0
         if newest <= self._state.revision:  # a newer one is of another ledger
@@ -97,7 +97,7 @@ class Snapshotting:
         self._last_at = self._clock.monotonic()
 
     async def take(self) -> Taken:
-        """Take a snapshot in slices; other tasks run in between."""
+        """Take a snapshot in slices, so that other tasks run in between."""
         taking = self._taking = Taking(self._state)
         try:
             slices = ROUNDS_MAX * (taking.due // SLICE_ITEMS + 1)

@@ -1,4 +1,4 @@
-"""`apportion watcher`: the process around `local.watching` and `kubernetes.watching`."""
+"""The command `apportion watcher`, which runs `local.watching` or `kubernetes.watching`."""
 
 import sys
 from pathlib import Path
@@ -84,8 +84,8 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
     Pods come from a Kubernetes cluster, from a folder of manifests, or from users (--by-hand).
     Several watchers may watch the same source; if they see a folder under different paths, give
-    them the same --name. Without Kubernetes, the watcher ends evicted pods and submits them
-    again."""
+    them the same --name. Without Kubernetes, the watcher ends evicted pods and submits them again.
+    """
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     if [kube.wanted, folder is not None, by_hand].count(True) != 1:
         stop_with("give exactly one of --kubernetes, --manifests and --by-hand")
@@ -109,7 +109,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """The owners of our pods and trusted annotations, and whether ResourceClaims are read."""
+    """Which pods to read: our schedulers' names, trusted annotation writers, and ResourceClaims."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS
@@ -117,7 +117,7 @@ class PodReading(NamedTuple):
 
 
 async def body(service: Service, source: Source) -> None:
-    """Run the watcher of a folder, or of pods submitted by hand, until cancelled."""
+    """Run the watcher of a folder, or of pods that users submit, until cancelled."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
@@ -134,7 +134,7 @@ async def body(service: Service, source: Source) -> None:
 async def kube_body(
     service: Service, kube: KubeChoice, reading: PodReading, compare_every_s: float
 ) -> None:
-    """Run the watcher of a cluster until cancelled."""
+    """Run the watcher of a Kubernetes cluster until cancelled."""
     from apportion.runtime.kube.examining import require_dra  # noqa: PLC0415 - see KubeChoice
     from apportion.watcher.kubernetes.watching import kubernetes_watching  # noqa: PLC0415
 

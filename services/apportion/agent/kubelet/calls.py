@@ -1,4 +1,4 @@
-"""The methods of the kubelet's sockets, with their names on the wire and their messages."""
+"""The gRPC methods of the kubelet's sockets: their names on the wire and their messages."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ OPTIONS: Final = (
 
 
 class Call(NamedTuple):
-    """One method: its path, request and response."""
+    """One gRPC method of a kubelet socket: its path, request type and response type."""
 
     path: str
     request: Any
@@ -27,7 +27,7 @@ class Call(NamedTuple):
     streams: bool = False
 
     def on(self, channel: grpc.aio.Channel) -> Callable[..., Any]:
-        """Return a function that calls the method over this channel."""
+        """Return a function that calls the method over the gRPC channel."""
         kind = channel.unary_stream if self.streams else channel.unary_unary
         return kind(  # type: ignore[no-any-return]
             self.path,
@@ -36,7 +36,7 @@ class Call(NamedTuple):
         )
 
     def served(self, answer: Callable[..., Awaitable[Any] | Any]) -> grpc.RpcMethodHandler:
-        """Return a server's handler for the method that answers with this function."""
+        """Return a server's gRPC handler, which answers the method by calling `answer`."""
         kind = (
             grpc.unary_stream_rpc_method_handler
             if self.streams
@@ -69,7 +69,7 @@ DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
 async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> grpc.aio.Server:
-    """Start a server for these calls on the sockets, in order. Raises ConfigError."""
+    """Start a server for these calls on the sockets, in the given order. Raises ConfigError."""
     server = grpc.aio.server(options=OPTIONS)
     serve(server, answers)
     for path in sockets:
@@ -84,7 +84,7 @@ async def listening(answers: dict[Call, Callable[..., Any]], *sockets: Path) -> 
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:
-    """Add handlers for these calls to the server."""
+    """Register a handler with the server for each of these calls."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for call, answer in answers.items():
         service, method = call.path[1:].split("/")

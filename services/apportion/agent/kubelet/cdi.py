@@ -1,7 +1,7 @@
-"""The meaning of a slot, as a CDI specification that runtimes read when they create a container.
+"""The content of a slot, as a CDI specification that runtimes read when they create a container.
 
-Each slot has one file. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied
-into the file, because a runtime that gets our device does not get NVIDIA's. Invariant: a file is
+Each slot has one file. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied into
+the file, because a runtime that gets our device does not get NVIDIA's. Invariant: a file is
 complete or absent, and exists only while its slot is in use."""
 
 import logging
@@ -39,7 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """The CDI files of our slots in one folder, and NVIDIA's files there or in `others`."""
+    """The CDI files of our slots in one folder, and NVIDIA's CDI files there or in `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -50,7 +50,7 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write the meaning of one container's slots; the first has all edits. Raises OSError."""
+        """Write the CDI files of one container's slots; the first has all edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])
@@ -68,11 +68,11 @@ class Specifications:
                 write_whole(self._path(slot), _encode(document))
 
     def remove(self, slot: str) -> None:
-        """Remove the meaning of a slot. Raises OSError."""
+        """Remove the CDI file of a slot. Raises OSError."""
         self._path(slot).unlink(missing_ok=True)
 
     def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
-        """Remove the files of slots that `in_use` does not return. Raises OSError."""
+        """Remove the CDI files of slots that `in_use` does not return. Raises OSError."""
         with self._lock:
             # A slot is in use before its file is written, and nothing is written during a sweep.
             kept = {self._path(slot) for slot in in_use()}
@@ -84,11 +84,11 @@ class Specifications:
         return self._folder / f"{_PREFIX}{slot}.json"
 
     def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
-        """Return the CDI version, the edits for all devices, and those of each GPU; see nvidia-ctk.
+        """Return NVIDIA's CDI version, the edits for all devices, and the edits of each GPU.
 
-        NVIDIA's specification has a device by its UUID, or by a name of another strategy
+        NVIDIA's specification (see nvidia-ctk) names a device by its UUID, or by another name
         (`--device-name-strategy`) with its device node. A device in MIG mode only gets the edits
-        for all."""
+        for all devices."""
         said = self.vendors() if cards else None
         if said is None:
             return _text(OLDEST), []
@@ -113,7 +113,7 @@ class Specifications:
         return _text(OLDEST), found
 
     def vendors(self) -> Json | None:
-        """NVIDIA's specification, if there is one."""
+        """Return NVIDIA's CDI specification, or None if there is none."""
         for path in (path for folder in self._others for path in sorted(folder.glob("*"))):
             if path.name.startswith(_PREFIX) or path.suffix not in {".json", ".yaml"}:
                 continue

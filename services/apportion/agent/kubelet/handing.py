@@ -1,9 +1,9 @@
 """Decides at `Allocate` what a container gets if the container runtime does not support CDI.
 
 The kubelet names no pod in `Allocate`, but by the ledger only one pod can be next
-(`core.ledger.turns`). The answer names its intended container, which is checked at
-`PreStartContainer`. The kubelet's checkpoint keeps the answer, so this module saves nothing.
-Invariant: `Allocate` never fails and takes at most `PATIENCE_S`; if in doubt, it gives nothing."""
+(`core.ledger.turns`). The answer names the intended container, and `PreStartContainer` checks that
+name. The kubelet's checkpoint keeps the answer, so this module saves nothing. Invariant: `Allocate`
+never fails and takes at most `PATIENCE_S`; if in doubt, the answer has no devices."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Handing:
-    """Answers the `Allocate` calls of one node."""
+    """Answers the kubelet's `Allocate` calls on one node."""
 
     holders: Holders
     view: NodeView
@@ -41,7 +41,7 @@ class Handing:
     families: Callable[[str], Collection[str]]  # the device families that a resource name counts
 
     async def answer(self, resource: str, slots: int) -> Any:
-        """Answer the kubelet for a container that gets these slots."""
+        """Answer the kubelet's `Allocate` for a container that gets `slots` slots of `resource`."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 claim, container = await self._meant(resource, slots)
@@ -98,7 +98,7 @@ class Handing:
 
 
 def answered(edits: Edits, to: str) -> Any:
-    """Return the answer to the kubelet: these edits and the container that should get them."""
+    """Return an `Allocate` answer with these edits, intended for the container `to`."""
     one = pb.Allocated(annotations={HANDED_TO: to})
     one.env.update(edits.env)
     for mount in edits.mounts:

@@ -1,10 +1,10 @@
-"""Find which pod has a slot: PodResources gives names, the kubelet's checkpoint gives uids.
+"""Find which pod has a slot: PodResources returns names, the kubelet's checkpoint has uids.
 
 PodResources (v1) lacks init containers and uids; the checkpoint lacks names and contains ended
-pods. A restarted kubelet lists no pod until the API server has sent its pods. So a pod is over
-only if the same kubelet no longer lists it. Invariants: a slot has exactly one pod;
-if the kubelet's books disagree, the search fails. Whatever restarts, no pod is over while one of
-its containers may run."""
+pods. A restarted kubelet lists no pod until the API server has sent its pods. So a pod has ended
+only if the same kubelet process no longer lists the pod. Invariants: a slot has exactly one pod; if
+checkpoint and PodResources disagree, the search fails. Across restarts, no pod counts as ended
+while one of its containers may run."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ _Ids = list[str] | dict[str, list[str]] | None
 
 
 class _Entry(Struct, rename="pascal"):
-    """One container's devices."""
+    """The devices of one resource that one container has, as in the kubelet's checkpoint."""
 
     pod_uid: Name = msgspec.field(name="PodUID")
     container_name: str
@@ -50,7 +50,7 @@ class _Entry(Struct, rename="pascal"):
 
     @property
     def ids(self) -> frozenset[str]:
-        """Return the device ids of every NUMA node."""
+        """Return the entry's device ids, of all NUMA nodes together."""
         found = self.device_ids or []
         lists = found.values() if isinstance(found, dict) else [found]
         return frozenset(each for some in lists for each in some or ())
@@ -71,9 +71,9 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 class Holders:
     """`Books` of one kubelet: its checkpoint, its PodResources socket, and prepared claims.
 
-    `prepared` maps a claim's uid to its pod's, because the checkpoint lacks pods that only have
+    `prepared` maps a claim's uid to its pod's uid, because the checkpoint lacks pods that only have
     claims. `prepared` has a claim from before its preparation begins until it is unprepared.
-    `amounts` are resources of memory and cores, whose devices are no slots."""
+    `amounts` are resources of memory and cores, whose devices do not count as slots."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Holders:
         self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
-        """Return the container with exactly these slots. Raises NotPrepared if uncertain."""
+        """Return the container that has exactly these slots. Raises NotPrepared if uncertain."""
         entries = [
             entry
             for entry in await asyncio.to_thread(self._entries)
@@ -115,7 +115,7 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
 
     async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
-        """Return True if a replaced plugin handed these devices out. Raises NotPrepared."""
+        """Return True if another vendor's plugin gave out these devices. Raises NotPrepared."""
         answers = [
             entry.answer or b""
             for entry in await asyncio.to_thread(self._entries)
@@ -124,7 +124,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """Return the containers with slots of the resource, by pod uid. Raises NotPrepared."""
+        """Return the names of containers with slots, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:
@@ -138,11 +138,11 @@ class Holders:
         return (known - self._over).union(by_claim)
 
     def owner(self, pid: int) -> Owner | None:
-        """See `Books`."""
+        """Return the owner of a process; see `Books`."""
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """Return the slots of claims and of containers that may run. Raises NotPrepared."""
+        """Return slots in use: of claims, and of containers that may run. Raises NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids
@@ -152,7 +152,7 @@ class Holders:
         return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
-        """Find the pods that ended since the last call. Raises NotPrepared."""
+        """Update the record of which pods have ended. Raises NotPrepared."""
         kubelet = self._started()
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
@@ -187,7 +187,7 @@ class Holders:
         self._ran = (self._ran | runs) - self._over
 
     def bare(self, pod: str, namespace: str, name: str, container: str) -> bool:
-        """Return True if the kubelet last listed the container without any plugin's device."""
+        """Return True if the kubelet last listed the container without plugin devices."""
         given = self._listed.get((namespace, name), {}).get(container)
         return given == set() and (pod, container) not in self._handed
 
@@ -199,7 +199,7 @@ class Holders:
             return 0
 
     def registered(self) -> set[str]:
-        """Return the resources that the kubelet counts as plugin devices. Raises NotPrepared."""
+        """Return the resources for which the kubelet has device plugins. Raises NotPrepared."""
         found = self._read()
         entries = {entry.resource_name for entry in found.pod_device_entries or ()}
         return entries.union(found.registered_devices or ())
@@ -263,5 +263,5 @@ def _handed(answer: bytes) -> Handed:
 
 
 def claim_slot(claim: str) -> str:
-    """Return the CDI name of a claim, by its uid."""
+    """Return the CDI device name of a ResourceClaim from the claim's uid."""
     return f"claim-{claim}"

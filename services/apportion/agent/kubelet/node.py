@@ -1,9 +1,9 @@
 """The agent on a node with a kubelet: its device plugins and its DRA plugin.
 
-The device plugins offer a slot for every share into which the devices can be cut, healthy or
-not, so that the kubelet's counting never blocks a placement of the scheduler.
-Invariant: a claim answered without an error is in the book of prepared claims, and everything
-that the claim's containers need exists. Every step can be repeated."""
+The device plugins offer a slot for every possible share of the devices, healthy or not. So the
+kubelet's counting never blocks a placement of the scheduler. Invariant: after a claim is answered
+without an error, the claim is in the book of prepared claims and everything that its containers
+need exists. Every step can be repeated."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClaimDoor:
-    """The DRA plugin of one node."""
+    """The DRA plugin of one node, which prepares ResourceClaims for the kubelet."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ClaimDoor:
         seconds: Histogram,
         clock: Clock,
     ) -> None:
-        """`kubelet` is the kubelet's folder; `prepared` is the book of `Holders`."""
+        """Create the plugin. `kubelet` is the kubelet's folder; `prepared` is as in `Holders`."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -86,11 +86,11 @@ class ClaimDoor:
         self._problem = "the DRA plugin is not registered with the kubelet yet"
 
     def not_ready(self) -> list[str]:
-        """Return why the kubelet cannot send us claims; empty if it can."""
+        """Return why the kubelet cannot send us claims; empty if the kubelet can."""
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:
-        """Serve the kubelet, which discovers our socket, until cancelled. Raises ConfigError."""
+        """Serve claims to the kubelet until cancelled. Raises ConfigError."""
         try:
             while True:
                 there = self._socket.is_socket() and self._registration.is_socket()
@@ -220,7 +220,7 @@ class ClaimDoor:
 
 
 class KubeletNode:
-    """One node, with the folders in `places` and the kubelet's folder `kubelet`."""
+    """The plugins of a node with a kubelet, given the node's `places` and the kubelet's folder."""
 
     def __init__(
         self,
@@ -293,12 +293,12 @@ class KubeletNode:
         return count_names(manifest_config(self._agent.configuration).dialects)
 
     def not_ready(self) -> list[str]:
-        """Return which plugins the kubelet has not registered yet; empty if none."""
+        """Return the plugins that the kubelet has not registered yet."""
         claims = self.claims.not_ready() if self._dra else []
         return self.door.not_ready() + claims
 
     async def serve(self) -> None:
-        """Serve the kubelet until cancelled."""
+        """Run the node's plugins and the loops of its shares until cancelled."""
         await asyncio.to_thread(self.lifecycle.make_places)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.door.serve())
@@ -401,20 +401,20 @@ def _save(path: Path | None, counts: Mapping[str, int]) -> None:
 
 
 class FrontDoor:
-    """The plugins of one node, and the kubelet, which may restart.
+    """The device plugins of one node, which register again after the kubelet restarts.
 
-    A kubelet that starts removes every socket and waits for plugins to register. So each plugin
-    that misses its socket registers again, within a second or two."""
+    A kubelet that starts removes every socket and waits for plugins to register. So a plugin whose
+    socket is missing registers again, within a second or two."""
 
     def __init__(self, folder: Path, plugin: Callable[[str], Plugin]) -> None:
-        """`plugin` makes the plugin of a count name."""
+        """Use `plugin` to create the device plugin of each resource name."""
         self._folder = folder
         self._plugin = plugin
         self._plugins: dict[str, Plugin] = {}
         self._registered: set[str] = set()
 
     def not_ready(self) -> list[str]:
-        """Return the count names that the kubelet has not registered."""
+        """Return the resource names that the kubelet has not registered."""
         if not self._plugins:
             return ["no device is offered to the kubelet yet"]
         return [
@@ -424,14 +424,14 @@ class FrontDoor:
         ]
 
     async def offer(self, counts: Mapping[str, int]) -> None:
-        """Set the number of slots of each count name; a missing count name has none."""
+        """Set the number of slots of each resource name. A missing name gets no slots."""
         for resource in (*self._plugins, *counts):
             if resource not in self._plugins:
                 self._plugins[resource] = self._plugin(resource)
             await self._plugins[resource].offer(counts.get(resource, 0))
 
     async def serve(self) -> None:
-        """Serve the kubelet until cancelled."""
+        """Register and serve the device plugins until cancelled."""
         known: dict[str, tuple[int, int]] = {}  # inodes of both sockets
         try:
             while True:

@@ -1,7 +1,7 @@
-"""The device plugin of one count name, which hands out slots and gives them a meaning later.
+"""The device plugin of one resource name, which hands out slots and fills them later.
 
-Invariants: `Allocate` never fails, because that would fail the pod for good. A container starts
-only after `prepare` has returned what the container gets."""
+Invariants: `Allocate` never fails, because a failure would fail the pod for good. A container
+starts only after `prepare` has returned what the container gets."""
 
 import asyncio
 import hmac
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
-    """Return names such as `gpu-1f8c…` of a resource's slots; they follow from `key`.
+    """Return names such as `gpu-1f8c…` of a resource's slots, derived from `key`.
 
     The names cannot be guessed, so no container gets another pod's share by naming its slot."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
@@ -58,7 +58,7 @@ def slot_key(path: Path) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Plugin:
-    """The server of one count name, on a socket in the kubelet's folder."""
+    """The device plugin server of one resource name, on a socket in the kubelet's folder."""
 
     resource: str
     holders: Holders
@@ -82,7 +82,7 @@ class Plugin:
         return f"apportion-{self.resource.replace('/', '.')}.sock"
 
     def options(self) -> Any:
-        """Return the plugin's options; slots require a call before a container starts."""
+        """Return the plugin's options: the kubelet must call us before each container start."""
         return pb.Options(
             pre_start_required=not self.is_amount, get_preferred_allocation_available=False
         )
@@ -100,7 +100,7 @@ class Plugin:
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
-        """Serve on the socket, which the kubelet may have removed. Raises ConfigError."""
+        """Serve on a new socket in `folder`, and close the previous one. Raises ConfigError."""
         await self.close()
         answers: dict[calls.Call, Callable[..., Any]] = {
             calls.OPTIONS_OF: self._options_of,
@@ -111,7 +111,7 @@ class Plugin:
         self._server = await calls.listening(answers, folder / self.endpoint)
 
     async def close(self) -> None:
-        """Stop serving. The kubelet retries a call that is cut off."""
+        """Stop serving. The kubelet retries a call that this interrupts."""
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None

@@ -1,4 +1,4 @@
-"""The port through which the kubelet's plugins use the rest of the agent."""
+"""The interface through which the kubelet's plugins use the rest of the agent."""
 
 from typing import Final, Protocol
 
@@ -11,14 +11,14 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """What a container got at `Allocate`, and its intended container `to`, which may be empty."""
+    """What a container got at `Allocate`, and the intended container `to` (may be empty)."""
 
     to: str
     edits: Edits
 
 
 class Holder(Struct, frozen=True):
-    """The container that has slots, according to the kubelet's books."""
+    """The container that has certain slots, according to the kubelet's records."""
 
     pod: str
     namespace: str
@@ -32,11 +32,11 @@ class Holder(Struct, frozen=True):
 
 
 class NotPrepared(Exception):
-    """The container may not start now. The message has the reason; the kubelet retries."""
+    """Error: the container may not start now. The message has the reason; the kubelet retries."""
 
 
 class Preparing(Protocol):
-    """Prepares the shares of containers."""
+    """Prepares the shares of containers before the containers start."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Make and return what the container gets, before every start. Raises NotPrepared."""
+        """Prepare and return what the container gets, before every start. Raises NotPrepared."""

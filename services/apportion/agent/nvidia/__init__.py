@@ -1,1 +1,1 @@
-"""NVIDIA's GPUs on this node, through the driver's NVML; only this package imports `pynvml`."""
+"""Reads and partitions this node's NVIDIA GPUs through NVML; only this package imports `pynvml`."""

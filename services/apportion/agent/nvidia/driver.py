@@ -2,10 +2,10 @@
 
 A driver that waits for a GPU which fell off the bus (XID 79, 119) blocks the calling thread for
 good. So calls run on daemon threads, one call at a time in each `Lane`. A call that exceeds the
-lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while;
-a critical XID of a MIG instance closes only that instance's slices. Invariants: a hung lane refuses
-other calls at once, and no call starts after its caller was refused. XIDs of every GPU that
-answers are received, even after another GPU was lost."""
+lane's limit is abandoned. A critical XID makes its GPU unhealthy for a while; a critical XID of a
+MIG instance closes only that instance's slices. Invariants: a hung lane refuses other calls at
+once, and no call starts after its caller was refused. XIDs of every GPU that answers are received,
+even after another GPU was lost."""
 
 import asyncio
 import logging
@@ -50,21 +50,21 @@ _log = logging.getLogger(__name__)
 
 
 class Hung(Exception):
-    """A call into the driver has not returned; the message has the limit."""
+    """Error: a call into the driver has not returned within the limit that the message names."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"NVML: a call has been hanging for {limit_s:g} s")
 
 
 class Threads:
-    """The threads of all lanes, one for each concurrent call."""
+    """The threads of all lanes, with one thread for each concurrent call."""
 
     def __init__(self) -> None:
         self._idle: list[_Jobs] = []
         self._closed = False
 
     def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run the function on a thread of its own."""
+        """Run the function on its own thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._idle:
@@ -76,7 +76,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """End the threads; a thread whose call hangs ends when the call returns."""
+        """End the threads. A thread with a hung call ends when that call returns."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
@@ -109,12 +109,12 @@ class Threads:
 
 
 class Lane:
-    """A queue of calls about one GPU, made one after another."""
+    """A queue of driver calls about one GPU, which are made one after another."""
 
     def __init__(
         self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
     ) -> None:
-        """`on_change` is called when the lane hangs, and when it continues."""
+        """Create the queue. It calls `on_change` when a call hangs, and when that call returns."""
         self.name = name
         self.hung = False
         self._threads = threads
@@ -124,7 +124,7 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return the function's result. Raises Hung if this call or an earlier one is late."""
+        """Return the function's result. Raises Hung if this or an earlier call is too slow."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
@@ -152,7 +152,7 @@ class Lane:
 
 
 def within(limit_s: float, function: Callable[[], None]) -> None:
-    """Run the function where no loop can wait for it. Raises Hung if it does not return in time."""
+    """Run the function synchronously with a time limit. Raises Hung if the limit is exceeded."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -171,7 +171,7 @@ def within(limit_s: float, function: Callable[[], None]) -> None:
 
 
 class Xids:
-    """The driver's event set, and the critical XIDs of the last `quiet_s` seconds."""
+    """The driver's event set, and the critical XIDs of the last `quiet_s` seconds by GPU."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Xids:
         ignored: frozenset[int],
         hung: Callable[[], Collection[str]],
     ) -> None:
-        """`ignored` XIDs leave a GPU healthy; `hung` names the calls that have not returned."""
+        """Ignore the XIDs in `ignored`; `hung` returns the calls that have not returned."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -216,11 +216,11 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget the subscriptions of all other GPUs, because a lost GPU loses its subscription."""
+        """Forget subscriptions of GPUs that are not in `devices`, because lost GPUs lose theirs."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait up to `wait_s`; return a critical XID, else True if the GPUs must be checked."""
+        """Wait up to `wait_s`. Return a critical XID, or True if the GPUs must be checked."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True
@@ -245,7 +245,7 @@ class Xids:
         self._xids[device] = (xid, self._clock.monotonic())
 
     def note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
-        """Record the XID of a MIG instance, and log an XID that differs from the last one."""
+        """Record the XID of a MIG instance, and log the XID if it differs from the last one."""
         before, _ = self._faults.get((device, cut), (0, 0.0))
         self._faults[device, cut] = (xid, self._clock.monotonic())
         if xid != before:
@@ -256,7 +256,7 @@ class Xids:
             )
 
     def recent(self, device: str) -> str:
-        """Return the GPU's critical XID of the last `quiet_s` seconds as a reason, or ""."""
+        """Return the GPU's critical XID within `quiet_s` seconds as a reason, or ""."""
         xid, at_s = self._xids.get(device, (0, 0.0))
         if xid and self._clock.monotonic() - at_s < self._quiet_s:
             return f"XID {xid}"
@@ -272,7 +272,7 @@ class Xids:
                 yield cut, xid
 
     def check_place(self, device: str, wanted: MigInstance) -> None:
-        """Raise NotMade if an instance on these slices had a critical XID recently."""
+        """Raise NotMade if an instance on the same slices had a critical XID recently."""
         for cut, xid in self.faults(device):
             if overlap(cut, wanted):
                 raise NotMade(
@@ -282,20 +282,20 @@ class Xids:
 
 
 class Loads:
-    """Reads loads, and keeps the samples with which the next reading is compared."""
+    """Reads the use of GPUs, and keeps the samples that the next reading is compared with."""
 
     def __init__(self) -> None:
         self._seen_us: dict[str, int] = {}
         self._samples: dict[_Instance, Any] = {}
 
     def forget(self) -> None:
-        """Drop the samples; they belong to a driver that may be gone."""
+        """Drop the samples, because the driver that made them may have restarted."""
         for key in list(self._samples):
             self._drop(key)
         self._seen_us.clear()
 
     def read(self, device: str, card: Any) -> list[Load]:
-        """Return the loads of a GPU, by NVML's handle. Raises NVMLError."""
+        """Return the loads of the GPU with this NVML handle. Raises NVMLError."""
         used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
         running = _running(card)
         instances = list(_instances(card))
@@ -319,7 +319,7 @@ class Loads:
         return loads
 
     def _cores(self, device: str, card: Any) -> dict[int, int] | None:
-        """Return percent of the GPU's compute by process since the last reading, or None."""
+        """Return each process's percent of compute since the last reading; None if unsupported."""
         since_us = self._seen_us.get(device, 0)
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(card, since_us)
@@ -334,7 +334,7 @@ class Loads:
         return {pid: min(round(fmean(each)), 100) for pid, each in rates.items()}
 
     def _monitored(self, device: str, card: Any, number: int) -> int | None:
-        """Return percent of an instance's compute since the last reading, or None."""
+        """Return a MIG instance's percent of compute since the last reading; None if unknown."""
         key = device, number
         with suppress(nvml.NVMLError):
             if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:

@@ -1,11 +1,11 @@
 """Find, create and destroy the MIG instances of one GPU through NVML, in the GPU's lane.
 
-A share is a GPU instance at the slices in the ledger, with one compute instance that has all of
-its compute. Users and mig-manager make instances too, so `OurInstances` records those of this
+A share is a GPU instance at the slices in the ledger, with one compute instance that has all of its
+compute. Users and mig-manager make instances too, so `OurInstances` records the instances of this
 agent. Invariants: every call can be repeated after a crash. Only an instance that this agent made
-is ever destroyed or given to a container, and none is destroyed while needed or in use. An
-instance is recorded before it exists; records of an earlier boot are ignored, because instances
-do not survive a reboot."""
+is ever given to a container or destroyed, and only while unneeded and unused is it destroyed. An
+instance is recorded before it exists. Records of an earlier boot are ignored, because instances do
+not survive a reboot."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -33,7 +33,7 @@ _ABSENT = (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVM
 
 
 class Profile(NamedTuple):
-    """A size of MIG instance, with the driver's id for it."""
+    """A MIG profile (the size of an instance), with the driver's id for the profile."""
 
     id: int
     slices: int
@@ -44,7 +44,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """The instances that this agent made, by GPU; without a book, only since this process began."""
+    """The MIG instances that this agent made, by GPU. Without a book, restarts lose the record."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -52,7 +52,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if there is a book; an agent that hands out shares has one."""
+        """Return True if the record is on disk, as in each agent that hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -60,7 +60,7 @@ class OurInstances:
         return self._made.get(_name(card, cut)) == cut
 
     def note(self, card: str, cut: MigInstance) -> None:
-        """Record that the instance is about to be made. Raises OSError if that fails."""
+        """Record that this agent is about to make the instance. Raises OSError."""
         if self._book is not None:
             self._book.note(_name(card, cut), cut)
         self._made[_name(card, cut)] = cut
@@ -72,7 +72,7 @@ class OurInstances:
         self._made.pop(_name(card, cut), None)
 
     def of(self, card: str) -> list[MigInstance]:
-        """Return the recorded instances of the GPU."""
+        """Return the GPU's instances that this agent recorded as its own."""
         return [cut for name, cut in list(self._made.items()) if name.startswith(f"{card}/")]
 
 
@@ -81,7 +81,7 @@ def _name(card: str, cut: MigInstance) -> str:
 
 
 class Cut(NamedTuple):
-    """A GPU in MIG mode, by its id and its handle, and which of its instances are ours."""
+    """A GPU in MIG mode: its id, its NVML handle, and the instances that this agent made."""
 
     id: str
     handle: Any
@@ -89,7 +89,7 @@ class Cut(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A GPU instance that exists on the GPU."""
+    """A MIG GPU instance that exists now, with the driver's data about the instance."""
 
     handle: Any
     id: int
@@ -100,7 +100,7 @@ class Made(NamedTuple):
 def ensure(
     card: Cut, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
 ) -> MadeInstance:
-    """Make the instance, and raise errors, as `DeviceBackend.make_instance` specifies."""
+    """Make the instance; implements `DeviceBackend.make_instance`, with the same errors."""
     try:
         known = profiles(card.handle)
         if wanted.profile not in known:
@@ -136,7 +136,7 @@ def ensure(
 
 
 def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
-    """Destroy instances that are ours, not needed and not in use. Raises NVMLError, OSError."""
+    """Destroy instances of this agent that are not needed or in use. Raises NVMLError, OSError."""
     gone, held, foreign, there = [], [], [], []
     for made in list(instances(card.handle, profiles(card.handle))):
         there.append(made.cut)
@@ -157,12 +157,12 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """Return an instance's slices as a bit mask, without slices beyond a report's range."""
+    """Return an instance's slices as a bit mask, without slices that exceed a report's range."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 
 def profiles(card: Any) -> dict[str, Profile]:
-    """Return the profiles of the GPU by name, such as `1g.5gb`. Raises NVMLError."""
+    """Return the GPU's MIG profiles by name, such as `1g.5gb`. Raises NVMLError."""
     found = {}
     for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         with suppress(*_ABSENT):
@@ -186,7 +186,7 @@ def _bounds(card: Any, number: int) -> Iterator[int]:
 
 
 def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
-    """Yield the instances that exist now. Raises NVMLError."""
+    """Yield the MIG instances that exist on the GPU now. Raises NVMLError."""
     for name, profile in known.items():
         found, count = (nvml.c_nvmlGpuInstance_t * _AT_MOST)(), c_uint()
         with suppress(*_ABSENT):
@@ -200,7 +200,7 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
 
 
 def numbered(card: Any, number: int) -> MigInstance | None:
-    """Return the instance with the driver's number, if it exists. Raises NVMLError."""
+    """Return the instance that has this number in the driver, or None. Raises NVMLError."""
     there = instances(card, profiles(card))
     return next((made.cut for made in there if made.id == number), None)
 

@@ -1,9 +1,9 @@
 """The GPUs of this machine, read from the driver through NVML.
 
-A GPU is unhealthy when the driver has lost it, requests its reset, or has reported a critical
-XID, until the GPU answers and has had no XID for a while. A restarted driver is opened again.
-Invariants: calls about a GPU are made one at a time, and a hung call affects no other GPU. A
-lost GPU stays in the inventory, unhealthy, as long as this process lives."""
+A GPU is unhealthy when the driver has lost it, requests its reset, or has reported a critical XID.
+The GPU is healthy again once it answers and has had no XID for a while. A restarted driver is
+opened again. Invariants: calls about a GPU are made one at a time, and a hung call affects no other
+GPU. A lost GPU stays in the inventory, unhealthy, until this process ends."""
 
 import asyncio
 import os
@@ -63,14 +63,14 @@ T = TypeVar("T")
 
 
 class _Card(NamedTuple):
-    """A GPU that answers: NVML's handle, and its address as sysfs writes it."""
+    """A GPU that answers: its NVML handle, and its PCI address as in sysfs."""
 
     handle: Any
     bus_id: str
 
 
 class _Looked(NamedTuple):
-    """The result of one check of a GPU: why it is unhealthy, and the other ends of its links."""
+    """The result of one check of a GPU: why the GPU is unhealthy, and the peers of its links."""
 
     card: _Card
     device: Device
@@ -79,7 +79,7 @@ class _Looked(NamedTuple):
 
 
 class NvmlBackend:
-    """A `DeviceBackend` over the NVIDIA driver."""
+    """A `DeviceBackend` that uses the NVIDIA driver."""
 
     simulated = False
 
@@ -126,12 +126,12 @@ class NvmlBackend:
             ) from None
 
     async def inventory(self) -> tuple[Device, ...]:
-        """See `DeviceBackend`."""
+        """Return every device with its health; see `DeviceBackend.inventory`."""
         self._seen = await self._read()
         return self._seen
 
     async def changed(self) -> None:
-        """See `DeviceBackend`: an XID, a call that hangs, or a probe with another result."""
+        """Wait for an XID, a hung call, or a changed probe result; see `DeviceBackend`."""
         while True:
             probe_at = self._clock.monotonic() + self._probe_s
             while (left_s := probe_at - self._clock.monotonic()) > 0:
@@ -141,7 +141,7 @@ class NvmlBackend:
                 return
 
     def hung(self) -> tuple[str, ...]:
-        """See `DeviceBackend`."""
+        """Return the devices whose driver call has not returned, for display."""
         lanes = (self._driver, self._listening, self._naming, *self._lanes.values())
         return tuple(lane.name for lane in lanes if lane.hung)
 
@@ -153,7 +153,7 @@ class NvmlBackend:
         *,
         least_mib: int = 0,
     ) -> MadeInstance:
-        """See `DeviceBackend`."""
+        """Make or reuse a MIG instance; see `DeviceBackend.make_instance`."""
         self._xids.check_place(device, wanted)
         return await self._of(
             device,
@@ -163,24 +163,24 @@ class NvmlBackend:
         )
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
-        """See `DeviceBackend`."""
+        """Destroy MIG instances of this agent that nothing needs or uses; see `DeviceBackend`."""
         return await self._of(
             device, lambda card: mig.keep(mig.Cut(device, card, self._ours), needed)
         )
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """See `DeviceBackend`."""
+        """Allow one process at a time, or any number; see `DeviceBackend.set_exclusive`."""
         mode = (
             nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
         )
         await self._of(device, lambda card: nvml.nvmlDeviceSetComputeMode(card, mode))
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
-        """See `DeviceBackend`."""
+        """Limit a cgroup's memory on the device; see `DeviceBackend.hold_memory`."""
         return await self._of(device, lambda card: _hold_memory(card, cgroup, memory))
 
     async def loads(self) -> tuple[Load, ...]:
-        """See `DeviceBackend`."""
+        """Return the current use of every device that answers, and of its MIG instances."""
         calls = []
         for device, (lane, card) in self._cards.items():
             of = self._loads.setdefault(device, Loads())
@@ -192,7 +192,7 @@ class NvmlBackend:
         return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once no call into the driver runs, except hung ones."""
+        """Release the driver, after all calls into it except hung ones have returned."""
         self._closed = True
         await self._forget()
         with suppress(Hung):
@@ -425,7 +425,7 @@ def _bus_id(raw: bytes | str) -> str:
 
 
 def _numa(bus_id: str) -> int | None:
-    """Return the NUMA node of the GPU's PCIe root; None if there is only one."""
+    """Return the NUMA node of the GPU's PCIe root, or None if the machine has only one."""
     try:
         node = int(Path(f"/sys/bus/pci/devices/{bus_id}/numa_node").read_text("ascii"))
     except (OSError, ValueError):

@@ -1,1 +1,1 @@
-"""The agent's reports to the ledger through an intake, and its view of its nodes."""
+"""Reports an agent's nodes to the ledger through an intake, and folds the ledger about them."""

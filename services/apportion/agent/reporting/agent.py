@@ -1,11 +1,11 @@
 """Report the inventory of an agent's nodes and answer their bound placements.
 
-Without a kubelet, every bound placement is answered at once; with one, a claim with shares is
-answered when its first container is about to start. An intake judges and appends the events.
-Invariants: every bound claim gets at most one answer, even across crashes. Nothing is appended
-while the inventory is unchanged. Inventory events follow from the ledger and the devices alone,
-and their ids from content and previous revision, so restarts, retries and a second agent write
-the same event once."""
+Without a kubelet, the agent answers every bound placement at once. With one, the agent answers a
+claim with shares when the first of its containers is about to start. An intake judges and appends
+the events. Invariants: every bound claim gets at most one answer, even across crashes. The agent
+appends nothing while the inventory is unchanged. Inventory events follow from the ledger and the
+devices alone. Their ids follow from content and previous revision, so restarts, retries and a
+second agent write the same event once."""
 
 import asyncio
 import contextlib
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """The intake accepts so large a change only if it is reported again after `again_s`."""
+    """Error: the intake accepts such a large change only if it is repeated in `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -82,7 +82,7 @@ class HeldBack(Exception):
 
 
 class IntakeClient:
-    """Requests of all nodes of one agent to the intake."""
+    """Sends the events of all nodes of one agent to the intake."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
@@ -91,9 +91,9 @@ class IntakeClient:
         self._refused: dict[str, str] = {}
 
     async def append(self, draft: Draft) -> Appended:
-        """Return the answer once the event is appended, or refused: then without a revision.
+        """Return the intake's answer: appended with a revision, or refused without one.
 
-        Raises HeldBack if the node must be reported again, NotPermitted if it is not ours."""
+        Raises HeldBack if the node must be reported again, NotPermitted if the node is not ours."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -138,7 +138,7 @@ class IntakeClient:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node of this agent, with its devices as last reported by the backend."""
+    """One node of this agent, with the devices that its backend reported last."""
 
     name: str
     backend: DeviceBackend
@@ -158,7 +158,7 @@ class Node:
 
 
 def subjects(nodes: Sequence[str]) -> list[str]:
-    """Return the subjects that the agent of these nodes follows."""
+    """Return the ledger subjects that the agent of these nodes follows."""
     if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
         channels = (f"{SUBJECTS}.{channel}.*" for channel in CHANNELS)
         return [*FOR_ALL, *channels, f"{SUBJECTS}.{ADOPTIONS}.>"]
@@ -182,7 +182,7 @@ class Agent:
         """Read the ledger by `rules`, or from the snapshot `state` if its beginning was dropped.
 
         `remember`: keep claims after they are answered. `kubelet`: the kubelet's plugins request
-        bound claims, so the agent answers no claim with shares by itself."""
+        bound claims, so the agent answers only claims without shares on its own."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
@@ -216,7 +216,7 @@ class Agent:
         metrics.looked_up([_HUNG], self._hung)
 
     def not_ready(self) -> list[str]:
-        """Return why the agent is not ready; empty once every node's inventory is in the ledger."""
+        """Return why the agent is not ready; empty once the ledger has every node's inventory."""
         reasons = self._reader.not_ready()
         if self._unreported:
             reasons += [f"{self._unreported} of {len(self._nodes)} nodes not reported yet"]
@@ -232,7 +232,7 @@ class Agent:
                 yield _HUNG, (node.name, device), 1.0
 
     async def fold(self) -> None:
-        """Follow the ledger until cancelled. Raises what `Reader.run` raises."""
+        """Follow the ledger until cancelled. Raises the errors of `Reader.run`."""
         await self._reader.run()
 
     async def watch(self) -> None:
@@ -246,7 +246,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer due claims until cancelled; claims of a lost node wait for its return."""
+        """Answer due claims until cancelled. Claims of a lost node wait until the node returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -263,7 +263,7 @@ class Agent:
                 await asyncio.gather(*(self._answer_unasked(claim) for claim in now))
 
     async def take_orders(self) -> None:
-        """Serve orders to the simulated nodes; real nodes accept none."""
+        """Serve failure and recovery commands to the simulated nodes. Real nodes accept none."""
         await self._reported.wait()
         for node in self._nodes.values():
             if isinstance(node.backend, SimulatedBackend):
@@ -273,7 +273,7 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or until `leave`, except while the reader is halted.
 
-        Pods are bound after the first heartbeat, so it `waits` for the kubelet to register us."""
+        Pods are bound after the first heartbeat, so it is delayed while `waits` returns true."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -288,7 +288,7 @@ class Agent:
             await clock.pause(AGENT_BEAT_S)
 
     async def leave(self, clock: Clock) -> None:
-        """Report that the agent is about to stop, and allow bound pods time to get their shares."""
+        """Report that the agent will stop, then allow bound pods time to get their shares."""
         self._leaves = True
         with contextlib.suppress(LedgerUnavailable):
             for name in self._nodes:
@@ -296,7 +296,7 @@ class Agent:
         await clock.pause(LEAVE_S)
 
     def lost(self, node: str) -> bool:
-        """Return True while a simulated node is lost by command."""
+        """Return True while a simulated node is lost by a user's command."""
         backend = self._nodes[node].backend
         return isinstance(backend, SimulatedBackend) and not backend.there.is_set()
 
@@ -385,9 +385,9 @@ class Agent:
     def _noticed(self, node_name: str) -> None:
         """Check an inventory event, just folded, of one of our nodes.
 
-        Two agents with the same node name would overwrite each other for ever. So this agent
-        only logs the other's report. An event decided before this process began was sent by an
-        earlier one, which may have read as far as this one had at its start, hence `<=`."""
+        Two agents with the same node name would overwrite each other for ever, so this agent only
+        logs the other agent's report. An event decided before this process began came from an
+        earlier process, which may have read as far as this one had at its start, hence `<=`."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -407,7 +407,7 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until there were `times` reports of nodes in total; return the final count."""
+        """Wait until node reports have been made `times` times in total; return the final count."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks
@@ -418,7 +418,7 @@ class Agent:
 
     @property
     def revision(self) -> int:
-        """Return the revision up to which the ledger was read."""
+        """Return the revision up to which the agent has read the ledger."""
         return self._reader.revision
 
     @property
@@ -440,10 +440,10 @@ class Agent:
             await self._answer_unasked(claim)
 
     async def answer(self, claim: Claim, trouble: str) -> bool:
-        """Report that the claim is allocated or, if there is `trouble`, that allocation failed.
+        """Append that the claim is allocated or, with `trouble`, that its allocation failed.
 
-        Return True if the ledger has the answer; an intake refuses it if the claim was voided.
-        The kubelet retries, so an answer is not repeated, and an allocated pod stays allocated."""
+        Return True if the ledger has the answer; an intake refuses it if the claim was voided. The
+        kubelet retries, so an answer is not repeated, and an allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
@@ -494,7 +494,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """Return the events to append; a whole report follows a refused one and ends the refusal."""
+    """Return the events to append for a changed inventory, or a whole report after a refusal."""
     said = view.said
     if said == now and not view.refused:
         return []

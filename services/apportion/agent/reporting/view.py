@@ -1,9 +1,9 @@
 """The part of the ledger about one agent's nodes on which the agent acts.
 
 Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
-nor voided. Any client may write a pod's annotations (PodAdopted), so a node with a kubelet
-gives an adopted pod nothing without proof: either this ledger had voided the same placement
-before, or the pod runs by our placement and the node's own book has these shares for the pod."""
+nor voided. Any client may write a pod's annotations (PodAdopted). So on a node with a kubelet, an
+adopted pod gets its shares only with proof. Proof is a voided placement with these shares in this
+ledger, or our binding of the pod together with these shares in the node's own book."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class Claim:
-    """One bound placement of one pod on this node."""
+    """A bound placement of a pod on this node, whose shares the agent must prepare."""
 
     placed: PodPlaced
     bound_revision: int
@@ -70,7 +70,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """Return the attempt whose placement was bound."""
+        """Return the number of the attempt whose placement was bound."""
         return self.placed.attempt
 
     @property
@@ -79,7 +79,7 @@ class Claim:
         return tuple(dict.fromkeys(share.device for share in self.placed.shares))
 
     def of(self, container: str) -> str:
-        """Return the unique name of one of the claim's containers."""
+        """Return a name for one of the claim's containers that is unique on the node."""
         return f"{self.pod}/{self.attempt}/{container}"
 
     def sized(self, data: PodResized) -> Claim:
@@ -88,14 +88,14 @@ class Claim:
 
     @property
     def key(self) -> str:
-        """Return the claim's unique name, which a restart of the agent does not change."""
+        """Return the claim's unique name, which stays the same when the agent restarts."""
         again = f"/{self.bound_revision}" if self.adopted else ""
         return f"{self.pod}/{self.attempt}/allocated{again}"
 
 
 @dataclass(slots=True, eq=False)
 class NodeView:
-    """One node: its inventory in the ledger, and placements without an answer."""
+    """One node in the ledger: its inventory, and the placements that have no answer yet."""
 
     said: NodeReported | None = None  # the last inventory
     said_revision: int = 0
@@ -155,19 +155,19 @@ class NodeView:
         self.resized.discard(pod)
 
     def give_up(self, key: _Key, placements: Iterable[PodPlaced]) -> None:
-        """Store voided placements, because their binding may still take effect."""
+        """Remember voided placements, because their binding may still take effect."""
         self.voided[key] = {placed.shares for placed in placements}
         if len(self.voided) > HELD_MAX:
             del self.voided[next(iter(self.voided))]
 
     async def bound_claim(self, pod: str) -> Claim:
-        """Wait for a claim of that pod and return it."""
+        """Wait until the pod has a bound claim, and return the claim."""
         while pod not in self.held:
             await self._next(pod)
         return self.held[pod]
 
     async def holding(self, container: str) -> Claim:
-        """Wait for a claim with shares of a container of this name; return the newest."""
+        """Wait for a claim with shares of a container with this name; return the newest claim."""
         while True:
             for claim in reversed(self.held.values()):
                 if any(share.container == container for share in claim.placed.shares):
@@ -179,7 +179,7 @@ class NodeView:
         await self._next(ANY)
 
     def unbound(self) -> bool:
-        """Return True if a pod with shares is placed here and its binding was not folded."""
+        """Return True if a pod with shares is placed here and its binding is not folded yet."""
         return any(
             placed.shares
             for key, placements in self.placed.items()
@@ -194,12 +194,12 @@ class NodeView:
 
 
 class FleetView:
-    """A fold of the ledger over all nodes of one agent."""
+    """The fold of the ledger over all nodes of one agent."""
 
     def __init__(
         self, nodes: Iterable[str], *, remember: bool = False, rules: Rules | None = None
     ) -> None:
-        """`remember`: keep answered claims, for a kubelet that requests them again."""
+        """Start empty. `remember` keeps answered claims, because a kubelet requests them again."""
         self._remember = remember
         self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}
@@ -210,7 +210,7 @@ class FleetView:
         self.refused_count = 0
 
     def begin(self, state: State) -> None:
-        """Start from a snapshot, where the ledger's beginning was dropped."""
+        """Start from a snapshot, because the ledger's beginning was dropped."""
         self.configuration = state.configuration
         self.rules = state.rules
         for name, view in self.nodes.items():
@@ -233,7 +233,7 @@ class FleetView:
                 self._hold(view, pod)
 
     def apply(self, record: Record, event: Event) -> str:
-        """Fold one event. Return the node whose inventory it is about, or an empty string."""
+        """Fold one event. Return the node of an inventory event, or an empty string."""
         data, revision = event.data, record.revision
         if isinstance(data, ConfigurationChanged):
             self._configure(data, revision)
@@ -269,12 +269,12 @@ class FleetView:
         return ""
 
     def refuse(self, record: Record, reason: str) -> str:  # noqa: ARG002 - the reader logs both
-        """Count an event that no reader applies."""
+        """Count an event that the fold skips because no build can read it."""
         self.refused_count += 1
         return ""
 
     def take_due(self) -> list[Claim]:
-        """Return each claim to answer now once, in the order of the bindings."""
+        """Return the claims to answer now, in the order of their bindings, and clear the list."""
         due = list(self.due.values())
         self.due.clear()
         self.became_due.clear()

@@ -1,3 +1,3 @@
-"""Apply grants on this node, with one module for each thing that is made.
+"""Applies grants on this node, with one module for each kind of resource.
 
-Invariant: every step can be repeated, and nothing is taken away from a running container."""
+Invariant: every step can be repeated, and a running container keeps everything that it has."""

@@ -1,9 +1,9 @@
 """Prepare a device for containers: its MPS daemon, its MIG instances, and the driver's limits.
 
-Invariants: a device with a daemon accepts one process at a time, the daemon's. An instance is
-never destroyed if a container in the ledger may use it or if this agent did not make it. A limit
-is only set on the cgroup of a single container. A restarted agent reads daemon, driver, books and
-ledger, and reaches the same result."""
+Invariants: a device with an MPS daemon accepts one process at a time, the daemon itself. An
+instance is never destroyed if a container in the ledger may use it or if this agent did not make
+it. A limit is only set on the cgroup of a single container. A restarted agent reads the daemons,
+the driver, the books and the ledger, and reaches the same result."""
 
 import asyncio
 import glob
@@ -46,17 +46,17 @@ _log = logging.getLogger(__name__)
 
 
 class Daemons:
-    """The MPS daemons in one folder, which has a folder for each device."""
+    """The MPS daemons of one node, with one subfolder of `folder` for each device."""
 
     def __init__(self, folder: Path, backend: DeviceBackend, launcher: Sequence[str] = ()) -> None:
-        """`launcher` is put before the command that starts a daemon: `systemd-run --scope`."""
+        """Use `launcher` as the prefix of a daemon's command, such as `systemd-run --scope`."""
         self._folder = folder
         self._backend = backend
         self._launcher = tuple(launcher)
         self._alone = asyncio.Lock()
 
     async def ensure(self, card: str, memory_mib: int) -> None:
-        """Start the device's daemon if needed, and limit its clients' memory. Raises NotMade."""
+        """Start the MPS daemon if needed, and limit its clients' memory. Raises NotMade."""
         async with self._alone:
             if not await self._lives(card):
                 home = self._folder / card
@@ -83,9 +83,9 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop unneeded daemons and restart dead ones; return if each dead one runs again.
+        """Stop unneeded daemons and restart dead ones. Return whether each restart succeeded.
 
-        `needed` is the largest share of each device in MiB."""
+        `needed` is the memory of the largest share of each device, in MiB."""
         died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
             try:
@@ -151,7 +151,7 @@ def _ran(words: Sequence[str], environ: dict[str, str], said: str) -> tuple[int,
 
 
 class Instances:
-    """The MIG instances of one node's devices."""
+    """Creates and destroys the MIG instances of one node's devices."""
 
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend = backend
@@ -181,7 +181,7 @@ class Instances:
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy instances of ours here that no pod needs or uses. Raises OSError."""
+        """Destroy our MIG instances here that no pod needs or uses. Raises OSError."""
         for card in cards:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
@@ -222,7 +222,7 @@ def _names(instances: Iterable[MigInstance]) -> str:
 
 
 class Limit(NamedTuple):
-    """A limit in bytes of a device for a cgroup, whose path is as the kernel reports it."""
+    """A memory limit in bytes for a cgroup on a device; `cgroup` is the kernel's path."""
 
     device: str
     cgroup: str
@@ -232,7 +232,7 @@ class Limit(NamedTuple):
 def limits_of(
     claims: Iterable[Claim], cgroups: Mapping[tuple[str, str], str], devices: Mapping[str, Device]
 ) -> Iterator[Limit]:
-    """Yield the limits of containers in HAMi-core mode; `cgroups` are by pod and container."""
+    """Yield the limits of containers in HAMi-core mode; `cgroups` is by pod and container."""
     for claim in claims:
         for share in (*claim.placed.shares, *claim.placed.borrowed):
             cgroup = cgroups.get((claim.pod, share.container))
@@ -242,7 +242,7 @@ def limits_of(
 
 
 class DriverLimits:
-    """The driver's memory limits on one node, with its cgroups (version 2) in one folder."""
+    """The driver's memory limits on one node, whose version 2 cgroups are in one folder."""
 
     def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
         self._backend = backend

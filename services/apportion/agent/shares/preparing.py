@@ -1,8 +1,8 @@
-"""Derive what a container gets from the ledger, and make it.
+"""Derive from the ledger what a container gets, and create it on the node.
 
-The binding may not be in the ledger yet, so the answer waits a while for it. Invariant: a
-container starts only with its shares in the ledger, only when all of these shares are ready,
-and only after SharesAllocated is in the ledger."""
+The binding may not be in the ledger yet, so the answer waits a while for it. Invariant: a container
+starts only after all its shares are in the ledger and ready, and after SharesAllocated is in the
+ledger."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 
 
 class Rounds:
-    """Locking on one node: preparations run concurrently, a cleanup round runs alone.
+    """A lock for one node: preparations run concurrently, and a cleanup round runs alone.
 
     Otherwise, a pod that arrives during a round might get what the round is removing."""
 
@@ -50,7 +50,7 @@ class Rounds:
 
     @asynccontextmanager
     async def preparing(self) -> AsyncIterator[None]:
-        """Enter a preparation after waiting for the end of a round."""
+        """Wait until no cleanup round runs, then register a preparation for the block."""
         async with self._round:
             self._preparing += 1
         try:
@@ -60,7 +60,7 @@ class Rounds:
 
     @asynccontextmanager
     async def tidying(self) -> AsyncIterator[bool]:
-        """Enter a round, or yield False during a preparation, so that this round is skipped."""
+        """Start a cleanup round, or yield False during a preparation, so this round is skipped."""
         async with self._round:
             yield self._preparing == 0
 
@@ -74,7 +74,7 @@ def largest(shares: Iterable[Share]) -> dict[str, int]:
 
 
 class Hands(NamedTuple):
-    """The parts that apply a grant on the node, and the books of what is still needed."""
+    """The components that apply a grant on the node, and the books of what is still needed."""
 
     regions: Regions
     instances: Instances
@@ -101,7 +101,7 @@ class SharePreparing:
     _planned_as: tuple[object, object] = field(default=(None, None), init=False)
 
     async def prepare(self, holder: Holder) -> Edits:
-        """See `port.Preparing`."""
+        """Prepare and return what a container gets; see `port.Preparing`."""
         claim = await self._claim(holder)
         self._check_doubtful(claim)
         try:
@@ -130,22 +130,22 @@ class SharePreparing:
         raise NotPrepared(problem)
 
     async def live_shares(self, *, but: str = "") -> list[Share]:
-        """Return the shares that may be in use, without pod `but`'s. Raises NotPrepared.
+        """Return the shares of all pods except `but` that may be in use. Raises NotPrepared.
 
-        The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant:
-        once the ledger was read to its end, no container of ours uses any other share."""
+        The kubelet keeps a pod in its checkpoint until its containers have ended. Invariant: once
+        the ledger was read to its end, no container of ours uses any other share."""
         pods = await self.hands.books.pods() - {but}
         claims = [claim.placed for pod, claim in self.view.held.items() if pod in pods]
         return [share for each in claims for share in (*each.shares, *each.borrowed)]
 
     def plan(self, claim: Claim, container: str) -> Edits:
-        """Return what a container of the claim gets; makes nothing. Raises GrantRefused."""
+        """Return what a container of the claim gets, without creating it. Raises GrantRefused."""
         own = {share.container for share in claim.placed.shares}
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """Return the required content of the regions of all containers here; cached by claim."""
+        """Return the required region content of every container here; cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -171,7 +171,7 @@ class SharePreparing:
                     yield Kept(claim.placed.namespace, plan)
 
     async def resize(self, pod: str) -> None:
-        """Apply the current limits in the ledger to the running containers of a pod."""
+        """Apply the pod's current limits in the ledger to its running containers."""
         claim = self.view.held.get(pod)
         if claim is None:
             return
@@ -190,7 +190,7 @@ class SharePreparing:
                 )
 
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
-        """Make the grant. Raises GrantRefused, NotMade, NotPrepared, RegionInvalid, OSError."""
+        """Apply the grant. Raises GrantRefused, NotMade, NotPrepared, RegionInvalid, OSError."""
         hands = self.hands
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
@@ -256,7 +256,7 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """Return the container's shares and name, or the lender's if it shares its slots.
+        """Return the shares and name of the container, or of the container whose slots it shares.
 
         Raises GrantRefused if the pod has a device that is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):

@@ -1,8 +1,8 @@
-"""Regions on this node's disk, each created before its container and kept while that runs.
+"""The HAMi-core regions on this node's disk: one for each container, created before it starts.
 
-Invariants: a region that a container may have mapped is only changed in place, unless the
-container itself removed it. Nothing that a container puts into its folder can fail a round or
-make it exceed its bounds."""
+Invariants: a region that a container may have mapped is only changed in place, unless the container
+itself removed it. Nothing that a container puts into its folder can fail a cleanup round or make
+the round exceed its limits."""
 
 import logging
 import os
@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """A container in the ledger: its pod's namespace, and the required content of its region."""
+    """A container whose region is kept: its pod's namespace, and the region's required content."""
 
     namespace: str
     plan: RegionPlan
 
 
 class Breach(NamedTuple):
-    """A container that exceeds its share of a device, with the limits or use that were found."""
+    """A container that exceeds its share of a device, with the limits or the use that was found."""
 
     pod: str
     container: str
@@ -49,10 +49,10 @@ class Breach(NamedTuple):
 
 
 class Regions:
-    """The regions in one folder of the node."""
+    """The HAMi-core regions of one node, each in a subfolder of `folder`."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
-        """`first` are namespaces whose priority also counts elsewhere; see `advise`."""
+        """Manage this folder. `first` are namespaces that take precedence; see `advise`."""
         self._folder = folder
         self._first = first
         self._missing: set[str] = set()
@@ -62,7 +62,7 @@ class Regions:
     def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
         """Create the region, or set these limits in the existing one. Raises OSError.
 
-        `starting`: no process is left. Raises RegionInvalid if there are too many devices."""
+        `starting`: the container has no process yet. Raises RegionInvalid for too many devices."""
         path = Path(plan.path)
         with self._lock:
             open_to_all(path.parent)
@@ -82,7 +82,7 @@ class Regions:
             self._make(plan)
 
     def resize(self, plan: RegionPlan) -> bool:
-        """Set new limits of a running container; return True if it has such a region."""
+        """Set new limits of a running container. Return False if no region has its devices."""
         with self._lock:
             try:
                 with SharedFile(Path(plan.path)) as file:
@@ -98,8 +98,8 @@ class Regions:
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
         """Restore every region to its limits in the ledger, then decide which containers wait.
 
-        Return the devices whose limits a container raised or removed since the last round. For
-        the times, see `feedback`."""
+        Return the devices whose limits a container raised or removed since the last round. `now_s`
+        and `recent_s` are as in `feedback`."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -144,7 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region of all or `only` these; closes each region after use."""
+        """Yield pod, container and region, of all containers or `only` the given pairs."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue
@@ -156,12 +156,12 @@ class Regions:
                 yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
-        """Yield the pod and the file of every region."""
+        """Yield each region's pod uid and file."""
         for folder in sorted(self._folder.glob("*_*")):
             yield _pod(folder), folder / REGION
 
     def keep(self, pods: Collection[str]) -> None:
-        """Remove the folders of pods that were missing from `pods` twice in a row."""
+        """Remove the folders of pods that were missing from `pods` in two calls in a row."""
         # Twice, because a kubelet that just started may not know all of its pods.
         folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
         missing = {pod for pod, _ in folders if pod not in pods}
@@ -198,11 +198,11 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class SharedFile:
     """A file (`region.Stored`) in a folder that its container can change; this process is root.
 
-    Invariant: the file is a regular one with a single name, no link or pipe, and is not mapped,
-    so a container that truncates the file does no harm."""
+    Invariant: the file is regular, has a single name, and is not mapped into memory here, so a
+    container that truncates the file does no harm."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. Raises OSError if missing, RegionInvalid if irregular or a hard link."""
+        """Open the file. Raises OSError if missing, RegionInvalid if it is not a plain file."""
         # Opening a device can have side effects; O_PATH only looks at it.
         looked = os.open(path, _LOOK)
         try:
@@ -217,15 +217,15 @@ class SharedFile:
         return os.fstat(self._descriptor).st_size
 
     def read(self, at: int, count: int) -> bytes:
-        """See `region.Stored`."""
+        """Read `count` bytes at offset `at`; implements `region.Stored`."""
         return os.pread(self._descriptor, count, at)
 
     def write(self, at: int, data: bytes) -> None:
-        """See `region.Stored`."""
+        """Write `data` at offset `at`; implements `region.Stored`."""
         os.pwrite(self._descriptor, data, at)
 
     def close(self) -> None:
-        """Close the descriptor; the file stays."""
+        """Close the file descriptor; the file remains."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -236,9 +236,9 @@ class SharedFile:
 
 
 def remove(folder: Path, most: int) -> int:
-    """Remove a folder and at most `most` entries in it; return their number. Raises OSError.
+    """Remove at most `most` entries of a folder, then the empty folder; return the number removed.
 
-    Nested folders are moved to the top first: no recursion, and at most two are open."""
+    Nested folders are moved to the top first, so there is no recursion and at most two are open."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:

@@ -1,6 +1,6 @@
 """Create, limit and remove the shares of one node, for a kubelet or for `apportion run`.
 
-Invariant: nothing that a pod in the books has is removed."""
+Invariant: nothing that belongs to a pod in the books is removed."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShareLifecycle:
-    """The loops that maintain the shares of one node."""
+    """The loops that create, limit and remove the shares of one node."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ShareLifecycle:
         clock: Clock,
         adapt: Adapt = lambda _pod, made: made,
     ) -> None:
-        """`adapt` changes the grant of a pod that does not run in a container."""
+        """Set up the loops. `adapt` changes the grant of a pod that runs outside of a container."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -92,7 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the uids of the pods in the books; their claims are kept. Raises NotPrepared."""
+        """Return the uids of the pods in the books, and keep their claims. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -170,7 +170,7 @@ class ShareLifecycle:
                     await self._agent.report(node)
 
     def make_places(self) -> None:
-        """Create the folders that containers get. Blocks. Raises OSError."""
+        """Create the folders that containers get. This call blocks. Raises OSError."""
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
         given = [self._places.state / "shares", self._places.run]
         if self._places.library:
@@ -192,7 +192,7 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """Breaches to report, at most hourly per container and device to protect the ledger."""
+    """Reports breaches, at most hourly per container and device to protect the ledger."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Breaches:
         self._doubtful: dict[str, set[_Key]] = {}
 
     def note(self, found: Iterable[Breach]) -> None:
-        """Queue these breaches, unless they were reported in this hour."""
+        """Queue these breaches, except those reported within the last hour."""
         hour = self._hour_now()
         if hour != self._hour:
             self._hour = hour
@@ -226,7 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Report breaches that `source` found twice; one may be a starting or ending process."""
+        """Queue breaches that `source` found twice in a row, not those of a process start."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

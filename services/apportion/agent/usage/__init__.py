@@ -1,1 +1,1 @@
-"""The containers' use of their shares: sampled, exported as metrics, and summed up every hour."""
+"""Measures how containers use their shares: samples, metrics and hourly sums."""

@@ -1,7 +1,7 @@
-"""Hourly sums of use: for each share, how much was used for how long, and the peak.
+"""Hourly sums of use for each share: memory and compute over time, and the peak.
 
 Invariants: every sampled interval is in exactly one record. A share or program whose sums do not
-fit into an event is left out and logged, and all others are kept."""
+fit into an event is dropped and logged, and all others are kept."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _log = logging.getLogger(__name__)
 
 
 class _Sums(Struct, kw_only=True):
-    """Sums in seconds, and in MiB times seconds."""
+    """Sums of use of a share or program: in seconds, and in MiB times seconds."""
 
     seconds: float = 0.0
     memory_mib_seconds: float = 0.0
     memory_mib_peak: int = 0
 
     def add(self, held_mib: int, seconds: float) -> None:
-        """Add one sample, which counts for the seconds since the previous one."""
+        """Add one sample, which counts for the `seconds` since the previous sample."""
         self.seconds += seconds
         self.memory_mib_seconds += held_mib * seconds
         self.memory_mib_peak = max(self.memory_mib_peak, held_mib)
 
 
 class _Share(_Sums):
-    """The sums of one share so far, with the share's last sizes."""
+    """The sums of one share so far, with the latest size of the share."""
 
     pod: str
     namespace: str
@@ -56,11 +56,11 @@ class _Share(_Sums):
 
     @property
     def key(self) -> Key:
-        """Return the key of the share, the same as `Use.key`."""
+        """Return the unique key of the share, equal to the `Use.key` of its samples."""
         return self.pod, self.container, self.device, self.instance
 
     def add_use(self, use: Use, seconds: float) -> None:
-        """Add one sample of memory and compute, like `add`."""
+        """Add one sample of memory and compute, which counts for `seconds`."""
         self.add(use.memory_used // _MIB, seconds)
         self.memory_mib, self.cores = use.memory_limit // _MIB, use.cores_limit
         self.bound = use.bound
@@ -76,12 +76,12 @@ class _Unshared(_Sums):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the unique key of a program."""
+        """Return the unique key of a program that uses a device without a share."""
         return self.device, self.command, self.pod
 
 
 class _Saved(Struct):
-    """An account on disk. Times are in seconds since 1970."""
+    """An account in the form in which it is saved on disk. Times are in seconds since 1970."""
 
     began_s: float
     shares: list[_Share]
@@ -93,7 +93,7 @@ _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 
 class Account:
-    """One node's sums between two times in seconds since 1970; open while `ended_s` is 0."""
+    """One node's sums of use from `began_s` to `ended_s` (seconds since 1970; 0 while open)."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Account:
             self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
-        """Return as few events as hold a closed account; none if nothing was used."""
+        """Return a closed account as the smallest number of events; none if nothing was used."""
         shares = list(_used(ShareUsed, self._shares.values()))
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
         unshared = tuple(_used(UnsharedUsed, most[:UNSHARED_MAX]))
@@ -133,13 +133,13 @@ class Account:
             )
 
     def to_saved(self) -> _Saved:
-        """Return the account in its form on disk."""
+        """Return the account in the form in which it is saved on disk."""
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
         return _Saved(self.began_s, shares, unshared, self.ended_s)
 
 
 def saved(accounts: Iterable[Account]) -> bytes:
-    """Encode the accounts for the disk."""
+    """Encode the accounts as bytes for the file on disk."""
     return msgspec.msgpack.encode([each.to_saved() for each in accounts])
 
 

@@ -1,4 +1,4 @@
-"""Metrics of use under our own names and, on request, under those of replaced systems.
+"""Metrics of use under our own names and, on request, under the names of replaced systems.
 
 Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-plugin's monitor
 (`cmd/vgpu-monitor/metrics.go`) and gpu-manager, with their units: ratios are percent. Invariant:
@@ -21,7 +21,7 @@ Names = Literal["hami", "volcano", "gpu-manager"]
 
 
 class Seen(NamedTuple):
-    """A sample of a node's use, and its devices by id."""
+    """A node's latest sample of use, and the node's devices by id."""
 
     node: str
     devices: Mapping[str, Device]
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, each with a field of `Use` or `Load`; `kinds.0` is an element."""
+    """The gauges of one system, each with its field of `Use` or `Load` (`kinds.0`: index 0)."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]
@@ -38,7 +38,7 @@ class _Monitor(NamedTuple):
     whole: int = 1  # divisor of fields of cores, which are percent
 
     def samples(self, seen: Seen) -> Iterator[Sample]:
-        """Yield its series, without gauges that have no value for a use or device."""
+        """Yield the system's series, without gauges that have no value for a use or device."""
         for use in seen.look.uses:
             yield from self._read(self.of_use, use, self.use_labels(use))
         for load in seen.look.loads:
@@ -220,11 +220,11 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def families(also: tuple[Names, ...]) -> list[Family]:
-    """Our gauges and those of the other systems."""
+    """Return our gauges and the gauges of the other systems."""
     return [family for names in ("", *also) for family in _TABLE[names][0]]
 
 
 def samples(seen: Seen, also: tuple[Names, ...]) -> Iterator[Sample]:
-    """Yield the values of these gauges."""
+    """Yield the values of our gauges and of the other systems' gauges."""
     for names in ("", *also):
         yield from _TABLE[names][1](seen)

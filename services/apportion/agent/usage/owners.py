@@ -1,9 +1,9 @@
 """Finds the pod of a process by its cgroup, and the container by its mounts.
 
 The kubelet puts the pod's uid into the cgroup's path and mounts `pods/UID/containers/NAME/…`.
-Neither changes while a program runs, so both are read once. A process can set its environment
-and name, so these are not used. Invariant: pod and container of a process come from the same
-uid."""
+Neither changes while a program runs, so the agent reads them once. A process can set its
+environment and its name, so the agent does not use these. Invariant: pod and container of a process
+come from the same uid."""
 
 import re
 from contextlib import suppress
@@ -24,7 +24,7 @@ _in_mounts = re.compile(rf"/pods/({_UID})/containers/([a-z0-9-]{{1,63}})/").find
 
 
 class Owner(NamedTuple):
-    """The owner of a process: a pod's uid and a container's name, or empty."""
+    """The owner of a process: a pod's uid and a container's name, each empty if unknown."""
 
     pod: str
     container: str
@@ -35,14 +35,14 @@ class Owner(NamedTuple):
 
 
 class Owners:
-    """The processes in a folder like `/proc`."""
+    """Finds the owners of processes from a folder like `/proc`."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = str(proc)
         self._known: dict[int, tuple[tuple[str, str], Owner]] = {}
 
     def of(self, pid: int) -> Owner | None:
-        """Return the owner of a process; None if the process has ended."""
+        """Return the owner of a process, or None if the process has ended."""
         folder = f"{self._proc}/{pid}"
         life = _life(folder)
         known = self._known.get(pid)
@@ -93,10 +93,10 @@ def _text(path: str) -> str:
 class Books(Protocol):
     """The record of this node's pods and their processes: the kubelet's, or our list of runs.
 
-    Invariant: a pod that is not in the books uses nothing on the node that could be reclaimed."""
+    Invariant: everything on the node of a pod that is not in the books may be reclaimed."""
 
     async def pods(self) -> set[str]:
-        """Return the uids of the pods. Raises NotPrepared if they cannot be known now."""
+        """Return the uids of the pods. Raises NotPrepared if they cannot be determined now."""
 
     def owner(self, pid: int) -> Owner | None:
-        """Return the owner of a process; None if the process has ended."""
+        """Return the owner of a process, or None if the process has ended."""

@@ -1,7 +1,7 @@
 """Sample the use of a node every few seconds, for metrics, subscribers and hourly sums.
 
-Invariants: a failed sample is left out and logged once. Neither containers nor a ledger that
-accepts no records stop the sampling. An hour's sums are kept until they are recorded."""
+Invariants: a failed sample is skipped and logged once. Neither containers nor a ledger that accepts
+no records stop the sampling. An hour's sums are kept until they are recorded."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Sampling:
-    """The sampling of one node."""
+    """The loop that samples the use of one node."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Sampling:
         places: Places,
         limits: DriverLimits | None = None,
     ) -> None:
-        """`limits` are the driver's limits to set for the sampled containers."""
+        """Set up the loop. `limits` sets the driver's limits of the sampled containers."""
         self._agent = agent
         self._node = node
         self._view = agent.view_of(node.name)
@@ -95,7 +95,7 @@ class Sampling:
         metrics.looked_up(families(also), found)
 
     async def run(self, send: Send) -> None:
-        """Sample the node and record each hour, until cancelled."""
+        """Sample the node and record each hour's sums, until cancelled."""
         await self._agent.reported(1)  # the ledger has been read to its end by that time
         self._accounts = await asyncio.to_thread(self._restored)
         async with asyncio.TaskGroup() as tasks:
@@ -243,7 +243,7 @@ async def send_sample(send: Send, node: str, look: Look, clock: Clock) -> None:
 
 
 async def publish_records(node: Node, account: Account, basis: int) -> None:
-    """Write the records of a closed account to the ledger; `basis` is the agent's revision."""
+    """Append the records of a closed account; `basis` is the agent's revision."""
     named = f"{node.name}/usage/{account.began_s:.0f}"
     for number, record in enumerate(account.records(node.name)):
         await node.publisher.publish(

@@ -1,9 +1,9 @@
-"""Simulate what containers use on a simulated fleet, so that reports and the console show it.
+"""Simulates the use of shares on a simulated fleet, for reports and the console.
 
 The load of a share follows from the names of its pod and container, and from the time. Samples and
 records are counted and encoded as on a real node. Invariants: no share uses more than it has, and
-all shares of a device together no more than the device; a node without shares, or one that is
-lost, sends nothing."""
+all shares of a device together use at most the whole device. A node without shares, or a lost node,
+sends nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MIB: Final = 1 << 20
 
 
 class _Level(NamedTuple):
-    """The most that a container uses of its share: fractions of memory and of compute."""
+    """The maximum use by a container, as fractions of its share's memory and compute."""
 
     memory: float
     cores: float
@@ -58,7 +58,7 @@ _LEVELS: Final = (_Level(0.92, 0.95), _Level(0.6, 0.5), _Level(0.3, 0.0), _Level
 
 
 class _Part(NamedTuple):
-    """The use of a device by one container: memory in bytes, compute in the device's unit."""
+    """The use of a device by one container: memory in bytes, compute in the device's units."""
 
     pid: int
     instance: MigInstance | None
@@ -69,9 +69,9 @@ class _Part(NamedTuple):
 def simulated_loads(
     claims: Iterable[Claim], devices: Mapping[str, Device], at_s: float
 ) -> tuple[list[Load], dict[int, Owner]]:
-    """Return the loads of a node's devices at a time in seconds since 1970.
+    """Return the simulated loads of a node's devices at a time in seconds since 1970.
 
-    Each share has one process; its owner is returned by process id. A failed device is idle."""
+    Each share has one process; the dict maps process ids to owners. A failed device is idle."""
     owners: dict[int, Owner] = {}
     parts: dict[str, list[_Part]] = {name: [] for name in devices}
     for claim in claims:
@@ -105,7 +105,7 @@ def _compute(device: Device) -> int:
 
 
 def _loads(device: Device, parts: list[_Part]) -> list[Load]:
-    """Return the loads of a device and its instances, with parts scaled down to what it has."""
+    """Return the loads of a device and its instances, with `parts` scaled down to its capacity."""
     memory_mib = device.physical_memory_mib or device.memory_mib
     by_memory = min(1.0, memory_mib * _MIB / max(1, sum(each.memory for each in parts)))
     by_cores = min(1.0, _compute(device) / max(1, sum(each.cores for each in parts)))
@@ -125,7 +125,7 @@ def _load(device: str, processes: list[Running], instance: MigInstance | None = 
 
 
 class _Open:
-    """The account of a node since its last record, and when a sample was last added."""
+    """A node's account since its last record, and the time of the last sample."""
 
     def __init__(self, began_s: float, looked_s: float, *, first: bool) -> None:
         self.account = Account(began_s)
@@ -136,12 +136,12 @@ class _Open:
 class SimulatedUse:
     """The use of all nodes of a simulated fleet; `state` is the fold of the whole ledger.
 
-    A restart of the agent loses what was used since a node's last record."""
+    If the agent restarts, the use since a node's last record is lost."""
 
     def __init__(
         self, agent: Agent, nodes: Iterable[Node], state: State, *, clock: Clock, record_s: float
     ) -> None:
-        """`record_s`: how often a node's use is recorded, after a first record."""
+        """Set up the fleet. Each node's use is recorded every `record_s`, after a first record."""
         self._agent = agent
         self._nodes = {node.name: node for node in nodes}
         self._state = state
@@ -150,7 +150,7 @@ class SimulatedUse:
         self._open: dict[str, _Open] = {}
 
     async def sample(self, send: Send) -> None:
-        """Sample the nodes that have shares, in turn, until cancelled."""
+        """Sample the nodes that have shares, one after another, until cancelled."""
         while True:
             used = [name for name in self._nodes if name in self._open or self._claims(name)]
             used = [name for name in used if not self._agent.lost(name)]
@@ -163,7 +163,7 @@ class SimulatedUse:
                 await self._clock.pause(_LOOK_S)
 
     async def record(self) -> None:
-        """Record the use of each node from time to time, until cancelled."""
+        """Record the use of each node at intervals, until cancelled."""
         while True:
             for name, found in list(self._open.items()):
                 due_s = min(FIRST_S, self._record_s) if found.first else self._record_s

@@ -2,8 +2,8 @@
 
 Invariants: every share of a pod on the node has exactly one use, zero if nothing runs and never
 more than the device has. Limits come from the ledger. A region, which its container can change,
-counts only where the driver reports no use. A process counts for a share of its own pod or for
-none. A region gets an id only in the slot of that process."""
+counts only where the driver reports no use. A process counts only for a share of its own pod. A
+region gets a process's node id only in the slot of that process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -30,7 +30,7 @@ OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """A region's values for one of its devices: memory in bytes, and percent of the compute."""
+    """A region's values for one of its devices: memory in bytes, and percent of compute."""
 
     memory_used: int
     cores_used: int
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
 
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
-    """Read all regions, by container and device; `now_s` is in seconds since 1970."""
+    """Read all regions into a dict by container and device. `now_s` is in seconds since 1970."""
     found = {}
     for pod, name, region in regions.read():
         with suppress(OSError):  # a disk error affects that container alone
@@ -52,7 +52,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """Return the `pids` of containers whose region has another node id for one of its processes."""
+    """Return the `pids` of containers whose region has a wrong node id for one of its processes."""
     return {
         container: known
         for container, known in pids.items()
@@ -62,7 +62,7 @@ def wrong_pids(
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
-    """Correct the node ids of processes in regions; return how many were wrong."""
+    """Write the correct node ids of processes to the regions; return how many were wrong."""
     written = 0
     for pod, name, region in regions.read(pids):
         known = pids[pod, name]
@@ -117,12 +117,12 @@ class Use(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Return the unique key of this use on the node."""
+        """Return the key that identifies this use on the node."""
         return self.pod, self.container, self.device, self.instance
 
 
 class Unshared(NamedTuple):
-    """A process that uses a device of which its pod has no share."""
+    """A process that uses a device without having a share of that device."""
 
     device: str
     pid: int
@@ -131,7 +131,7 @@ class Unshared(NamedTuple):
 
 
 class Look(NamedTuple):
-    """One sample of a node."""
+    """One sample of a node: uses, loads, processes without a share, and breaches."""
 
     uses: tuple[Use, ...] = ()
     loads: tuple[Load, ...] = ()
@@ -145,7 +145,7 @@ class Look(NamedTuple):
 
 
 class Counted:
-    """The use of the claims' shares, counted by process."""
+    """The use of the claims' shares, counted from the processes that the driver reports."""
 
     def __init__(self, claims: Iterable[Claim], loads: Iterable[Load], owner_of: OwnerOf) -> None:
         self._claims = {claim.pod: claim for claim in claims}
@@ -163,7 +163,7 @@ class Counted:
     def look(
         self, devices: Mapping[str, Device], readings: Mapping[Container, Mapping[str, Reading]]
     ) -> Look:
-        """Combine the counts with the readings of regions."""
+        """Combine the counted use with the regions' readings into one sample."""
         uses = tuple(
             self._use(claim, position, share, devices[share.device], readings)
             for claim in self._claims.values()
@@ -266,7 +266,7 @@ def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[in
 
 
 def cut(instance: MigInstance | None) -> MigInstance | None:
-    """Return the instance as a driver knows it, without its group."""
+    """Return the instance as the driver identifies it, without the instance's group."""
     if instance is None:
         return None
     return msgspec.structs.replace(instance, group="", position=0)

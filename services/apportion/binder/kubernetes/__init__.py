@@ -1,1 +1,1 @@
-"""The binder's Kubernetes side: binds and evicts pods, and writes what users see of them."""
+"""The binder's Kubernetes side: binds and evicts pods, and writes their events and status."""

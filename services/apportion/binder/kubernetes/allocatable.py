@@ -1,10 +1,9 @@
 """Publishes GPU memory and cores as extended resources in each node's `status`.
 
-Unlike slots, these are no devices that an agent could register. A kubelet admits a pod only if
-its node shows enough, so a pod that requested more than it was allocated
-(`core.ledger.allocatable`) is bound only after the amounts were raised. All binders write the
-same amounts. Invariant: no pod is bound to a node that shows less than its pods requested,
-unless the API server forbids the write."""
+Unlike slots, these are no devices that an agent could register. A kubelet admits a pod only if its
+node shows enough. So a pod that requested more than it was allocated (`core.ledger.allocatable`) is
+bound only after the amounts were raised. All binders write the same amounts. Invariant: no pod is
+bound to a node that shows less than its pods requested, unless the API server forbids the write."""
 
 import asyncio
 import logging
@@ -59,7 +58,7 @@ class _Container(msgspec.Struct, frozen=True, rename="camel"):
     restart_policy: str = ""
 
     def read(self, at: int, names: Collection[str], *, init: bool) -> Container:
-        """Return the container with only the amounts of `names`, for `node_amounts`."""
+        """Return the container with only the resources in `names`, for `node_amounts`."""
         role: Role = "app" if not init else "sidecar" if self.restart_policy else "init"
         limits, requests = (
             {name: amount for name, amount in (said or {}).items() if name in names}
@@ -86,9 +85,9 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The amounts last written to a node, and whether the node was ready.
+    """The amounts last written to a node, and whether the node has been `ready` since.
 
-    After it was not, it may show less. `raised`: more than its devices have, for some pod."""
+    A node that was not ready may show less. `raised`: a pod needs more than the devices have."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -99,7 +98,7 @@ _NOTHING = _Written({}, ready=False, raised=False)
 
 
 class Allocatable:
-    """Keeps the status of all nodes up to date."""
+    """Keeps the extended resources in the status of all nodes up to date."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -118,7 +117,7 @@ class Allocatable:
         return manifest_config(self._state.configuration).dialects
 
     def observe(self, change: Change) -> None:
-        """Note the change of a fold; pass this to the reader."""
+        """Record a change of the fold. Pass this method to the reader."""
         node = change.node
         if change.refused:
             return
@@ -138,7 +137,7 @@ class Allocatable:
         self._news.set()
 
     def _doubt(self, node: str) -> None:
-        """Assume that the node may have lost its amounts, and keep only their names."""
+        """Assume that the node may have lost its amounts, so that they are written again."""
         if written := self._written.get(node):
             self._written[node] = msgspec.structs.replace(written, ready=False)
 
@@ -147,18 +146,18 @@ class Allocatable:
             self._note(name)
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Keep all nodes up to date until cancelled, once the ledger is read."""
+        """Once the ledger is read, keep all nodes up to date until cancelled."""
         await reader.caught_up()
         await self.keep()
 
     async def keep(self) -> None:
-        """Keep all nodes up to date with the current state until cancelled."""
+        """Keep all nodes' amounts in line with the current state until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(), name="publish all nodes again")
             group.create_task(self._write_all(), name="publish changed nodes")
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
-        """Wait until the node shows enough for this pod, and its kubelet has seen it."""
+        """Wait until the node shows enough for the pod and its kubelet has seen the amounts."""
         failures, name = 0, node.name
         while not self._forbidden and (
             name not in self._written
@@ -237,7 +236,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Read the pod's requests; nothing if the pod is gone. Raises KubeUnavailable."""
+        """Read the pod's requests, unless the pod is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)
@@ -252,7 +251,7 @@ class Allocatable:
             self._wrote[pod.uid] = {}
 
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
-        """Return True if the node shows these amounts now. Raises KubeUnavailable."""
+        """Patch the node's amounts; return True if it shows them. Raises KubeUnavailable."""
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)

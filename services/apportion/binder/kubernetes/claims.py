@@ -1,14 +1,13 @@
 """Binds the volume claims and ResourceClaims of a placed pod, before the pod is bound.
 
-Volumes, as in kube-scheduler's VolumeBinding: an existing free volume is reserved for the claim,
-or its provisioner makes one on the node; Kubernetes' volume controller binds the two.
-Invariants: a pod is bound only once its node can reach a volume for each claim; every step may
-be repeated.
+Volumes, as in kube-scheduler's VolumeBinding: the binder reserves a free volume for the claim, or
+its provisioner makes one on the node. Kubernetes' volume controller binds the two. Invariants: a
+pod is bound only once its node can reach a volume for each claim; every step may be repeated.
 
-ResourceClaims, as in kube-scheduler's DynamicResources: first the finalizer, so that a claim in
-use is not deleted, then allocation and reservation in one write. Invariants: a claim is
-allocated exactly as the pod's live placement says, or released; claims of other drivers and of
-bound pods are not changed."""
+ResourceClaims, as in kube-scheduler's DynamicResources: first the finalizer, so that a claim in use
+is not deleted, then allocation and reservation in one write. Invariants: a claim is allocated
+exactly according to the pod's live placement, or released. Claims of other drivers and of bound
+pods are not changed."""
 
 import asyncio
 import logging
@@ -90,7 +89,7 @@ class _Try(NamedTuple):
 
 
 class VolumeBinding:
-    """Has the volumes of pods provisioned and bound."""
+    """Reserves or provisions the volumes of placed pods."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -99,7 +98,7 @@ class VolumeBinding:
         self._chosen: dict[tuple[str, int, str], None] = {}
 
     async def ready(self, pod: PodState, attempt: int, node: NodeState) -> Failed | None:
-        """Return None once the pod's volumes allow binding it. Raises KubeUnavailable."""
+        """Return None once the pod's volumes are bound, else why not. Raises KubeUnavailable."""
         one = _Try(pod, attempt, node)
         try:
             about = one.pod.submitted
@@ -219,7 +218,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object that did not change since it was read; else leave it to a retry."""
+        """Change an object if it is unchanged since it was read; otherwise leave it to a retry."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(
@@ -247,13 +246,13 @@ def has_claims(pod: PodSubmitted) -> bool:
 
 
 class ClaimBinding:
-    """Allocates the ResourceClaims of pods."""
+    """Allocates the ResourceClaims of placed pods."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def ready(self, placed: PodPlaced, node: NodeState) -> Failed | None:
-        """Return None once the pod's claims are allocated. Raises KubeUnavailable."""
+        """Return None once the pod's claims are allocated, else why not. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
             pod = PodClaims(body)
@@ -274,7 +273,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate one claim of the pod; return its name as a container of the ledger."""
+        """Allocate one claim of the pod; return the claim's container name in the ledger."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
@@ -307,7 +306,7 @@ class ClaimBinding:
 
 
 class ClaimRelease:
-    """Releases the claims of ended pods."""
+    """Releases the ResourceClaims of ended pods."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -317,7 +316,7 @@ class ClaimRelease:
         self._news = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Note a pod that had claims and is gone; pass this to the reader."""
+        """Record that a pod with claims is gone. Pass this method to the reader."""
         if not isinstance(change.data, PodGone) or change.pod is None or change.refused:
             return
         if has_claims(change.pod.submitted):
@@ -325,7 +324,7 @@ class ClaimRelease:
             self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Release claims until cancelled: first all leftovers, then as pods end."""
+        """Release claims until cancelled: first those of earlier pods, then as pods end."""
         await reader.caught_up()
         path = CLAIMS
         while True:
@@ -367,7 +366,7 @@ class ClaimRelease:
                     _log.warning("claim %s not released: %s", claim.key, error)
 
     async def _uses(self, claim: ResourceClaim, consumer: Consumer) -> bool:
-        """Return True if the consumer is not a pod, or a pod that has not ended."""
+        """Return True unless the consumer is a pod that has ended."""
         if consumer.resource != "pods" or consumer.uid in self._state.pods:
             return True
         body = await self._api.find(pod_path(claim.metadata.namespace, consumer.name))
@@ -413,7 +412,7 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
-    """Replace an unchanged object and return it. Raises KubeUnavailable, KubeRefused."""
+    """Replace an object that is unchanged since read. Raises KubeUnavailable, KubeRefused."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
     whole = document | kind  # items of a list lack apiVersion and kind
     answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)

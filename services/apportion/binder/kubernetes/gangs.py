@@ -1,8 +1,8 @@
 """Admits gangs: Volcano's controllers create a job's pods once its PodGroup is `Inqueue`.
 
-Every gang of an open queue is admitted, because a gang can wait in the ledger like any pod.
-Invariant: only the phase of a waiting PodGroup is changed, and only if it did not change since
-it was read."""
+The binder admits every gang of an open queue, because a gang can wait in the ledger like any pod.
+Invariant: only the phase of a waiting PodGroup is changed, and only if it did not change since it
+was read."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ _decode = from_outside(msgspec.json.Decoder(_PodGroup).decode)
 
 
 class Gangs:
-    """Admits gangs whose PodGroup waits, through one API server."""
+    """Admits gangs with a waiting PodGroup, through one API server."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
@@ -70,7 +70,7 @@ class Gangs:
         self._news = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Note the change of a fold; pass this to the reader."""
+        """Record a change of the fold. Pass this method to the reader."""
         data = change.data
         if change.refused:
             return

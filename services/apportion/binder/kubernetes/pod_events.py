@@ -1,9 +1,9 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Only the newest reason why a pod waits is written, but every event that happened to the pod.
-Names and contents come from the ledger, so several binders write an event once. Invariants:
-events yield to bindings; every bound pod that still exists gets its event eventually; an event
-that the API server keeps failing delays no other; the queue is bounded, and bindings beyond it
+Among the reasons why a pod waits, only the newest is written. All other events are written. Names
+and contents come from the ledger, so several binders write an event once. Invariants: events yield
+to bindings. Every bound pod that still exists gets its event eventually. An event that the API
+server keeps refusing does not delay other events. The queue is limited, and bindings that exceed it
 are read from the state again."""
 
 import asyncio
@@ -78,9 +78,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Tale(Struct, frozen=True, kw_only=True):
-    """An event to write; `unschedulable` also sets the pod's condition.
+    """A pod event to write. `unschedulable` also sets the pod's condition PodScheduled.
 
-    `revision` distinguishes repeated events. `renews`: an event that is still true."""
+    `revision` distinguishes repeated events. `renews`: the event is repeated while still true."""
 
     uid: str
     namespace: str
@@ -105,7 +105,7 @@ class _Event(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """Return the ledger's revision when this event was last written."""
+        """Return the ledger revision of the latest write of this event."""
         text = (self.metadata.annotations or {}).get(REVISION, "")
         return int(text) if text.isdecimal() else 0
 
@@ -114,7 +114,7 @@ _decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
 
 
 class Telling:
-    """Queues pod events and writes them; warnings go first."""
+    """Queues pod events and writes them, warnings first."""
 
     def __init__(
         self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace
@@ -139,7 +139,7 @@ class Telling:
         ).set_function(lambda: len(self._bad) + len(self._good) + len(self._failing))
 
     def observe(self, change: Change) -> None:
-        """Note the change of a fold; pass this to the reader."""
+        """Record a change of the fold. Pass this method to the reader."""
         if not self._live or change.refused:
             return
         data = change.data
@@ -185,7 +185,7 @@ class Telling:
         self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Write events and conditions of pods until cancelled."""
+        """Write the events and conditions of pods until cancelled."""
         await reader.caught_up()
         # Changes are reported from now on; of earlier ones, only those that still affect a pod.
         self._live = True
@@ -302,7 +302,7 @@ class Telling:
             self._count(await self._send("PATCH", path, body))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
-        """Increase the count of the existing event, unless it is already up to date."""
+        """Increase the existing event's count, unless the event is already up to date."""
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
@@ -378,7 +378,7 @@ class Telling:
 
 
 def _place_of(tale: Tale) -> str:
-    """Return the key of a queued event; a newer event with the same key replaces it."""
+    """Return a queued event's key, by which a newer event replaces an older one."""
     return tale.uid if tale.unschedulable else _event_name(tale)
 
 
@@ -465,20 +465,20 @@ class FailedDevices:
     """The failed devices of each node at the last check.
 
     A device fails by its agent's event, by a mark on its node, or if the agent no longer reports
-    the device. Invariant: each failure is reported once, and a recovery only if its failure was."""
+    the device. Invariant: each failure is reported once, and a recovery only after its failure."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._failed: dict[str, dict[str, FailedDevice]] = {}
 
     def at_first(self) -> Iterator[PodState]:
-        """Yield every pod with a failed device; later, `news` yields the changes."""
+        """Yield every pod that has a failed device now; `news` yields later changes."""
         for node in self._state.nodes.values():
             for pod, _ in self.news(node):
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield pods with the device that recovered, or with "" if one failed."""
+        """Yield pods with a changed device: its id if it recovered, "" if it failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:
@@ -502,7 +502,7 @@ class UndeclaredGangs:
         self._named: set[str] = set()
 
     def look(self) -> Iterator[PodState]:
-        """Yield pending pods whose gang was undeclared at the last check already."""
+        """Yield pending pods whose gang has had no PodGroup at this check and the last one."""
         groups = {
             name: group for name, group in self._state.groups.items() if group.observed is None
         }
@@ -515,7 +515,7 @@ class UndeclaredGangs:
         self._before = frozenset(groups)
 
     def named(self) -> Iterator[PodState]:
-        """Yield reported pods that still wait for their gang's PodGroup."""
+        """Yield pods that were reported and still wait for their gang's PodGroup."""
         for uid in self._named:
             pod = self._state.pods.get(uid)
             if pod is not None and pod.phase is PENDING:

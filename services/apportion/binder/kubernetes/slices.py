@@ -1,8 +1,8 @@
-"""Publishes the devices of the ledger as ResourceSlices, one pool per node.
+"""Publishes the ledger's devices as ResourceSlices, in one pool per node.
 
-A kubelet deletes its node's slices when it starts or loses the node's plugin, so they are
-watched and created again. Invariants: all slices of a pool have one generation, and any change
-raises it; slices without devices are deleted."""
+A kubelet deletes its node's slices when it starts or loses the node's plugin, so the binder watches
+the slices and creates them again. Invariants: all slices of a pool have one generation, and any
+change raises it; slices without devices are deleted."""
 
 import asyncio
 import hashlib
@@ -97,7 +97,7 @@ class Slices:
         self._watch = Watch(api, SLICES, published, clock=clock, selector=selector)
 
     def observe(self, change: Change) -> None:
-        """Note the change of a fold; pass this to the reader."""
+        """Record a change of the fold. Pass this method to the reader."""
         if change.refused:
             return
         if isinstance(change.data, ConfigurationChanged):
@@ -106,11 +106,11 @@ class Slices:
             self._mark(change.node.name)
 
     def not_ready(self) -> list[str]:
-        """Return why the published slices are unknown, if they are."""
+        """Return why the published slices are unknown; empty if they are known."""
         return [self._watch.problem] if self._watch.problem else []
 
     async def require(self) -> None:
-        """Check that the API server has the feature gates. See `require_gates`."""
+        """Check the API server's feature gates; see `require_gates`."""
         # One slice with a field of each feature gate.
         shared = Device(id="sample-0", index=0, family=FAMILY, model="A100-40GB",
                         memory_mib=1, physical_memory_mib=1)  # fmt: skip
@@ -197,7 +197,7 @@ class Slices:
 
 
 def slice_name(node: str, number: int) -> str:
-    """Return the name of a node's slice. Hashed, because a node's name may have full length."""
+    """Return the name of a node's slice, hashed because a node's name may have full length."""
     return f"apportion-{hashlib.sha256(node.encode()).hexdigest()[:16]}-{number}"
 
 

@@ -1,8 +1,8 @@
 """Binds pods with one `pods/binding` call, and evicts them like kube-scheduler.
 
-The call carries the annotations, so binding and annotations change in one write. Invariants:
-after a call with an unknown outcome, the pod is read before anything is reported; a pod that
-this attempt has bound to its node is always reported as bound."""
+The call carries the annotations, so binding and annotations change in one write. Invariants: after
+a call with an unknown outcome, the binder reads the pod before it reports anything. A pod that this
+attempt has bound to its node is always reported as bound."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ _PASSING = (401, 403, 404)
 
 
 class Pace:
-    """An adaptive limit on requests: await a `turn` for each, and report when it is `answered`."""
+    """Adaptive limit on concurrent requests: await `turn` before each, then call `answered`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class Pace:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a free slot, in order of arrival, and use it."""
+        """Wait for a free slot, in order of arrival, and occupy it during the block."""
         if self.in_flight >= int(self.limit) or self._waiting:
             ahead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(ahead)
@@ -87,7 +87,7 @@ class Pace:
             self._release()
 
     def answered(self, took_s: float) -> None:
-        """Adapt the limit to an answer that took this long."""
+        """Adapt the limit to an answer that took `took_s` seconds."""
         if took_s > SLOW_S:
             self.refused()
         elif took_s < PROMPT_S:
@@ -95,7 +95,7 @@ class Pace:
             self.limit = min(self.limit + more, MOST)
 
     def refused(self) -> None:
-        """Lower the limit, because the server is slow, overloaded or did not answer."""
+        """Lower the limit, because the server was slow, overloaded or did not answer."""
         self._doubling = False
         now_s = self._clock.monotonic()
         if now_s >= self._calm_until:
@@ -132,13 +132,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Unclear(NamedTuple):
-    """The request may have succeeded and must be repeated."""
+    """Outcome of a request that may have succeeded, so that it must be repeated."""
 
     pause_s: float
 
 
 class KubernetesTarget:
-    """A `Target` over one API server."""
+    """A `Target` that binds and evicts pods through one API server."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class KubernetesTarget:
         self._claims = ClaimBinding(api) if dra else None
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """See `Target`. Retries until there is an outcome; the caller sets a timeout."""
+        """Bind the pod, retrying until there is an outcome. The caller sets a timeout."""
         node = self._state.nodes.get(placed.node)
         if node is None or node.gone:
             return await self._gone(placed)
@@ -192,7 +192,7 @@ class KubernetesTarget:
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """Return the outcome for a pod that lacks volumes or claims, or None.
+        """Return the outcome for a pod that lacks volumes or claims, or None if it lacks none.
 
         Before a final failure the pod is read, because it may have been bound earlier."""
         try:
@@ -205,10 +205,10 @@ class KubernetesTarget:
         return problem if isinstance(outcome, _Unclear) else outcome
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """See `Target`. Also writes the reason, and nominates a node for the preemptor.
+        """Evict the pod, write the reason, and nominate a node for the preemptor.
 
-        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's
-        own grace period."""
+        Source: kube-scheduler's preemption, with the condition DisruptionTarget and the pod's own
+        grace period."""
         path = pod_path(evicted.namespace, evicted.name)
         try:
             # Controllers do not count the end of a pod with this condition as a failure.
@@ -230,7 +230,7 @@ class KubernetesTarget:
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """See `Target`. Annotations are written with the status, which RBAC permits."""
+        """Write the new shares as annotations, with the status, which RBAC permits."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None
@@ -261,7 +261,7 @@ class KubernetesTarget:
         )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
-        """Return the outcome if the node is gone: an earlier call may have bound the pod.
+        """Return the outcome if the node does not exist: an earlier call may have bound the pod.
 
         If the node exists, the failure is not final, because such a call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")
@@ -319,7 +319,7 @@ class KubernetesTarget:
             return _Unclear(0.0)
 
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
-        """Read a pod that could not be bound. Raises KubeUnavailable."""
+        """Return the outcome for a pod whose bind was refused. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:

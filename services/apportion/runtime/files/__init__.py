@@ -1,1 +1,1 @@
-"""Read and write files, within limits."""
+"""Reads and writes files, with limits on their size and number."""

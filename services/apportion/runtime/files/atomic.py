@@ -1,4 +1,4 @@
-"""Write files atomically, also across a power failure."""
+"""Writes files atomically, so that a crash or power failure leaves the old or the new content."""
 
 import os
 import tempfile
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a temporary file next to `path`, sync it, and rename it.
+    """Write a temporary file next to `path`, sync it, and rename it to `path`.
 
-    Raises OSError; an existing file is then unchanged."""
+    Raises OSError and then leaves an existing file unchanged."""
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Thousands of simulated nodes, from command line options or from a file.
+"""Creates thousands of simulated nodes, from command line options or from a file.
 
 Invariant: a fleet is read completely or not at all; all errors are reported together."""
 
@@ -31,7 +31,7 @@ PLACE = "{}"  # replaced by the node's number in a name pattern
 
 
 class FleetInvalid(ValueError):
-    """The fleet is invalid; each line of the message has place, value and fix."""
+    """Error: the fleet is invalid. Each line of the message has location, value and fix."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class _Row(
 
 
 class _Entry(NamedTuple):
-    """One node of a file: `where` locates a field; `row` is None if it is invalid."""
+    """One node of a fleet file. `where` returns a field's location; `row` is None if invalid."""
 
     where: Callable[[str], str]
     name: str
@@ -68,10 +68,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def numbered_nodes(
     pattern: str, count: int, specs: Sequence[str], *, option: str = "--simulate"
 ) -> list[SimulatedNode]:
-    """Return `count` nodes named after `pattern`, which use the specs in turn.
+    """Return `count` nodes named after `pattern`, which use the device `specs` in turn.
 
-    `{}` in the pattern becomes 1, 2, ...; a pattern without `{}` is the name of a single node,
-    or the prefix of several names. `option` names the source in errors. Raises FleetInvalid."""
+    `{}` in the pattern becomes 1, 2, ...; a pattern without `{}` is the name of a single node, or
+    the prefix of several names. `option` names the source in errors. Raises FleetInvalid."""
     if not 1 <= len(pattern) <= _PATTERN_CHARS_MAX:
         raise FleetInvalid(
             f"node: the name has {len(pattern)} characters; use 1 to {_PATTERN_CHARS_MAX}"
@@ -97,8 +97,8 @@ def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[Simul
     """Read a fleet file: CSV with a header, or YAML with a list `nodes`.
 
     CSV columns: `node` (or `sn`), then `devices` or both of `gpu` (a count) and `model`;
-    `cpu_milli` and `memory_mib` are optional. `misnamed` returns why a node's name is not
-    allowed, or an empty text. Raises FleetInvalid with place, value and fix of each error."""
+    `cpu_milli` and `memory_mib` are optional. `misnamed` returns why a node's name is not allowed,
+    or "". Raises FleetInvalid with the location, value and fix of each error."""
     path = Path(path)
     try:
         size_bytes = path.stat().st_size
@@ -209,7 +209,7 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
 
 
 def _features(devices: Sequence[Device]) -> dict[str, str]:
-    """Return the labels that NVIDIA's GPU feature discovery gives a node, from its first GPU."""
+    """Return a node's labels as set by NVIDIA's GPU feature discovery, from the first GPU."""
     found = [device for device in devices if device.family == NVIDIA]
     return (
         {

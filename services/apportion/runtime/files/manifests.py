@@ -1,8 +1,8 @@
 """Read manifests from disk or standard input (`-f FILE`, `-f DIR`, `-f -`).
 
-A user who can write to a folder could link to files that only the reader may read. Invariants:
-from a folder only files inside it are read, even if links change in the meantime; at most one
-file, of bounded size, is in memory; an unreadable file or document hides no other."""
+A user who can write to a folder could link to files that only this process may read. Invariants:
+from a folder, only files inside it are read, even if links change in the meantime. At most one
+file, of bounded size, is in memory. An unreadable file or document does not hide other files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SUFFIXES = {".json", ".yaml", ".yml"}
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a file."""
+    """One document of a manifest file: its source, position and content."""
 
     source: str
     parsed: Parsed
@@ -57,22 +57,22 @@ class Document:
 
     @property
     def place(self) -> str:
-        """Return where the document begins, such as `values.yaml:1`."""
+        """Return the document's location, such as `values.yaml:1`."""
         return f"{self.source}:{self.parsed.line}"
 
     def problem(self, error: ManifestError) -> Problem:
-        """Turn an error in this document into a Problem with its line."""
+        """Convert an error in this document into a Problem with its line number."""
         line = self.parsed.line_of(error.field)
         return Problem(self.source, str(error), document=self.parsed.number, line=line)
 
     def doubt(self, field: str, why: str) -> str:
-        """Format a warning about a field of the document, with its line."""
+        """Format a warning about a field of the document, with the field's line number."""
         return str(Problem(self.source, f"{field}: {why}", line=self.parsed.line_of(field)))
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error and its location; `document` and `line` are 0 if unknown."""
+    """An error and its location; `document` and `line` are 0 if the location is unknown."""
 
     source: str
     message: str
@@ -89,7 +89,7 @@ class Problem:
 def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
     """Yield every document of the named files and folders, in order; `-` is stdin.
 
-    From a folder only files with SUFFIXES are read. The last problem says where a limit applied."""
+    From a folder only files with SUFFIXES are read. The last problem reports a reached limit."""
     size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):
@@ -112,7 +112,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 def read_manifest_bytes(
     names: Sequence[str], stdin: BinaryIO
 ) -> Iterator[tuple[str, bytes] | Problem]:
-    """Yield name and content of the files that `read_manifest_files` reads; cut large ones."""
+    """Yield name and content of the same files as `read_manifest_files`; truncate large files."""
     for name in names:
         if name == STANDARD_INPUT:
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
@@ -127,7 +127,7 @@ def read_manifest_bytes(
 
 
 def read_manifest_text(text: str, source: str) -> Iterator[Document | Problem]:
-    """Yield every document of a text from a request."""
+    """Yield every document of a text that a request contained."""
     yield from _documents(source, text.encode())
 
 
@@ -147,7 +147,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def read_manifests_of(folder: Path, path: Path) -> Iterator[Document | Problem]:
-    """Yield every document of a file in `folder`; a problem if the file is outside."""
+    """Yield every document of a file; yield a problem if the file is outside of `folder`."""
     found = _file(path, folder.resolve())
     if isinstance(found, Problem):
         yield found
@@ -203,7 +203,7 @@ def _unreadable(source: str, error: OSError) -> Problem:
 
 
 class TooManyPods(ValueError):
-    """The documents describe more pods than the limit."""
+    """Error: the documents describe more pods than the limit allows."""
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ def read_wish(
     *,
     most: int = sys.maxsize,
 ) -> tuple[Wish, list[Problem]]:
-    """Return the documents' requests, and problems. Raises TooManyPods over `most`."""
+    """Return the documents' requests and the problems. Raises TooManyPods above `most` pods."""
     documents = list(found)
     contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)
@@ -245,7 +245,7 @@ def read_wish(
 
 
 def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
-    """Warn about named but undeclared queues: a typo would lift all limits."""
+    """Return warnings about pods' queues that are not declared: a typo would remove all limits."""
     known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
     said: list[str] = []
     # If no queue is declared at all, queues are not in use.

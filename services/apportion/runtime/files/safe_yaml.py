@@ -1,8 +1,8 @@
-"""Parses untrusted YAML and JSON within limits, each document on its own.
+"""Parses untrusted YAML and JSON within limits, one document at a time.
 
 Only this module uses PyYAML. Depth and aliases are limited before anything is built, so an alias
-bomb costs no more than reading the text. Dates stay text, as in Kubernetes.
-Invariant: the result is a tree of JSON-like values with unique text keys, or a `Malformed`."""
+bomb costs no more than reading the text. Dates stay text, as in Kubernetes. Invariant: the result
+is a tree of JSON-like values with unique text keys, or a `Malformed`."""
 
 import json
 import re
@@ -35,7 +35,7 @@ _KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
 
 
 class Malformed(ValueError):
-    """Text that cannot be parsed; `of_syntax` is True if it is not JSON at all."""
+    """Error: the text cannot be parsed. `of_syntax` is True if the text is not JSON at all."""
 
     def __init__(self, line: int, problem: str, fix: str, *, of_syntax: bool = False) -> None:
         super().__init__(line, problem, fix)
@@ -50,7 +50,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """One document of a text: its number and first line (from 1), and its content."""
+    """One document of a text: its number and first line (both from 1), and its content."""
 
     number: int
     line: int
@@ -59,7 +59,7 @@ class Parsed:
     error: Malformed | None = None
 
     def line_of(self, path: str) -> int:
-        """Return the line of a field, or of the deepest existing part of its path."""
+        """Return the line of the field at `path`, or of the deepest field on that path."""
         node = _composed(self.text)
         offset = node.start_mark.line if node else 0
         for key, index, name in _PATH.findall(path):
@@ -84,7 +84,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
-    """Yield the non-empty documents of a text; `is_json` refuses other YAML."""
+    """Yield the non-empty documents of a text. With `is_json`, refuse YAML that is not JSON."""
     if is_json or text.lstrip()[:1] == "{":
         try:
             yield Parsed(1, 1, text, content=_json(text))
@@ -122,7 +122,7 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _too_many(text: str) -> Malformed | None:
-    """Count the documents before parsing, because even a short one has a cost."""
+    """Return an error if the text has too many documents, counted before parsing."""
     for count, match in enumerate(_SEPARATOR.finditer(text), 1):
         if count > DOCUMENTS_MAX:
             line = text.count("\n", 0, match.start()) + 1
@@ -131,7 +131,7 @@ def _too_many(text: str) -> Malformed | None:
 
 
 def _measure(text: str, line: int, used: Counter[str]) -> None:
-    """Refuse a document that is too deep or has too many values or aliases."""
+    """Refuse a document that is nested too deeply or has too many values or aliases."""
     known: dict[str, tuple[int, int]] = {}  # anchor: number of values and depth
     open_: list[tuple[str | None, list[int]]] = [(None, [0, 0])]
     for event in yaml.parse(text, Loader=_Loader):
@@ -184,7 +184,7 @@ def _content(text: str, line: int) -> object:
 
 
 def _check_keys(root: yaml.Node, line: int) -> None:
-    """Refuse keys that are not text or not unique; merged keys may be overridden."""
+    """Refuse keys that are not unique text, except keys that override merged ones."""
     left, seen = [root], {id(root)}
     while left:
         node = left.pop()
@@ -264,12 +264,12 @@ def _composed(text: str) -> yaml.Node | None:
 
 @lru_cache(maxsize=DEPTH_MAX)
 def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """Return a mapping's fields by key; cached, because callers look up many of them."""
+    """Return a mapping's fields by key. Cached, because callers look up many fields."""
     return {key.value: (key, value) for key, value in node.value}
 
 
 def written(value: object) -> str:
-    """Format as YAML in the given order, in ASCII if it has control characters."""
+    """Format as YAML, keys in the given order; use ASCII if the text has control characters."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if escaped(text, keep="\n") != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

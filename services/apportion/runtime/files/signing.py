@@ -1,6 +1,6 @@
 """Ed25519 keys in PEM files: a private key that signs, and its public key.
 
-Invariant: a private key never replaces a file, and only its owner can read it."""
+Invariant: writing a private key never replaces a file, and only the owner can read the file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ KEY_ID_CHARS = 16
 
 
 class KeyInvalid(Exception):
-    """The file contains no usable key; the message names the file."""
+    """Error: the file contains no usable key. The message names the file."""
 
 
 class SigningKey:
-    """A private key; `id` is the id of its public key."""
+    """A private Ed25519 key. Its `id` is the id of the public key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -29,7 +29,7 @@ class SigningKey:
 
     @property
     def public(self) -> VerifyingKey:
-        """Return the matching public key, which may be published."""
+        """Return the public key that belongs to this private key."""
         return VerifyingKey(self._key.public_key())
 
     def sign(self, data: bytes) -> str:
@@ -38,14 +38,14 @@ class SigningKey:
 
 
 class VerifyingKey:
-    """A public key; `id` is the start of the SHA-256 of its 32 bytes."""
+    """A public Ed25519 key. Its `id` is the start of the SHA-256 of its 32 bytes."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key
         self.id = _id(key)
 
     def signed(self, data: bytes, signature: str) -> bool:
-        """Return True if the private key made this signature of `data`."""
+        """Return True if `signature` over `data` was made with the matching private key."""
         try:
             self._key.verify(bytes.fromhex(signature), data)
         except (InvalidSignature, ValueError):
@@ -54,7 +54,7 @@ class VerifyingKey:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new key to `path`, and `path`.pub, which is returned. Raises OSError."""
+    """Write a new key to `path`; write its public key to `path`.pub, and return that path."""
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():

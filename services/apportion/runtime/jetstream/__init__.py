@@ -1,1 +1,1 @@
-"""The ledger on NATS JetStream: the only NATS client, and the modules that use it."""
+"""The ledger on NATS JetStream: the only NATS client, and the modules that build on it."""

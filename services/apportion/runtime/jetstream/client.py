@@ -1,8 +1,8 @@
 """The ledger on NATS JetStream, and the connection to its server.
 
-The connection reconnects without end, and ends all waits when it is lost or the server forbids a
-subject. Invariants: no message shows a password, key or token; nothing is sent while
-disconnected, so an unsent append raises LedgerUnavailable, and only a sent one OutcomeUnknown."""
+The connection reconnects without end. A lost connection or a forbidden subject ends all waits.
+Invariants: no message shows a password, key or token. While disconnected, the client sends nothing,
+so an unsent append raises LedgerUnavailable, and only a sent append raises OutcomeUnknown."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ _log = get_logger(__name__)
 
 
 def secure(client: LeavingClient, reach: Reach) -> None:
-    """Configure the client's TLS by the settings. Raises ConfigError."""
+    """Configure the client's TLS from the settings. Raises ConfigError."""
     tls = ClientTls(files_of(NATS_TLS))
     required = reach.encrypted or tls.files.named
     if required:
@@ -66,7 +66,7 @@ def secure(client: LeavingClient, reach: Reach) -> None:
 
 
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Return the error for a server that refuses this user; a token may be retried."""
+    """Return the error for a server that rejects this user; retryable if it uses a token."""
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
     if reach.key:
@@ -80,7 +80,7 @@ def refusal(reach: Reach, distrusted: str) -> LedgerError:
 
 
 def refuses(failure: Exception) -> bool:
-    """Return True if the server rejects our credentials, or we cannot read them."""
+    """Return True if the server rejects our credentials, or the credentials are unreadable."""
     nothing_to_show = isinstance(failure.__cause__, CannotShow)
     return nothing_to_show or "authorization violation" in str(failure).lower()
 
@@ -105,7 +105,7 @@ def turned_away(reach: Reach, distrusted: str) -> LedgerError:
 
 
 def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
-    """Return the error for a subject that the server forbids this user."""
+    """Return the error for a `subject` that the server forbids to this user."""
     return NotPermitted(
         f"{reach.shown} does not permit user {reach.user!r} to {verb} {subject}; "
         "connect with the role that owns this subject (nats.conf lists the roles)"
@@ -113,7 +113,7 @@ def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
 
 
 class _Asked:
-    """The pending requests of one connection; each request ends exactly once."""
+    """The pending requests of one connection, each of which gets exactly one result."""
 
     def __init__(self) -> None:
         # By token: the subjects whose refusal ends a request, and its reply.
@@ -148,7 +148,7 @@ class _Asked:
 
 
 class Connection:
-    """One connection to nats-server; see wire.Wire."""
+    """The connection to one nats-server; implements `wire.Wire`."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -167,7 +167,7 @@ class Connection:
         self._refused_subscriptions: set[str] = set()
 
     async def open(self, *, name: str, timeout_s: float) -> None:
-        """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+        """Connect to the server. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
         try:
             self._reach.check()
             secure(self._client, self._reach)
@@ -230,16 +230,16 @@ class Connection:
 
     @property
     def owner(self) -> str:
-        """See wire.Wire."""
+        """Return the prefix of our consumers' names, which is the user's name."""
         return self.user
 
     @property
     def connected(self) -> bool:
-        """See wire.Wire."""
+        """Return True if a message can be sent now."""
         return self._up.is_set() and self._client.is_connected
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """See wire.Wire."""
+        """Wait until connected. Raises LedgerUnavailable after `timeout_s`."""
         if self.connected:
             return
         self._up.clear()  # the client notices a loss shortly before it calls `_down`
@@ -255,17 +255,17 @@ class Connection:
             ) from None
 
     def new_inbox(self) -> str:
-        """See wire.Wire."""
+        """Return a new subject that only this connection receives."""
         return self._client.new_inbox()
 
     def new_delivery(self) -> str:
-        """See wire.Wire."""
+        """Return a new subject for deliveries of a consumer of this connection."""
         return f"{DELIVERIES}.{self.user or 'anyone'}.{self._client.new_inbox().rpartition('.')[2]}"
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
     ) -> None:
-        """See wire.Wire."""
+        """Send without confirmation; see `Wire.publish`."""
         if not self.connected:
             raise LedgerUnavailable(f"not connected to {self._url} ({self._last_error})")
         try:
@@ -282,7 +282,7 @@ class Connection:
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """See wire.Wire."""
+        """Send a request and return the reply; see `Wire.request`."""
         try:
             with self._asked.one(also | {subject}) as (token, reply):
                 await self.publish(
@@ -310,7 +310,7 @@ class Connection:
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
-        """See wire.Wire."""
+        """Call and await `receive` for each message on `subject`; see `Wire.subscribe`."""
         self._refused_subscriptions.discard(subject.lower())  # the server may have new rules
         try:
             subscription = await self._listen(subject, receive, waits=waits, group=group)
@@ -336,11 +336,11 @@ class Connection:
         return unsubscribe
 
     async def _answered(self) -> None:
-        """Return once the server has answered a ping. Raises LostReply if it cannot.
+        """Return once the server has answered a ping. Raises LostReply if the server cannot.
 
         The client waits by `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that
-        comes with the answer; so the wait runs in its own task. After a reconnection the client
-        forgets earlier pings and would wait ten seconds for nothing."""
+        comes with the answer, so the wait runs in its own task. After a reconnection, the client
+        forgets earlier pings, for which a wait would only time out after ten seconds."""
         flushing = asyncio.ensure_future(self._client.flush())
         with self._asked.one(frozenset()) as (_, lost):
             ends: set[asyncio.Future[Any]] = {flushing, lost}
@@ -351,12 +351,12 @@ class Connection:
             (lost if lost.done() else flushing).result()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See wire.Wire."""
+        """Call `call` after each reconnection until the returned function is called."""
         self._reconnected.append(call)
         return lambda: self._reconnected.remove(call)
 
     async def turned_away(self) -> LedgerError:
-        """See wire.Wire. A token may be accepted again, when its callout has restarted."""
+        """Wait until the server no longer accepts this user, and return the reason as an error."""
         await self._refused.wait()
         while self._reach.token and not self._distrusted:
             self._refused.clear()
@@ -368,7 +368,7 @@ class Connection:
         return turned_away(self._reach, self._distrusted)
 
     async def close(self) -> None:
-        """Disconnect. Pending requests end as LostReply."""
+        """Disconnect. Pending requests raise LostReply."""
         self._closed = True
         with contextlib.suppress(errors.Error, OSError):
             if self._client.is_connected:
@@ -427,7 +427,7 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
 
 
 def check_version(client: Client) -> str:
-    """Return the server's version; empty for a development build. Raises ServerTooOld."""
+    """Return the server's version, or "" for a development build. Raises ServerTooOld."""
     found = client.connected_server_version
     try:
         version = (found.major, found.minor, found.patch)
@@ -450,8 +450,8 @@ async def connect(
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    `name` is for the server's list of connections; `opened` makes the connection. The stream is
-    not checked. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+    `name` is for the server's list of connections; `opened` makes the connection. The stream is not
+    checked. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:
@@ -466,7 +466,7 @@ async def connect(
 async def create_stream(
     ledger: JetStreamLedger, *, replicas: int = 1, max_bytes: int = -1
 ) -> stream.StreamInfo:
-    """Create the stream, snapshots' bucket and auditors' copy; for the bootstrap user.
+    """Create the stream, the snapshot bucket and the auditors' copy, as the bootstrap user.
 
     Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError."""
     # Imported late: a snapshot needs the whole state, other clients do not.
@@ -484,5 +484,5 @@ async def create_stream(
 
 
 async def check_stream(ledger: JetStreamLedger) -> stream.StreamInfo:
-    """Return the stream's info. Raises LedgerDrifted with the first wrong setting."""
+    """Return the stream's info. Raises LedgerDrifted with the first setting that differs."""
     return await stream.check(ledger.wire)

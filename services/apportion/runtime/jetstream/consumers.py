@@ -1,9 +1,9 @@
-"""Consumers of the stream, created under names of their owner and checked later.
+"""Consumers of the stream, created under the names of their owner and checked later.
 
 The server lets an identity manage only consumers `<identity>-<number>`. A consumer without a
-receiver, which a killed process leaves behind, may be replaced. A reader lists its known formats
-in its consumer's metadata. Invariants: a consumer that delivers is never taken over; a
-changed setting is reported; a reader without a list knows only what every build does."""
+receiver, which a killed process leaves behind, may be replaced. A reader lists its supported
+formats in its consumer's metadata. Invariants: a consumer that delivers is never taken over; a
+changed setting is reported; a reader without a list supports only what every build supports."""
 
 import itertools
 import secrets
@@ -30,18 +30,18 @@ _NOBODY: Final = "reader"
 
 
 class ReaderThere(msgspec.Struct, frozen=True):
-    """A reader, with its name and its newest known version of each format."""
+    """A live reader: its name, and the newest version of each format that it can read."""
 
     name: str
     formats: dict[str, int]
 
     def knows(self, event: str, version: int) -> bool:
-        """Return True if the reader can read the event in that version."""
+        """Return True if the reader can read this version of the event."""
         return version <= max(self.formats.get(event, 0), BORN.get(event, 0))
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True):
-    """A consumer as the server describes it, with the number of pending records."""
+    """A consumer as the server describes it, with the number of undelivered records."""
 
     config: dict[str, Any]
     num_pending: int = 0
@@ -58,13 +58,13 @@ _decode = msgspec.json.Decoder(_Page).decode
 
 
 def described(config: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return a consumer's settings with metadata: the formats that this build reads."""
+    """Return a consumer's settings with metadata that lists the formats which this build reads."""
     formats = [f"{row.name}@{row.version}" for row in CATALOGUE if row.version > row.born]
     return {**config, "metadata": {NAME: name, KNOWS: ",".join(formats)}}
 
 
 async def list_readers(wire: Wire) -> list[ReaderThere]:
-    """List our live readers in this account. Raises LedgerUnavailable, NotPermitted."""
+    """Return our live readers in this account. Raises LedgerUnavailable, NotPermitted."""
     found: list[ConsumerInfo] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))
@@ -91,9 +91,9 @@ _decode_info = msgspec.json.Decoder(ConsumerInfo).decode
 async def create(
     wire: Wire, settings: Mapping[str, object], subjects: Sequence[str], *, first: str = ""
 ) -> dict[str, object]:
-    """Create a consumer of `subjects` under a free name, `first` if that is free.
+    """Create a consumer of `subjects` under a free name, preferably `first`.
 
-    Returns the settings. Raises NotPermitted, and LedgerUnavailable if all names are in use."""
+    Returns the settings. Raises NotPermitted, or LedgerUnavailable if all names are in use."""
     for number, name in enumerate(_names(wire.owner or _NOBODY, first)):
         try:
             made = await _create(wire, {**settings, "name": name}, subjects)
@@ -125,7 +125,7 @@ def _names(owner: str, first: str) -> Iterator[str]:
 async def _create(
     wire: Wire, settings: dict[str, object], subjects: Sequence[str]
 ) -> dict[str, object] | None:
-    """Create a consumer and return its settings; None if the name is in use."""
+    """Create a consumer and return its settings, or None if the name is in use."""
     name = str(settings["name"])
     api, filtered = creation(name, subjects)
     settings |= filtered
@@ -145,7 +145,7 @@ async def _create(
 
 
 def creation(name: str, subjects: Sequence[str]) -> tuple[str, dict[str, object]]:
-    """Return the API request that creates a consumer, and its subjects' setting."""
+    """Return the API subject that creates the consumer, and its filter settings."""
     api = f"CONSUMER.CREATE.{STREAM}.{name}"
     if len(subjects) == 1:
         return f"{api}.{subjects[0]}", {"filter_subject": subjects[0]}
@@ -153,12 +153,12 @@ def creation(name: str, subjects: Sequence[str]) -> tuple[str, dict[str, object]
 
 
 async def read_info(wire: Wire, name: str) -> ConsumerInfo:
-    """Return the consumer of that name. Raises LedgerUnavailable, also if it is missing."""
+    """Return the consumer of that name. Raises LedgerUnavailable, also if it does not exist."""
     return _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}"))
 
 
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
-    """Return changed settings; none if the consumer is gone. Raises LedgerUnavailable."""
+    """Return the consumer's changed settings; none if it is gone. Raises LedgerUnavailable."""
     name = str(wanted["name"])
     answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
     found = _decode_info(answer).config if answer else wanted

@@ -1,7 +1,7 @@
-"""Facts for the doctor about the ledger's server, stream and clocks; read-only.
+"""Collects facts for `doctor` about the ledger's server, stream and clocks; read-only.
 
-Invariant: a fact that this user may not request, or that gets no answer, is left out; only a
-server that does not answer for the stream is an error."""
+Invariant: a fact that this user may not request, or that gets no answer, is left out. The only
+error is a server that does not answer for the stream."""
 
 import contextlib
 from collections.abc import Collection, Mapping
@@ -53,7 +53,7 @@ _decode_user = msgspec.json.Decoder(_UserInfo).decode
 
 
 async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
-    """Return the facts; `server_says` is `/varz`, or empty. Raises LedgerError."""
+    """Return the facts. `server_says` is the server's `/varz`, or empty. Raises LedgerError."""
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
@@ -87,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Return revision and age of the newest attested snapshot; count overdue others."""
+    """Return revision and age of the newest attested snapshot, and count overdue snapshots."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)
@@ -109,7 +109,7 @@ async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, in
 
 
 async def _writers(wire: Wire) -> list[Skew]:
-    """Return the clock skew of the last writer on each channel, against the server."""
+    """Return the clock skew between the last writer on each channel and the server."""
     found: dict[str, Skew] = {}
     for channel in dict.fromkeys(row.channel for row in CATALOGUE):
         with contextlib.suppress(LedgerError, EventError, ValueError):
@@ -124,7 +124,7 @@ async def _writers(wire: Wire) -> list[Skew]:
 
 
 async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
-    """Return subjects that this user's role needs but may not send on; None if unknown."""
+    """Return subjects that this user's role needs but may not publish to; None if unknown."""
     try:
         reply = await wire.request(USER_INFO, b"", timeout_s=API_TIMEOUT_S, headers={})
         permissions = _decode_user(reply.data).data.permissions

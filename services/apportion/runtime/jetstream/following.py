@@ -1,10 +1,10 @@
-"""Deliver every record in revision order, exactly once, through any disconnection.
+"""Delivers every record in revision order, exactly once, across disconnections.
 
-The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection
-a new consumer starts after the last delivered record. Invariants: a missing record, or a changed
-last delivered record, raises LedgerHole; only the stream's leader decides what the ledger
-contains. A server that has just restarted may lack the newest records, so its consumer delivers
-late, and the consumer's pending count proves nothing."""
+The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection a
+new consumer starts after the last delivered record. Invariants: a missing record, or a changed last
+delivered record, raises LedgerHole; only the stream's leader decides what the ledger contains. A
+server that has just restarted may lack the newest records, so its consumer delivers late, and the
+consumer's pending count proves nothing."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 
 
 class Follower:
-    """One reader's position in the stream; see ledger.Subscription."""
+    """One reader's position in the stream; implements `ledger.Subscription`."""
 
     def __init__(
         self, wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
@@ -71,7 +71,7 @@ class Follower:
 
     @property
     def stored_ns(self) -> int:
-        """See ledger.Subscription."""
+        """Return when the server stored the last sent record, in ns since 1970."""
         return int(self._stored)
 
     @property
@@ -80,7 +80,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """See ledger.Subscription. Raises the error that ended the following before."""
+        """Wait until current, as in `Subscription`. Raises the error that ended the delivery."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
@@ -94,21 +94,21 @@ class Follower:
             await asyncio.gather(waiting, ended, return_exceptions=True)
 
     async def join(self) -> None:
-        """See ledger.Subscription."""
+        """Wait until stopped. Raises a LedgerError, or the error of `deliver`."""
         if self._task is not None:
             await asyncio.wait({self._task})
         if self._failure is not None:
             raise self._failure
 
     async def stop(self) -> None:
-        """See ledger.Subscription."""
+        """Stop delivering. No record is delivered after this method returns."""
         self._live = 0
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
 
     async def begin(self) -> None:
-        """Start following. Raises the error of the first check."""
+        """Start to deliver records. Raises the error of the first check."""
         await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
@@ -197,7 +197,7 @@ class Follower:
                     newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
-        """Repair and return changed settings of our consumer. Raises LedgerUnavailable."""
+        """Repair our consumer and return its changed settings. Raises LedgerUnavailable."""
         if not (self._consumer and self._live and self.running):
             return []
         drifted = await consumers.look(self._wire, self._consumer)
@@ -206,7 +206,7 @@ class Follower:
         return drifted
 
     async def _look(self) -> None:
-        """Check our position with the stream's leader. Raises LedgerHole."""
+        """Compare our position with the stream's leader. Raises LedgerHole."""
         last = self._last
         found = None if last is None else await stream.read_record(self._wire, last.revision)
         info = await stream.read_info(self._wire)
@@ -288,12 +288,12 @@ class Follower:
 
 
 def configuration_rules() -> Rules:
-    """Return rules that allow every version of the configuration."""
+    """Return reading rules that accept every version of the configuration."""
     return Rules(enabled={ConfigurationChanged.__name__: (Enabled(VERSION_MAX, at=0),)})
 
 
 class ConfigurationFollower(Follower):
-    """Follows only the configuration, across a trim of the ledger."""
+    """Follows only the configuration, even after a trim of the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
@@ -303,7 +303,7 @@ class ConfigurationFollower(Follower):
 
     @property
     def in_touch(self) -> bool:
-        """Return True if a new configuration would arrive now."""
+        """Return True if the follower would receive a new configuration now."""
         return self._live != 0
 
     def _count(self, record: Record) -> None:
@@ -331,7 +331,7 @@ class ConfigurationFollower(Follower):
 
 
 class ConfigurationLedger:
-    """The ledger for a user who reads only the configuration; see ledger.Readable."""
+    """The ledger for a user who may read only the configuration; implements `ledger.Readable`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -339,7 +339,7 @@ class ConfigurationLedger:
 
     @property
     def in_touch(self) -> bool:
-        """Return True if a new configuration would arrive now."""
+        """Return True if the follower would receive a new configuration now."""
         return self._follower is not None and self._follower.in_touch
 
     async def follow(
@@ -349,7 +349,7 @@ class ConfigurationLedger:
         start: int = 1,  # noqa: ARG002 - the kept configuration may be older
         subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - always the configuration
     ) -> Subscription:
-        """See ledger.Readable. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        """Deliver the configuration. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         self._follower = ConfigurationFollower(self._wire, deliver)
         await self._follower.begin()
         return self._follower

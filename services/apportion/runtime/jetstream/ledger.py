@@ -1,12 +1,12 @@
 """The ledger over one connection: appends, readers and shared queues.
 
 An append is one message or one atomic batch, fenced by `Nats-Expected-Last-Subject-Sequence` and
-`Nats-Msg-Id`. Invariants: an append is stored whole or not at all; one without acknowledgement
-is unknown, never failed; a known id is a duplicate only if its record is the event to be written.
-The server takes an id once, so a guessed id could be used up in advance: with a key, shared by all
-writers, the server sees HMAC-SHA256 of the id.
+`Nats-Msg-Id`. Invariants: an append is stored whole or not at all. An append without
+acknowledgement has an unknown outcome. A known id is a duplicate only if its record is the event to
+be appended. The server accepts an id once, so an attacker could use up a guessed id in advance.
+With a key, which all writers share, the server sees only the HMAC-SHA256 of the id.
 
-Observed of nats-server 2.15.1:
+Observed behaviour of nats-server 2.15.1:
 - In a batch the id is checked before the fence (10201 before 10071). For a single message the fence
   comes first, so a repeated one is refused as stale; we check the record after its fence.
 - A refusal names neither subject nor id; 10071 names the newest revision, whose subject we read.
@@ -75,7 +75,7 @@ _decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
 
 
 class Appender:
-    """Appends over one connection; many may run concurrently."""
+    """Appends drafts over one connection; many appends may run concurrently."""
 
     def __init__(self, wire: Wire, *, ack_timeout_s: float, key: bytes = b"") -> None:
         self._wire = wire
@@ -85,7 +85,7 @@ class Appender:
         self._batches = itertools.count(1)
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See Ledger.append."""
+        """Append drafts, all or none, and return the revision of each; see `Ledger.append`."""
         if not drafts:
             return []
         fences = check_batch(drafts)
@@ -190,7 +190,7 @@ class Appender:
         return FenceRefused(subject, expected)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """See Ledger.holds."""
+        """Return True if exactly these drafts were stored together."""
         for at, draft in enumerate(drafts):
             revision = await self._place(draft)
             if revision is None:
@@ -206,7 +206,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Return the draft's revision if it is its subject's newest or follows its fence."""
+        """Return the draft's revision if the draft was stored: as newest, or after its fence."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
@@ -237,7 +237,7 @@ class Appender:
 
 
 class JetStreamLedger:
-    """See ledger.Ledger; as a context manager, the ledger closes at the end."""
+    """The `ledger.Ledger` on JetStream; as a context manager, it disconnects at the end."""
 
     def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
         self.wire = wire
@@ -260,7 +260,7 @@ class JetStreamLedger:
         return self.wire.connected
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger."""
+        """Append drafts, all or none, and return the revision of each; see `Ledger.append`."""
         began = self._clock.monotonic()
         outcome = "ok"
         try:
@@ -285,7 +285,7 @@ class JetStreamLedger:
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        """Deliver records to `deliver`. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         follower = following.Follower(self.wire, deliver, start=max(start, 1), subjects=subjects)
         await follower.begin()
         self._followers = [old for old in self._followers if old.running]
@@ -293,29 +293,29 @@ class JetStreamLedger:
         return follower
 
     async def last_revision(self) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the newest revision, or 0 if there is none. Raises LedgerUnavailable."""
         return (await stream.read_info(self.wire)).state.last_seq
 
     async def first_revision(self) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the oldest revision that exists, or the next. Raises LedgerUnavailable."""
         return max((await stream.read_info(self.wire)).state.first_seq, 1)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return True if exactly these drafts were stored together. Raises LedgerUnavailable."""
         return await self._appender.holds(drafts)
 
     async def last_on_subject(self, subject: str) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the newest revision on the subject, or 0. Raises LedgerUnavailable."""
         return await stream.newest_on(self.wire, subject)
 
     async def record_at(self, revision: int) -> Record | None:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Return the record at that revision, or None. Raises LedgerUnavailable."""
         return await stream.read_record(self.wire, revision)
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
-        """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+        """Return the shared queue. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
         queue = await work_queue.open_queue(
             self.wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
         )
@@ -323,7 +323,7 @@ class JetStreamLedger:
         return queue
 
     async def look(self) -> stream.Look:
-        """Check the stream and our consumers. Raises LedgerUnavailable."""
+        """Check the settings of the stream and our consumers. Raises LedgerUnavailable."""
         info = await stream.read_info(self.wire)
         drifted = stream.stream_drift(info)
         for follower in self._followers:
@@ -334,15 +334,15 @@ class JetStreamLedger:
         return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free, room_bytes)
 
     def hold(self, why: str) -> None:
-        """Stop appends for this reason; an empty one resumes them."""
+        """Block appends for the reason `why`; an empty reason resumes appends."""
         self._held = why
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
+        """Send a plain message that is not stored. Raises LedgerUnavailable."""
         await self.wire.publish(subject, payload, headers={})
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
-        """See ledger.Ledger."""
+        """Send a plain message and return the reply; see `Ledger.request`."""
         try:
             reply = await self.wire.request(subject, payload, timeout_s=timeout_s, headers={})
         except LostReply as lost:
@@ -350,7 +350,7 @@ class JetStreamLedger:
         return reply.data
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+        """Answer plain messages on `subject`. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
             try:
@@ -366,7 +366,7 @@ class JetStreamLedger:
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+        """Receive requests as one process of `group`. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
             take(_Request(self.wire, message))
@@ -374,7 +374,7 @@ class JetStreamLedger:
         return await self.wire.subscribe(subject, receive, group=group)
 
     async def close(self) -> None:
-        """See ledger.Ledger."""
+        """Disconnect. The outcome of unacknowledged appends is unknown."""
         for follower in self._followers:
             await follower.stop()
         await self.wire.close()
@@ -390,5 +390,5 @@ class _Request:
         self.payload = message.data
 
     async def answer(self, payload: bytes) -> None:
-        """See ledger.Request."""
+        """Send the answer. Raises LedgerUnavailable."""
         await self._wire.publish(self.reply, payload, headers={})

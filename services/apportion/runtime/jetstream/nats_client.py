@@ -1,6 +1,6 @@
-"""The NATS client library, made faster; the only module that uses it.
+"""The NATS client library, made faster. Only this module uses the library.
 
-The library's private members that it uses are in tests/unit/runtime/test_private_members.py.
+The test tests/unit/runtime/test_private_members.py lists the private members that this module uses.
 Invariant: a message arrives as the library would deliver it."""
 
 import asyncio
@@ -43,11 +43,11 @@ _PONG_S = 2  # wait for a second pong
 
 
 class Unencrypted(ConnectionError):
-    """The server has no TLS although TLS is required; nothing was sent to the server."""
+    """Error: the server lacks the required TLS. Nothing was sent to the server."""
 
 
 class _Arrived(Struct):
-    """A message; see wire.Message. Records of the stream have no headers."""
+    """A received message; see wire.Message. Records of the stream have no headers here."""
 
     subject: str
     reply: str
@@ -56,12 +56,12 @@ class _Arrived(Struct):
 
 
 class Messages(Parser):
-    """The client's parser, with a fast path for complete messages."""
+    """The client's parser of received data, with a fast path for complete messages."""
 
     _whole = 0  # size in bytes of the incomplete message, where known
 
     async def parse(self, data: bytes = b"") -> None:
-        """Parse what has arrived; an incomplete message waits for the rest."""
+        """Parse the received data; an incomplete message waits until the rest arrives."""
         if self.state == AWAITING_CONTROL_LINE:
             if self.buf and len(self.buf) + len(data) < self._whole:
                 self.buf.extend(data)  # parse a large message once, not at every read
@@ -98,10 +98,10 @@ class Messages(Parser):
 
 
 class LeavingClient(Client):
-    """The library's client, but faster, and without waiting for a dead server on close.
+    """The library's client, but faster, and with a close that does not wait for a dead server.
 
-    The library waits until its data is sent, which a frozen server never accepts, and queues
-    each message for a task. If TLS is required, nothing is sent to a server before its
+    The library waits until its data is sent, which a frozen server never accepts, and queues each
+    message for a task. If TLS is required, this client sends nothing to a server before its
     certificate is verified; the library would continue without TLS and reveal our identity."""
 
     _tls: ClientTls | None = None
@@ -114,11 +114,11 @@ class LeavingClient(Client):
         self._at_once: dict[int, Receiver] = {}
 
     def take_at_once(self, subscription: Subscription, receive: Receiver) -> None:
-        """Deliver a subscription's messages directly, before anything else is read."""
+        """Call `receive` directly for the subscription's messages, before reading more data."""
         self._at_once[subscription._id] = receive  # noqa: SLF001 - messages come with it alone
 
     def forget(self, subscription: Subscription) -> None:
-        """Deliver the subscription's messages by the library again."""
+        """Undo `take_at_once`: let the library deliver the subscription's messages."""
         self._at_once.pop(subscription._id, None)  # noqa: SLF001 - see take_at_once
 
     async def _process_msg(
@@ -142,7 +142,7 @@ class LeavingClient(Client):
         await super()._process_pong()
 
     async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
-        """Publish as the library does, in a quarter of its time. Raises errors.Error."""
+        """Publish like the library, in a quarter of the time. Raises errors.Error."""
         if not subject or _BLANK.search(subject + reply):
             raise errors.BadSubjectError
         if len(payload) > self.max_payload:
@@ -174,12 +174,12 @@ class LeavingClient(Client):
         return signature
 
     def secure(self, tls: ClientTls, *, required: bool) -> None:
-        """Use these TLS files; if `required`, never connect without TLS."""
+        """Use these TLS files. If `required`, never connect without TLS."""
         self._tls, self._encrypted = tls, required
 
     @property
     def ssl_context(self) -> SSLContext:
-        """Return the context for the files as they are now."""
+        """Return the TLS context for the current content of the files."""
         if self._tls is None:
             return super().ssl_context
         try:

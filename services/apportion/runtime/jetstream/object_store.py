@@ -1,7 +1,7 @@
 """A bucket of the NATS object store, readable by `nats object ls` and all clients.
 
 Chunks are written first and the entry that names them last, so only complete objects are found.
-Invariant: `get` returns what was put, checked by length and SHA-256, or raises."""
+Invariant: `get` returns the bytes that were put, checked by length and SHA-256, or raises."""
 
 import asyncio
 import base64
@@ -23,11 +23,11 @@ _DIGEST = "SHA-256="
 
 
 class BadObject(LedgerError):
-    """The stored object differs from the bytes that were put."""
+    """Error: the stored object differs from the bytes that were put."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The description of one object, in the format of all NATS clients."""
+    """The description of one stored object, in the format of all NATS clients."""
 
     name: str
     bucket: str
@@ -55,7 +55,7 @@ _decode_info = from_outside(msgspec.json.Decoder(_Info).decode)
 
 
 class Bucket:
-    """One bucket over one connection."""
+    """One bucket of the object store over one connection."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
@@ -94,7 +94,7 @@ class Bucket:
             return False
 
     async def entries(self) -> list[Entry]:
-        """Return all valid entries, unordered."""
+        """Return the entries of all valid objects, in no particular order."""
         found = []
         for subject in await self._subjects("M"):
             data = await self._ask({"last_by_subj": subject})
@@ -110,7 +110,7 @@ class Bucket:
     async def put(
         self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
     ) -> None:
-        """Store bytes under a name; `nuid` names the chunks. Raises LedgerError."""
+        """Store `parts` under a name, in chunks that `nuid` names. Raises LedgerError."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
@@ -124,7 +124,7 @@ class Bucket:
         await self._publish(self._subject(name), msgspec.json.encode(entry), {"Nats-Rollup": "sub"})
 
     async def get(self, entry: Entry, *, size_max: int) -> bytearray:
-        """Return the bytes of an entry. Raises BadObject, LedgerUnavailable."""
+        """Return the bytes of an entry's object. Raises BadObject, LedgerUnavailable."""
         if entry.size > size_max:
             raise BadObject(f"{entry.name} has {entry.size} bytes; the limit is {size_max}")
         data, digest, after = bytearray(), sha256(), 0
@@ -149,18 +149,18 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Replace a single message without an entry. Raises LedgerError."""
+        """Replace a single message that has no entry. Raises LedgerError."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
-        """Return a message of `put_alone` and its headers; None if there is none.
+        """Return a message of `put_alone` and its headers, or None if it does not exist.
 
-        Unlike entries, it can be permitted alone. Raises LedgerUnavailable, NotPermitted."""
+        The server can permit this read alone. Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
-        """Return a message of `put_alone`. Raises LedgerUnavailable, NotPermitted."""
+        """Return the bytes of a `put_alone` message. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 
@@ -170,11 +170,11 @@ class Bucket:
         await self._purge(f"$O.{self._name}.C.{entry.nuid}")
 
     async def forget_pieces(self, nuid: str) -> None:
-        """Delete the chunks of a `nuid` that no entry names."""
+        """Delete the chunks of this `nuid`, which no entry names."""
         await self._purge(f"$O.{self._name}.C.{nuid}")
 
     async def pieces(self) -> set[str]:
-        """Return every `nuid` that has chunks, with or without an entry."""
+        """Return every `nuid` that has chunks, whether or not an entry names it."""
         return {subject.rpartition(".")[2] for subject in await self._subjects("C")}
 
     def _alone(self, name: str) -> str:

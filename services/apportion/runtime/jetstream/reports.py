@@ -1,8 +1,8 @@
-"""Makes usage reports, from the request to the answer, for gateway and command line.
+"""Makes usage reports, from the request to the answer, for the gateway and the command line.
 
 The ledger is read in chunks from the snapshot before the period, and folded off the event loop.
-Invariants: a request is checked before the ledger is read; a report is refused if the ledger no
-longer has all of its period."""
+Invariants: a request is checked before the ledger is read; a report is refused if part of its
+period is no longer in the ledger."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REPORTS: Final = ("usage", "cost", "idle")
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A report request; times and step are still text."""
+    """A report request, in which times and step are still unparsed text."""
 
     report: str
     by: By
@@ -70,7 +70,7 @@ def read_prices(path: Path) -> Prices:
 async def read(
     ledger: JetStreamLedger, asked: Asked, now: datetime, progress: Progress = lambda *_: None
 ) -> Reading:
-    """Read a report's data. Raises PeriodError, and the errors of `read_account`."""
+    """Read a report's data. Raises PeriodError and the errors of `read_account`."""
     period = await period_of(ledger.wire, asked.start, asked.end, asked.step, now=now)
     idle = length_of("at-least", asked.at_least) or IDLE
     return await read_account(
@@ -79,16 +79,16 @@ async def read(
 
 
 async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
-    """Build the answer off the event loop, as it may be large. Raises PriceError."""
+    """Build the answer, which may be large, off the event loop. Raises PriceError."""
     if asked.report == "idle":
         return await asyncio.to_thread(idle_answer, reading, asked.prices)
     return await asyncio.to_thread(report_answer, asked.report, reading, asked.prices)
 
 
 def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
-    """Format the rows, or the steps, or the idle shares, as CSV.
+    """Format an answer as CSV: its rows, its time steps, or its idle shares.
 
-    Each column adds up to the total: a row without key has the unallocated capacity."""
+    Each column adds up to the total: a row with an empty key has the unallocated capacity."""
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
     rows, total = list(answer.steps or answer.rows), answer.total
@@ -143,7 +143,7 @@ Progress = Callable[[int, int], None]  # called with a revision and the last one
 
 
 class TooEarly(ValueError):
-    """The period begins before the readable ledger; the message has the ledger's period."""
+    """Error: the period begins before the readable ledger. The message has the readable period."""
 
 
 class _Books(StateFold):
@@ -155,7 +155,7 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `StateFold`. The event's own time replaces a missing server time (archives)."""
+        """Fold the event at its server time, or at its own time if read from an archive."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change
@@ -182,7 +182,7 @@ async def read_account(
 ) -> Reading:
     """Read a report's data from archives, oldest first, then from the ledger.
 
-    Raises TooEarly, TooMuch, ArchiveError, OSError, LedgerError; UnknownEvent of a newer build."""
+    Raises TooEarly, TooMuch, ArchiveError, OSError, LedgerError, UnknownEvent (newer build)."""
     info = await stream.read_info(ledger.wire)
     first, last = info.state.first_seq, info.state.last_seq
     if archives:
@@ -211,7 +211,7 @@ async def read_account(
 
 
 async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
-    """Return the newest state from before the period; empty at the ledger's beginning."""
+    """Return the newest state before the period, or an empty one at the ledger's beginning."""
     for each in await snapshots.stored():
         stored = await stream.read_stored(wire, {"seq": each.revision})
         if stored is not None and micros_since(stored.at) <= start:
@@ -227,7 +227,7 @@ async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> St
 
 
 class Dated(NamedTuple):
-    """A record, and when the server stored it in ns since 1970; 0 if unknown."""
+    """A record, and the time at which the server stored it in ns since 1970 (0 if unknown)."""
 
     record: Record
     stored_ns: int
@@ -237,7 +237,7 @@ class _Enough(Exception): ...
 
 
 async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
-    """Return up to `limit` records after `after`. Raises LedgerError."""
+    """Return up to `limit` records that follow revision `after`. Raises LedgerError."""
     records: list[Dated] = []
     subscription: Subscription | None = None
 
@@ -267,7 +267,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PeriodError(ValueError):
-    """An invalid period; `field` is the wrong parameter, `fix` what to do."""
+    """Error: the period is invalid. `field` names the wrong parameter and `fix` has the remedy."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         self.field, self.rest, self.fix = field, f": {problem}", fix
@@ -275,7 +275,7 @@ class PeriodError(ValueError):
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
-    """Parse the period, by default a day to now. Raises PeriodError, LedgerUnavailable."""
+    """Parse the period; its default is the last day. Raises PeriodError, LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)
@@ -295,7 +295,7 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
 
 
 def length_of(field: str, text: str) -> int:
-    """Return a length such as `15m` in microseconds; 0 if empty. Raises PeriodError."""
+    """Convert a duration such as `15m` to microseconds; "" is 0. Raises PeriodError."""
     match = _LENGTH(text)
     if text and (match is None or not int(match[1])):
         fix = "write a number of s, m, h or d: 15m, 1h, 1d"
@@ -306,7 +306,7 @@ def length_of(field: str, text: str) -> int:
 
 
 def micros_since(time: datetime) -> int:
-    """Return an aware time as microseconds since 1970."""
+    """Convert a timezone-aware time to microseconds since 1970."""
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 

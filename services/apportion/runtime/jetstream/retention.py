@@ -1,9 +1,10 @@
-"""Decides how much of the ledger's beginning may be dropped, and why not more.
+"""Decides how much of the ledger's beginning may be dropped, and reports the limiting reason.
 
-A revision may be dropped if it is in a valid archive of this ledger, before every kept snapshot and
-every placement that is not bound yet (the binders' queue still delivers it), and if the server
-has forgotten its id. Invariant: whatever is dropped is archived, and every service can start
-with the rest, for which bootstrap stores the state and the configuration."""
+A revision may be dropped once it is in a valid archive of this ledger and the server has forgotten
+its id. It must also precede every kept snapshot and every placement that is not bound yet, because
+the binders' queue still delivers that placement. Invariant: every dropped revision is archived.
+Every service can start with the rest, for which bootstrap stores the state and the configuration.
+"""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -21,11 +22,11 @@ from apportion.runtime.process.metrics import Metrics
 
 
 class CannotDrop(LedgerError):
-    """Nothing may be dropped; the message names what is missing."""
+    """Error: no revision may be dropped. The message names what is missing."""
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may be dropped, none if last < first; `because` is the limit."""
+    """Revisions `first` to `last` may be dropped, none if last < first, `because` of a limit."""
 
     first: int
     last: int
@@ -35,7 +36,7 @@ class Droppable(NamedTuple):
 async def droppable(
     ledger: JetStreamLedger, archive: Path, *, at_most: int, older_than_s: float
 ) -> Droppable:
-    """Return how much of the beginning may be dropped, within the operator's limits.
+    """Return the revisions that may be dropped, within the operator's limits.
 
     Any role that may read can call this. Raises CannotDrop, ArchiveError, OSError, LedgerError."""
     info = await stream.check(ledger.wire)
@@ -69,7 +70,7 @@ async def droppable(
 
 
 async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
-    """Return the last revision that no service needs, and what needs the next revision."""
+    """Return the last revision that no service needs, and why the next one is needed."""
     snapshots = Snapshots(ledger.wire)
     sound = [each for each in await snapshots.stored() if await snapshots.load(each) is not None]
     if not sound:
@@ -112,7 +113,7 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
 
 
 def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:
-    """Verify the archive; return its ends, and its last record up to `wanted`."""
+    """Verify the archive. Return its ends, and its last record that is at most `wanted`."""
     first = last = 0
     record = None
     for each in read_archive(archive):

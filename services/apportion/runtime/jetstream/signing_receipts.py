@@ -1,7 +1,7 @@
-"""Signs receipts for the records since the newest receipt.
+"""Signs receipts for all records that follow the newest receipt.
 
-Invariant: a receipt continues the previous one on the same ledger; its state is folded from
-records only, from where the previous one ended."""
+Invariant: a receipt continues the previous one on the same ledger. Its state is folded only from
+records, starting where the previous receipt ended."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ TOLD_EVERY = 10_000
 
 
 class CannotSign(Exception):
-    """No receipt was made, or no further one; the message has the reason."""
+    """Error: no receipt was made, or not all of them. The message has the reason."""
 
 
 class _Done(Exception): ...
@@ -39,10 +39,10 @@ async def sign(
     time: Callable[[], str],
     tell: Callable[[int], None],
 ) -> list[Found]:
-    """Return receipts for all records since the newest receipt; none without records.
+    """Return receipts for all records that follow the newest receipt; empty without records.
 
-    The newest receipt was signed with this key or a `known` one. `tell` gets revisions.
-    Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
+    The newest receipt was signed with this key or a `known` one. `tell` gets the revision at
+    intervals. Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None
@@ -69,7 +69,7 @@ async def sign(
 
 
 class _Signing:
-    """One run over the records after `state`; `goal` is the last one to sign."""
+    """One signing run over the records after `state`; `goal` is the last revision to sign."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _Signing:
         self.made: list[Found] = []
 
     def take(self, record: Record) -> None:
-        """Process the next record. Raises _Done after the last one."""
+        """Add the next record to a receipt. Raises _Done after the last record."""
         self._cluster.take(record)
         state, before = self._cluster.state, self._before
         if record.revision % TOLD_EVERY == 0:
@@ -127,7 +127,7 @@ async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpo
 
 
 async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
-    """Return a state from before the next receipt, or else the oldest state."""
+    """Return the state from which the next receipt is folded, or else the oldest state."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
         state = await snapshots.restore(at_most=before.last if before is not None else 0)

@@ -1,10 +1,10 @@
-"""Snapshots in the object store, so that a restart folds only the ledger's tail.
+"""Snapshots in the object store, so that a restart folds only the ledger's newest events.
 
 Schedulers write snapshots. A reader trusts a snapshot only after an intake has folded the ledger to
 the same state and attested its digest. Only bootstrap can write a trimmed ledger's own snapshot. An
-unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside
-since) is skipped for an older one or the first revision. Invariant: a restored state is what the
-ledger folds to, by the rules in force now."""
+unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside since)
+is skipped for an older one, or for the first revision. Invariant: a restored state equals the fold
+of the ledger by the current rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A snapshot in the bucket; `record` is the digest of the record at its revision."""
+    """A stored snapshot's description; `record` is the digest of the record at its revision."""
 
     revision: int
     record: str
@@ -51,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Return what an attestation names: the revision and the digest of the bytes."""
+        """Return the pair that an attestation names: the revision and the digest of the bytes."""
         return self.revision, self.entry.digest
 
 
@@ -60,7 +60,7 @@ _decode_attested = from_outside(msgspec.json.Decoder(list[Key]).decode)
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """The start of a trimmed ledger: a snapshot and the configuration in force."""
+    """The start of a trimmed ledger: a snapshot and the configuration record in force."""
 
     stored: Stored
     data: bytes
@@ -68,7 +68,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of one ledger, over one connection."""
+    """The snapshots of one ledger in the object store, over one connection."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -76,7 +76,7 @@ class Snapshots:
         self._beginning = Bucket(wire, BEGINNING)
 
     async def create(self, *, replicas: int) -> None:
-        """Create missing buckets; for the bootstrap user. Raises LedgerError."""
+        """Create missing buckets, as the bootstrap user. Raises LedgerError."""
         await self._bucket.create(
             replicas=replicas, description="snapshots of the state, for restarts"
         )
@@ -85,18 +85,18 @@ class Snapshots:
         )
 
     async def stored(self) -> list[Stored]:
-        """Return the trusted snapshots, newest first."""
+        """Return the trusted snapshots (attested, or a trimmed ledger's own), newest first."""
         written = await self.written()
         attested = await self.attested() if written else frozenset()
         found = [each for each in written if each.key in attested] + await self.beginning()
         return sorted(found, key=lambda each: each.revision, reverse=True)
 
     async def written(self) -> list[Stored]:
-        """Return all snapshots of schedulers, newest first, attested or not."""
+        """Return all snapshots that schedulers wrote, attested or not, newest first."""
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """Return a list with the snapshot with which a trimmed ledger begins, if any."""
+        """Return the snapshot with which a trimmed ledger begins, in a list that may be empty."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
@@ -111,11 +111,11 @@ class Snapshots:
             return frozenset()
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Store the keys of sound snapshots; only intakes may do so. Raises LedgerError."""
+        """Store the keys of verified snapshots, as an intake. Raises LedgerError."""
         await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
 
     async def oldest(self, first: int) -> State | None:
-        """Return the oldest state for a ledger from `first` on. Raises LedgerError."""
+        """Return the oldest usable state of a ledger that begins at `first`. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision + 1 >= first else None
             if state is not None:
@@ -123,7 +123,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return the beginning after a drop to `last`; None if stored. Raises LedgerError."""
+        """Return what to store before a drop to `last`; None if stored. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -137,7 +137,7 @@ class Snapshots:
         raise BadObject(f"no snapshot after {last} is usable")
 
     async def begin_with(self, beginning: Beginning) -> None:
-        """Replace the stored beginning; for the bootstrap user. Raises LedgerError."""
+        """Replace the stored beginning, as the bootstrap user. Raises LedgerError."""
         entry, before = beginning.stored.entry, await _entries(self._beginning)
         if beginning.configuration is not None:
             await keep_configuration(self._beginning, beginning.configuration)
@@ -147,11 +147,11 @@ class Snapshots:
             await self._beginning.delete(each.entry)
 
     async def begun_without(self) -> bool:
-        """Return True if the ledger's beginning was dropped, so a snapshot is required."""
+        """Return True if a snapshot is required, because the ledger's beginning was dropped."""
         return (await stream.read_info(self._wire)).state.first_seq > 1
 
     async def rules(self) -> Rules:
-        """Return the current rules of the ledger. Raises LedgerUnavailable, NotPermitted."""
+        """Return the ledger's current reading rules. Raises LedgerUnavailable, NotPermitted."""
         return await stream.read_rules(self._wire)
 
     async def restore(self, *, at_most: int | None = None) -> State:
@@ -171,7 +171,7 @@ class Snapshots:
         return State(rules=rules)
 
     async def load(self, stored: Stored, rules: Rules | None = None) -> State | None:
-        """Return the state of one snapshot; None, with a log message, if it is unusable."""
+        """Return the state of one snapshot; if unusable, log the reason and return None."""
         rules = rules or await self.rules()
         try:
             await self._check_place(stored)
@@ -199,7 +199,7 @@ class Snapshots:
             raise BadObject(f"the ledger was recreated and has another record at {stored.revision}")
 
     async def save(self, taken: Taken) -> None:
-        """Store a snapshot of this ledger and delete old ones. Raises LedgerError."""
+        """Store a snapshot of this ledger and delete old snapshots. Raises LedgerError."""
         record = await stream.read_record(self._wire, taken.revision)
         if record is None:
             raise LedgerUnavailable(f"the ledger no longer has a record at {taken.revision}")
@@ -238,7 +238,7 @@ def _digest(record: Record) -> str:
 
 
 def restored(data: bytearray) -> State:
-    """Return the state in the bytes of a snapshot. Raises SnapshotError."""
+    """Decode the bytes of a snapshot into a state. Raises SnapshotError."""
     # Decoding creates millions of objects without garbage; collection would triple the time.
     was = gc.isenabled()
     gc.disable()
@@ -262,13 +262,13 @@ _KEPT_REVISION: Final = "Apportion-Revision"
 async def keep_configuration(bucket: Bucket, record: Record) -> None:
     """Store the configuration in force with a trimmed ledger. Raises LedgerError.
 
-    The webhook folds only this record, because its user may not read snapshots: they have all
+    The webhook folds only this record, because its user may not read snapshots, which contain all
     pods."""
     await bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
 
 async def kept_configuration(bucket: Bucket) -> Record | None:
-    """Return the stored configuration; None if there is none. Raises LedgerError."""
+    """Return the stored configuration, or None if none is stored. Raises LedgerError."""
     found = await bucket.get_alone(NAME)
     if found is None:
         return None

@@ -1,8 +1,8 @@
-"""The stream of the ledger: its required settings, and errors for each deviation.
+"""The stream of the ledger: its required settings, and an error for each deviation.
 
 Invariant: no service uses a stream from which events could be deleted individually, rolled up,
-expired or stored in part. Only the bootstrap user, who can neither read nor write events, may
-drop its archived beginning, through `retention`."""
+expired or stored in part. Only the bootstrap user, who can neither read nor write events, may drop
+the stream's archived beginning, through `retention`."""
 
 import contextlib
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ FREE = frozenset({
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """Revisions on the server; `subjects` counts records per requested subject."""
+    """The stream's revisions on the server. `subjects` counts records per requested subject."""
 
     messages: int = 0
     bytes: int = 0
@@ -83,7 +83,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class StreamPeer(msgspec.Struct, frozen=True):
-    """A server that follows the stream's leader."""
+    """A server that replicates the stream from its leader."""
 
     name: str
     current: bool = True
@@ -91,14 +91,14 @@ class StreamPeer(msgspec.Struct, frozen=True):
 
 
 class StreamCluster(msgspec.Struct, frozen=True):
-    """The servers that have the stream."""
+    """The cluster's servers that store the stream."""
 
     leader: str = ""
     replicas: tuple[StreamPeer, ...] = ()
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The stream as the server describes it; `ts` is the server's time."""
+    """The stream as the server describes it. `ts` is the server's current time."""
 
     config: dict[str, Any]
     state: StreamState
@@ -108,21 +108,21 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> int:
-        """Return the number of records missing between the first and the last."""
+        """Return the number of records missing between the first and the last revision."""
         state = self.state
         there = state.last_seq - state.first_seq + 1 if state.messages else 0
         return max(there - state.messages, 0)
 
     @property
     def free(self) -> float:
-        """See Look."""
+        """Return the free part of `max_bytes`; see Look."""
         most = self.config.get("max_bytes", -1)
         left = most - self.state.bytes
         return 1.0 if most <= 0 else 0.0 if left < FULL_BYTES else left / most
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The result of a check of the ledger's settings."""
+    """The result of a check of the stream: changed settings, lost records and free space."""
 
     drifted: tuple[str, ...] = ()  # settings that differ
     lost: int = 0  # records
@@ -131,7 +131,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A record as stored: `time` by the server's clock, headers in base64."""
+    """A record as the server stores it: `time` by the server's clock, headers in base64."""
 
     seq: int
     subject: str
@@ -141,12 +141,12 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> datetime:
-        """Return when the server stored the record, by the server's clock."""
+        """Return the time at which the server stored the record, by the server's clock."""
         return datetime.fromisoformat(self.time)
 
     @property
     def record(self) -> Record:
-        """Return the record in the form that readers get."""
+        """Return the record in the form that readers receive."""
         return Record(self.seq, self.subject, self.data)
 
 
@@ -159,14 +159,14 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """Return the stream's info, with the count of `subject`. Raises LedgerUnavailable."""
+    """Return the stream's info with the count of `subject`, or None. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None
 
 
 async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
-    """See `find`. Raises LedgerUnavailable, also if there is no stream."""
+    """Return the stream's info; see `find`. Raises LedgerUnavailable if there is no stream."""
     info = await find(wire, subject=subject)
     if info is None:
         raise LedgerUnavailable(
@@ -177,18 +177,18 @@ async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
 
 
 async def read_record(wire: Wire, revision: int) -> Record | None:
-    """Return the record at that revision, if there is one. Raises LedgerUnavailable."""
+    """Return the record at that revision, or None. Raises LedgerUnavailable."""
     stored = await read_stored(wire, {"seq": revision})
     return None if stored is None else stored.record
 
 
 async def read_rules(wire: Wire) -> Rules:
-    """Return the current rules of the ledger. Raises LedgerUnavailable, NotPermitted."""
+    """Return the ledger's current reading rules. Raises LedgerUnavailable, NotPermitted."""
     return rules_of(await read_said(wire))
 
 
 async def read_said(wire: Wire) -> list[Said]:
-    """Return the operators' instructions. Raises LedgerUnavailable, NotPermitted."""
+    """Return the operators' instructions in the ledger. Raises LedgerUnavailable, NotPermitted."""
     said: list[Said] = []
     at = 1
     while stored := await read_stored(wire, {"seq": at, "next_by_subj": RULES}):
@@ -199,7 +199,7 @@ async def read_said(wire: Wire) -> list[Said]:
 
 
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
-    """Binary search for the newest revision by this time. Raises LedgerUnavailable."""
+    """Return the newest revision stored by `time`, by binary search. Raises LedgerUnavailable."""
     state = (await read_info(wire)).state
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:
@@ -213,13 +213,13 @@ async def newest_stored_by(wire: Wire, time: datetime) -> int:
 
 
 async def newest_on(wire: Wire, subject: str) -> int:
-    """Return the newest revision on `subject`, or 0. Raises LedgerUnavailable."""
+    """Return the newest revision on `subject`, or 0 if none. Raises LedgerUnavailable."""
     stored = await read_stored(wire, {"last_by_subj": subject})
     return 0 if stored is None else stored.seq
 
 
 async def read_stored(wire: Wire, query: Mapping[str, object]) -> Stored | None:
-    """Return the record that `STREAM.MSG.GET` finds. Raises LedgerUnavailable."""
+    """Return the record that `STREAM.MSG.GET` finds for `query`. Raises LedgerUnavailable."""
     answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query, absent=NO_MESSAGE)
     return _decode_stored(answer).message if answer else None
 
@@ -241,7 +241,7 @@ def stream_drift(info: StreamInfo) -> list[LedgerDrifted]:
 
 
 async def check(wire: Wire) -> StreamInfo:
-    """Return the stream's info. Raises LedgerDrifted for a wrong setting."""
+    """Return the stream's info. Raises LedgerDrifted if a setting differs."""
     info = await read_info(wire)
     if info.config.get("mirror") == COPY["mirror"]:  # the auditors' copy only mirrors the stream
         return info
@@ -251,7 +251,7 @@ async def check(wire: Wire) -> StreamInfo:
 
 
 class SizeRefused(LedgerError):
-    """The requested size exceeds the server's limit or its disk."""
+    """Error: the requested stream size exceeds the server's limit or its disk."""
 
     def __init__(self, max_bytes: int) -> None:
         self.why = (
@@ -262,7 +262,7 @@ class SizeRefused(LedgerError):
 
 
 async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
-    """Create the stream or check the existing one. Raises LedgerError."""
+    """Create the stream, or check an existing one. Raises LedgerError."""
     if await find(wire) is None:
         # A server refuses settings that it does not know, even if they are off.
         wanted = {name: value for name, value in WANTED.items() if value}
@@ -298,7 +298,7 @@ COPY: Final[Mapping[str, object]] = {
 
 
 async def copy_for_auditors(wire: Wire) -> None:
-    """Create the auditors' copy, for bootstrap, where possible. Raises LedgerError."""
+    """Create the auditors' copy as bootstrap, if the server allows it. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API, absent=NAME_IN_USE)
     except ApiRefused as refused:
@@ -308,7 +308,7 @@ async def copy_for_auditors(wire: Wire) -> None:
 
 
 async def drop(wire: Wire, *, last: int) -> StreamInfo:
-    """Drop revisions up to `last`; checks are in `retention`. Raises LedgerError."""
+    """Drop revisions up to `last`, which `retention` has checked. Raises LedgerError."""
     try:
         await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
     except ApiRefused as refused:
@@ -322,7 +322,7 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
 
 
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
-    """Set the size limit, -1 for the disk's; for bootstrap. Raises LedgerError."""
+    """Set the size limit as bootstrap; -1 is the disk's limit. Raises LedgerError."""
     info = await check(wire)
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})

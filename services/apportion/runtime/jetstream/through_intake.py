@@ -1,7 +1,7 @@
 """The ledger for the agent of one node, which reads through an intake.
 
 Such an agent has no rights on the server's API (`core.intake.sight`). Invariant: each request to
-that API goes to an intake, everything else to the server."""
+that API goes to an intake, everything else goes to the server."""
 
 import zlib
 from typing import Final
@@ -35,7 +35,7 @@ _decode_part = from_outside(msgspec.json.Decoder(_Part).decode)
 
 
 class NodeConnection(Connection):
-    """A connection of a node's agent, which uses an intake once the server refuses."""
+    """A node agent's connection, which reads through an intake once the server refuses reads."""
 
     def __init__(self, reach: Reach, node: str) -> None:
         super().__init__(reach)
@@ -45,7 +45,7 @@ class NodeConnection(Connection):
 
     @property
     def owner(self) -> str:
-        """See wire.Wire."""
+        """Return the prefix of our consumers' names; see `Wire.owner`."""
         return self._reader if self.through_intake else self.user
 
     async def request(
@@ -57,7 +57,7 @@ class NodeConnection(Connection):
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """See wire.Wire."""
+        """Send a request. API requests go to an intake once the server refuses them."""
         if not self.through_intake and subject.startswith(f"{_API}STREAM."):
             try:
                 return await super().request(
@@ -76,10 +76,10 @@ class NodeConnection(Connection):
 
 
 class NodeSnapshots(Snapshots):
-    """The starting state of a node's agent when the ledger's beginning is dropped."""
+    """Starting state for a node's agent after the ledger's beginning was dropped."""
 
     async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - always newest
-        """Return an intake's state of the node. Raises LedgerUnavailable, NotPermitted."""
+        """Return an intake's state of this node. Raises LedgerUnavailable, NotPermitted."""
         rules = await stream.read_rules(self._wire)
         try:
             answer = await call_api(self._wire, STATE)

@@ -1,6 +1,6 @@
-"""The connection as the ledger's parts use it, independent of the client library.
+"""The server connection that the ledger's modules use, independent of the client library.
 
-Invariant: a request ends in a reply or a LedgerError; if its outcome is open, the error is
+Invariant: a request ends in a reply or a LedgerError. If the outcome is unknown, the error is
 LostReply, never LedgerUnavailable."""
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,11 +15,11 @@ API_TIMEOUT_S = 5.0
 
 
 class LostReply(LedgerError):
-    """The request was sent but no reply came; the request may have been executed."""
+    """Error: the request was sent but no reply came, so the server may have executed it."""
 
 
 class Message(Protocol):
-    """A message as delivered; `headers` only of control messages, not of records."""
+    """A delivered message. `headers` are set only for control messages, not for records."""
 
     subject: str
     reply: str
@@ -32,22 +32,22 @@ Unsubscribe = Callable[[], Awaitable[None]]
 
 
 class Wire(Protocol):
-    """One connection to the server."""
+    """A connection to nats-server, as the ledger's modules use it."""
 
     @property
     def user(self) -> str:
-        """Return the user of this connection; empty if the server has no users."""
+        """Return the user of this connection, or "" if the server has no users."""
 
     @property
     def owner(self) -> str:
-        """Return the prefix of our consumers' names; may be empty like `user`."""
+        """Return the prefix of our consumers' names; like `user`, this may be empty."""
 
     @property
     def connected(self) -> bool:
-        """Return True if a message sent now would go out."""
+        """Return True if a message can be sent now."""
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Return once connected. Raises LedgerUnavailable after `timeout_s`."""
+        """Wait until connected. Raises LedgerUnavailable after `timeout_s`."""
 
     def new_inbox(self) -> str:
         """Return a new subject that only this connection receives."""
@@ -58,7 +58,7 @@ class Wire(Protocol):
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
     ) -> None:
-        """Send without confirmation. Raises LedgerUnavailable."""
+        """Send a message without confirmation. Raises LedgerUnavailable."""
 
     async def request(
         self,
@@ -69,30 +69,30 @@ class Wire(Protocol):
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """Send and return the reply; a refusal of a subject in `also` ends the wait, too.
+        """Send and return the reply. The server's refusal of a subject in `also` ends the wait too.
 
         Raises LostReply, NotPermitted, and LedgerUnavailable if there is no receiver."""
 
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
-        """Await `receive` for each message on `subject`, one after the other.
+        """Call and await `receive` for each message on `subject`, one message at a time.
 
-        A `receive` that awaits others must pass `waits`, which queues messages. Each message
-        goes to one subscriber of `group`. Raises NotPermitted."""
+        A `receive` that waits must pass `waits`, which queues messages. Within a `group`, each
+        message goes to one subscriber. Raises NotPermitted."""
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""
 
     async def turned_away(self) -> LedgerError:
-        """Wait until the server no longer accepts us, and return why."""
+        """Wait until the server no longer accepts this user, and return the reason as an error."""
 
     async def close(self) -> None:
-        """Disconnect. Pending requests end as LostReply."""
+        """Disconnect. Pending requests raise LostReply."""
 
 
 class ApiError(msgspec.Struct, frozen=True):
-    """An error in an answer of the server."""
+    """The error in an API answer of the server."""
 
     code: int = 0
     err_code: int = 0
@@ -100,13 +100,13 @@ class ApiError(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The common part of all answers of the server."""
+    """The common fields of all API answers of the server."""
 
     error: ApiError | None = None
 
 
 class ApiRefused(LedgerUnavailable):
-    """The server answered an API request with an error."""
+    """Error: the server refused an API request."""
 
     def __init__(self, what: str, error: ApiError) -> None:
         super().__init__(f"the server rejected {what}: {error.description} ({error.err_code})")
@@ -124,9 +124,9 @@ async def call_api(
     api: str = "$JS.API",
     absent: frozenset[int] = frozenset(),
 ) -> bytes:
-    """Return the reply to an API request; empty for an error code in `absent`.
+    """Send an API request and return the reply; empty for an error code in `absent`.
 
-    Requests must be repeatable. Raises ApiRefused, NotPermitted, LedgerUnavailable."""
+    The request must be repeatable. Raises ApiRefused, NotPermitted, LedgerUnavailable."""
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:

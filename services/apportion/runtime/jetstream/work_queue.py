@@ -1,8 +1,8 @@
 """The shared queue, from which replicas fetch records through one durable consumer.
 
-Invariant: a record leaves the queue only by an explicit `ack`; if a worker dies or is silent
-past the timeout, another one gets its records. Delivery is at least once: nats-server 2.15.1
-writes acknowledgements late, so after a kill it repeats the most recent records."""
+Invariant: a record leaves the queue only by an explicit `ack`. If a worker dies or is silent past
+the timeout, another worker gets its records. Delivery is at least once: nats-server 2.15.1 writes
+acknowledgements late, so after a kill it repeats the most recent records."""
 
 import asyncio
 import collections
@@ -23,7 +23,7 @@ _QUIET_S = 0.02  # after the first record of a fetch, this much silence means th
 
 
 class QueueDelivery:
-    """See ledger.Delivery."""
+    """A delivered record to acknowledge; implements `ledger.Delivery`."""
 
     def __init__(self, wire: Wire, message: Message) -> None:
         tokens = message.reply.split(".")
@@ -34,7 +34,7 @@ class QueueDelivery:
         self._reply = message.reply
 
     async def ack(self) -> None:
-        """See ledger.Delivery."""
+        """Acknowledge; redelivery is still possible. Raises LedgerUnavailable."""
         try:
             await self._wire.request(self._reply, b"+ACK", timeout_s=ACK_TIMEOUT_S, headers={})
         except LostReply as lost:
@@ -44,17 +44,17 @@ class QueueDelivery:
             ) from lost
 
     async def retry(self, delay_s: float) -> None:
-        """See ledger.Delivery."""
+        """Return the record to the queue, for delivery to any worker after `delay_s`."""
         answer = msgspec.json.encode({"delay": int(delay_s * _NS)})
         await self._wire.publish(self._reply, b"-NAK " + answer, headers={})
 
     async def progress(self) -> None:
-        """See ledger.Delivery."""
+        """Restart the acknowledgement timeout, because work continues."""
         await self._wire.publish(self._reply, b"+WPI", headers={})
 
 
 class Queue:
-    """See ledger.WorkQueue. Records that come too late for a fetch wait for the next one."""
+    """A `ledger.WorkQueue` on JetStream. Records that miss a fetch wait for the next fetch."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire
@@ -68,11 +68,11 @@ class Queue:
         self._left = False
 
     async def begin(self) -> None:
-        """Listen for deliveries. Raises NotPermitted."""
+        """Subscribe to the queue's deliveries. Raises NotPermitted."""
         await self._wire.subscribe(self._inbox, self._receive)
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """See ledger.WorkQueue. Raises LedgerUnavailable, NotPermitted."""
+        """Return up to `batch` deliveries. Raises LedgerUnavailable, NotPermitted."""
         async with self._turn:
             if len(self._ready) < batch:
                 # Take what is there now; only if there is nothing, wait for the next record.
@@ -82,7 +82,7 @@ class Queue:
             return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
 
     async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
-        """Request `batch` records, and wait until they or the last available ones arrive."""
+        """Request `batch` records; return when all, or the last available one, have arrived."""
         await self._wire.wait_connected(expires_s + _GRACE_S)
         self._ended = False
         pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}
@@ -105,7 +105,7 @@ class Queue:
             patience_s = _QUIET_S
 
     async def leave(self) -> None:
-        """See ledger.WorkQueue."""
+        """Stop fetching. Records that were not delivered go to other workers."""
         self._left = True
         while self._ready:
             with contextlib.suppress(LedgerUnavailable):  # then it is redelivered after its timeout
@@ -121,19 +121,19 @@ class Queue:
         self._news.set()
 
     async def waiting(self) -> int:
-        """See ledger.WorkQueue. Raises LedgerUnavailable."""
+        """Return the number of unacknowledged records. Raises LedgerUnavailable."""
         info = await consumers.read_info(self._wire, self._durable)
         return info.num_pending + info.num_ack_pending
 
     async def drift(self) -> list[LedgerDrifted]:
-        """Return changed settings of the queue's consumer. Raises LedgerUnavailable."""
+        """Return the changed settings of the queue's consumer. Raises LedgerUnavailable."""
         return await consumers.look(self._wire, self._settings)
 
 
 async def open_queue(
     wire: Wire, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
 ) -> Queue:
-    """See Ledger.work_queue. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+    """Return the shared queue `durable`. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
     wanted: dict[str, object] = {
         "durable_name": durable,
         "name": durable,

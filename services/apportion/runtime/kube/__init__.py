@@ -1,1 +1,1 @@
-"""The Kubernetes API: its only client, and a watch that loses no changes."""
+"""The Kubernetes API: our only client of it, and a watch that loses no changes."""

@@ -1,8 +1,8 @@
 """The Kubernetes API over HTTP: configuration, credentials, transport.
 
 Only this module uses the client library, and none of its models, which are slow to decode.
-Invariants: a request ends in time, with an answer or `KubeUnavailable`; answers are bounded in
-size; a renewed token is read again, and is never in a message."""
+Invariants: a request ends in time, with an answer or `KubeUnavailable`. Answers have a maximum
+size. A renewed token is read again, and never appears in a message."""
 
 import asyncio
 import logging
@@ -47,11 +47,11 @@ _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
 class KubeUnavailable(Exception):
-    """The API server cannot be reached or did not answer in time."""
+    """Error: the API server cannot be reached or did not answer in time."""
 
 
 class KubeRefused(Exception):
-    """The API server refused: HTTP `status`, and Kubernetes' `reason` and `message`."""
+    """Error: the API server refused, with HTTP `status` and Kubernetes' `reason` and `message`."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
@@ -61,7 +61,7 @@ class KubeRefused(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Any answer of the API server; `retry_after_s` is 0 without such a header."""
+    """An answer of the API server. `retry_after_s` is 0 without a Retry-After header."""
 
     status: int
     body: bytes
@@ -74,11 +74,11 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def passing(self) -> bool:
-        """Return True if the server is overloaded or failed, so that a retry may succeed."""
+        """Return True if a retry may succeed, because the server failed or is overloaded."""
         return self.status == TOO_MANY or self.status >= SERVER_ERROR
 
     def refusal(self) -> KubeRefused:
-        """Return the refusal as an error."""
+        """Return this answer as an error to raise."""
         return _refusal(self.status, self.body)
 
 
@@ -89,10 +89,10 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class Renewal(Protocol):
-    """A source of a configuration that may change."""
+    """A source of client configuration that may change, such as a kubeconfig file."""
 
     async def newer(self) -> Any | None:
-        """Return the current configuration; None if it has not changed."""
+        """Return the changed configuration, or None if unchanged."""
 
 
 class _Connection:
@@ -123,7 +123,7 @@ class _Connection:
 
 
 class KubeApi:
-    """One API server as one user, by the newest configuration."""
+    """A client of one API server as one user, with the newest configuration."""
 
     def __init__(self, configuration: Any, renewal: Renewal | None = None) -> None:
         self._connection = _Connection(configuration)
@@ -145,7 +145,7 @@ class KubeApi:
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Send a request and return its answer, also a refusal. Raises KubeUnavailable."""
+        """Send a request and return the answer, even a refusal. Raises KubeUnavailable."""
         headers = {"Accept": JSON} | ({"Content-Type": content_type} if body is not None else {})
         use = await self._newest()
         try:
@@ -168,14 +168,14 @@ class KubeApi:
             raise _unavailable(method, path, error) from error
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
-        """Return the body of a GET. Raises KubeUnavailable, KubeRefused."""
+        """Send a GET and return the answer's body. Raises KubeUnavailable, KubeRefused."""
         answer = await self.request("GET", path, query=query)
         if not answer.ok:
             raise answer.refusal()
         return answer.body
 
     async def find(self, path: str) -> bytes | None:
-        """Return the body of a GET; None on 404. Raises KubeUnavailable, KubeRefused."""
+        """Send a GET and return the body, or None on 404. Raises KubeUnavailable, KubeRefused."""
         try:
             return await self.get(path)
         except KubeRefused as error:
@@ -193,7 +193,7 @@ class KubeApi:
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> bytes:
-        """Send a document; return the answer's body. Raises KubeRefused, KubeUnavailable."""
+        """Send a document and return the answer's body. Raises KubeRefused, KubeUnavailable."""
         answer = await self.request(
             method, path, query=query, body=msgspec.json.encode(document),
             content_type=content_type, timeout_s=timeout_s,
@@ -205,7 +205,7 @@ class KubeApi:
     async def lines(
         self, path: str, query: Mapping[str, str], *, idle_s: float
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of a streamed answer until it ends, first an empty one.
+        """Yield an empty line once connected, then the lines of a streamed answer until it ends.
 
         Raises KubeRefused, and KubeUnavailable if the stream broke or was silent for `idle_s`."""
         use = await self._newest()
@@ -254,7 +254,7 @@ class KubeApi:
 
 
 class KubeconfigFile:
-    """A kubeconfig that may be rewritten; while it is unusable, the old one stays."""
+    """A kubeconfig file that may be rewritten. An unusable rewrite is ignored."""
 
     def __init__(self, path: Path, context: str | None) -> None:
         self._path, self._context = path, context
@@ -268,7 +268,7 @@ class KubeconfigFile:
         return (found.st_mtime_ns, found.st_size, found.st_ino)
 
     async def newer(self) -> Any | None:
-        """See Renewal."""
+        """Return the changed configuration, or None; see Renewal."""
         stamp = self._stamp()
         if stamp == self._seen:
             return None
@@ -284,7 +284,7 @@ class KubeconfigFile:
 
 @asynccontextmanager
 async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterator[KubeApi]:
-    """Connect to a kubeconfig's API server, or to our pod's. Raises ConfigError."""
+    """Connect to the API server of a kubeconfig or of our own pod. Raises ConfigError."""
     file = _file_of(kubeconfig, context)
     renewal = None if file is None else KubeconfigFile(file, context)
     api = KubeApi(await _configuration(kubeconfig, context), renewal)
@@ -357,7 +357,7 @@ def _unavailable(method: str, path: str, error: BaseException) -> KubeUnavailabl
 
 
 def pod_path(namespace: str, name: str) -> str:
-    """Return the API path of a pod; the names are quoted, as they are untrusted."""
+    """Return the API path of a pod, with the untrusted names quoted."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
@@ -366,7 +366,7 @@ VERSION = "/version"  # readable by every authenticated user (ClusterRole `syste
 
 
 class Reach:
-    """Check regularly that the API server answers, for services that only write."""
+    """A regular check that the API server answers, for services that only write to it."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Checks a cluster's features and a user's rights: DRA at start, facts for the doctor.
+"""Checks a cluster's features and a user's rights: DRA at start, and facts for `doctor`.
 
 This module only reads, dry-runs, and reviews the user's rights (SelfSubjectAccessReview).
 Invariant: a service does not start without the DRA version and feature gates that it needs."""
@@ -32,7 +32,7 @@ class _Version(Struct, frozen=True, rename="camel"):
 
 
 async def require_dra(api: KubeApi, clock: Clock) -> None:
-    """Wait for the API server. Raises ConfigError if it lacks resource.k8s.io/v1."""
+    """Wait for the API server. Raises ConfigError if the server lacks resource.k8s.io/v1."""
     failures = 0
     while True:
         try:
@@ -52,7 +52,7 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
 
 
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
-    """Create a slice in a dry run. Raises ConfigError if the server drops a field.
+    """Create a ResourceSlice in a dry run. Raises ConfigError if the server drops a field.
 
     `gates` maps the path of a field to its feature gate. Raises KubeUnavailable, KubeRefused."""
     try:
@@ -84,7 +84,7 @@ async def _version(api: KubeApi) -> str:
 
 
 def _has(found: Any, path: list[str]) -> bool:
-    """Return True if anything is at the path, in any element of lists."""
+    """Return True if a value exists at the path, in any element of the lists on the path."""
     if isinstance(found, list):
         return any(_has(each, path) for each in found)
     if not path:
@@ -93,7 +93,7 @@ def _has(found: Any, path: list[str]) -> bool:
 
 
 class Right(NamedTuple):
-    """One action of a service on the API server."""
+    """One permission that a service needs on the API server: a verb on a resource."""
 
     verb: str
     resource: str
@@ -122,7 +122,7 @@ RIGHTS: Final = (
 
 
 async def examine_kube(api: KubeApi) -> KubeFacts:
-    """Return the facts as of now, also if the API server does not answer."""
+    """Return the facts as of now, even if the API server does not answer."""
 
     async def allowed(right: Right) -> bool:
         review = {
@@ -144,7 +144,7 @@ async def examine_kube(api: KubeApi) -> KubeFacts:
 
 
 async def _webhook(api: KubeApi) -> str | None:
-    """Return "" without a webhook, `ready`, or the missing part; None if not permitted."""
+    """Return "ready", the missing part, "" without a webhook, or None if not permitted."""
     answer = await api.request("GET", WEBHOOK)
     if answer.status == NOT_FOUND:
         return ""

@@ -1,10 +1,10 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-A broken watch resumes at its version. The watch lists again if the server has forgotten that
-version (410), sends not even bookmarks, or was away: the server's data may then be older, and a
-watch from a newer version waits silently. Invariants: an `Audience` gets every object and deletion,
-in the server's order; retries never end, with back-off; until the first answer of `Discovery`
-every kind counts as served."""
+A failed watch resumes at its version. The watch lists again if the server has forgotten that
+version (410), sends not even bookmarks, or was unavailable. After an outage the server's data may
+be older, and a watch from a newer version would wait silently. Invariants: an `Audience` gets every
+object and deletion, in the server's order. Retries never end, with back-off. Until the first answer
+of `Discovery`, every kind counts as served."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """The server's collections in some API groups; a change of these calls `changed`."""
+    """The collections that the server serves in some API groups. Calls `changed` on a change."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -74,12 +74,12 @@ class Discovery:
         self.changed: Callable[[], None] = lambda: None
 
     def has(self, path: str) -> bool:
-        """Return True if the collection at `path` is served, or if that is unknown."""
+        """Return True if the server serves the collection at `path`, or if that is unknown."""
         other = path.split("/")[2] not in self._groups
         return other or self._paths is None or path in self._paths
 
     def versions(self, group: str, resource: str) -> tuple[str, ...] | None:
-        """Return the sorted versions in which a group has this resource; None if unknown."""
+        """Return the sorted versions of a resource in an API group, or None if unknown."""
         if self._paths is None:
             return None
         parts = (path.split("/")[2:] for path in self._paths)
@@ -87,18 +87,18 @@ class Discovery:
         return tuple(sorted(found))
 
     async def served(self, path: str) -> None:
-        """Return once the collection at this path may be served."""
+        """Wait until the server may serve the collection at this path."""
         while not self.has(path):
             await self._news.wait()
 
     async def run(self) -> None:
-        """Check at intervals, until cancelled."""
+        """Read the collections at intervals, until cancelled."""
         while True:
             await self._clock.pause(FIRST_S if self._paths is None else LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Read the collections once; without an answer, keep the known ones."""
+        """Read the collections once. Without an answer, keep the previous collections."""
         try:
             groups = _decode_groups(await self._api.get(APIS)).groups
             paths = set[str]()
@@ -144,7 +144,7 @@ class _Object(Struct, frozen=True):
 
 
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Make `decode` work on objects with deeply nested fields that it skips.
+    """Return a `decode` that can skip fields which are nested too deeply for msgspec.
 
     msgspec skips by recursion, so one object could hide all others. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
@@ -171,10 +171,10 @@ _decode_object = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):
-    """Receiver of changes to one kind; `version` is the server's revision as a number."""
+    """The receiver of changes to one kind. `version` is the server's revision as a number."""
 
     def listing(self) -> None:
-        """Note that a list begins: objects not seen before `listed` are gone."""
+        """Note that a list begins. Objects not seen before `listed` have been deleted."""
 
     def seen(self, raw: bytes) -> None:
         """Receive the current version of an object."""
@@ -186,11 +186,11 @@ class Audience(Protocol):
         """Note that the list is complete as of `version`."""
 
     def reached(self, version: int) -> None:
-        """Note that all changes up to `version` have been reported."""
+        """Note that all changes up to `version` have been received."""
 
 
 class Kind(Generic[T]):
-    """The objects of one kind by key; an `Audience` for a `Watch`."""
+    """The objects of one kind by key, kept up to date as the `Audience` of a `Watch`."""
 
     def __init__(
         self,
@@ -210,11 +210,11 @@ class Kind(Generic[T]):
         self.version = 0
 
     def listing(self) -> None:
-        """See `Audience`."""
+        """Note that a list begins; see `Audience.listing`."""
         self._missing = {*self._entries, *self._expected()}
 
     def seen(self, raw: bytes) -> None:
-        """See `Audience`."""
+        """Store the current version of an object; see `Audience.seen`."""
         key, entry, version = self._read(raw)
         self._missing.discard(key)
         before = self._entries.pop(key, None)
@@ -223,19 +223,19 @@ class Kind(Generic[T]):
         self._changed(key, before, entry, version)
 
     def gone(self, raw: bytes) -> None:
-        """See `Audience`."""
+        """Remove a deleted object; see `Audience.gone`."""
         key, _, version = self._read(raw)
         self._remove(key, version)
 
     def listed(self, version: int) -> None:
-        """See `Audience`."""
+        """Note that the list is complete as of `version`; see `Audience.listed`."""
         for key in sorted(self._missing):
             self._remove(key, version)
         self._missing.clear()
         self.reached(version)
 
     def reached(self, version: int) -> None:
-        """See `Audience`."""
+        """Note that all changes up to `version` have been received; see `Audience`."""
         self.version = version
 
     def _remove(self, key: str, version: int) -> None:
@@ -247,11 +247,11 @@ class _Expired(Exception): ...
 
 
 class _WentBack(Exception):
-    """The server has a lower version than before: it was restored from an older copy."""
+    """Error: the server's version is lower than before, because an older copy was restored."""
 
 
 async def newest_version(api: KubeApi, path: str) -> int:
-    """Return the server's current revision. Raises KubeUnavailable, KubeRefused."""
+    """Return the server's current revision number. Raises KubeUnavailable, KubeRefused."""
     page = _decode_list(await api.get(path, {"limit": "1"}))
     return number(page.metadata.resource_version)
 
@@ -259,7 +259,7 @@ async def newest_version(api: KubeApi, path: str) -> int:
 async def pages(
     api: KubeApi, path: str, selector: str = ""
 ) -> AsyncIterator[tuple[list[Raw], str]]:
-    """Yield the objects of a kind by page, each with its version.
+    """Yield pages of the objects of a kind, each page with its version.
 
     Raises KubeUnavailable, KubeRefused if the list is incomplete."""
     query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
@@ -272,7 +272,7 @@ async def pages(
 
 
 class Watch:
-    """Watches one kind for one audience; `problem` is why it is out of sync, or ""."""
+    """A watch of one kind for one audience. `problem` is why the copy is out of sync, or ""."""
 
     def __init__(
         self,
@@ -305,16 +305,16 @@ class Watch:
         self.lists = 0
 
     async def synced(self) -> None:
-        """Return once the first list is complete."""
+        """Wait until the first list is complete."""
         await self._synced.wait()
 
     @property
     def in_step(self) -> bool:
-        """Return True if the audience has all objects, from a list that is not in doubt."""
+        """Return True if the audience has all objects from a list that is not in doubt."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:
-        """List again unless the last list began after that time."""
+        """List again, unless the last list began after `since_s`."""
         self._doubted_s = max(self._doubted_s, since_s)
         if self._version and self._listed_s < since_s:
             self._synced.clear()
@@ -322,7 +322,7 @@ class Watch:
                 self._following.reschedule(0)
 
     async def run(self) -> None:
-        """Stay in sync until cancelled."""
+        """Keep the audience in sync until cancelled."""
         while True:
             try:
                 if not self._version or self._listed_s < self._doubted_s:
@@ -445,10 +445,10 @@ class Watch:
 
 
 def number(version: str) -> int:
-    """Return a resourceVersion as a number, as etcd-backed servers use it; else 0."""
+    """Return a resourceVersion as a number, as in etcd-backed servers, or 0 if not a number."""
     return int(version) if version.isdecimal() else 0
 
 
 def any_problem(watches: dict[str, Watch]) -> list[str]:
-    """List the problems of all watches."""
+    """Return the problems of all watches as a list."""
     return [f"{kind}: {watch.problem}" for kind, watch in watches.items() if watch.problem]

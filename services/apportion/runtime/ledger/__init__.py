@@ -1,1 +1,1 @@
-"""The ledger for services, independent of its storage: contract, reading, writing."""
+"""The ledger as services use it, independent of its storage: interface, reading and writing."""

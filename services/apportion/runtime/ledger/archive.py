@@ -5,7 +5,7 @@
     {"revisions":1,"hash":"…"}
 
 Each hash is the SHA-256 over the previous hash and the record. A payload that is not text is
-`base64`. Invariant: a file under its final name is complete; until then it has another name."""
+`base64`. Invariant: a file under its final name is complete; an incomplete one has another name."""
 
 import contextlib
 import os
@@ -29,11 +29,11 @@ CLOSING_BYTES_MAX = 256
 
 
 class ArchiveError(Exception):
-    """The archive cannot be used; the message names the line and the error."""
+    """Error: the archive cannot be used. The message names the line and the reason."""
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """The first line; `created` is when the ledger's stream was created."""
+    """The first line of an archive. `created` is when the ledger's stream was created."""
 
     apportion_archive: int
     stream: str
@@ -67,7 +67,7 @@ def _link(before: str, record: Record) -> str:
 
 
 class ArchiveWriter:
-    """Context manager that writes one archive, renames it, and removes it on error."""
+    """Context manager that writes one archive: renames it when complete, removes it on error."""
 
     def __init__(self, path: Path, *, stream: str, created: str) -> None:
         if path.exists():
@@ -88,7 +88,7 @@ class ArchiveWriter:
         return self
 
     def add(self, record: Record) -> None:
-        """Write the next record. Raises OSError."""
+        """Append the next record to the archive. Raises OSError."""
         self._hash = _link(self._hash, record)
         try:
             line = _Line(
@@ -115,13 +115,13 @@ class ArchiveWriter:
 
 
 def read_opening(path: Path) -> Opening:
-    """Read the first line of an archive. Raises ArchiveError, OSError."""
+    """Read the first line of an archive, its `Opening`. Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         return _opening(_read(file, path, 1), path)
 
 
 class Place(NamedTuple):
-    """A position in an archive, after `revisions` records and `number` lines."""
+    """A position in an archive: after `revisions` records, `number` lines and `offset` bytes."""
 
     offset: int
     number: int
@@ -130,7 +130,7 @@ class Place(NamedTuple):
 
 
 class ArchiveReader:
-    """Iterate over verified records; a new reader can continue at `place`."""
+    """Iterator over an archive's verified records; another reader can continue at its `place`."""
 
     def __init__(self, path: Path, place: Place | None = None) -> None:
         self._path = path
@@ -175,7 +175,7 @@ def read_archive(path: Path) -> Iterator[Record]:
 
 
 def read_said(paths: Iterable[Path]) -> list[Said]:
-    """Return the operators' instructions in archives, up to an unreadable record."""
+    """Return the operators' instructions in archives, up to the first unreadable record."""
     said = []
     with contextlib.suppress(ArchiveError, OSError):
         for path in paths:
@@ -186,7 +186,7 @@ def read_said(paths: Iterable[Path]) -> list[Said]:
 
 
 def read_span(path: Path) -> tuple[int, int]:
-    """Return an archive's first and last revision, or (1, 0). Raises ArchiveError, OSError."""
+    """Return an archive's first and last revision, else (1, 0). Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         _beginning(file, path)
         line = _read(file, path, 2)
@@ -233,7 +233,7 @@ def _read(file: IO[bytes], path: Path, number: int) -> bytes:
 
 
 def archive_facts(folder: Path, *, now: datetime) -> ArchiveFacts:
-    """Return the age of the newest archive (`*.jsonl`) in a folder, for the doctor."""
+    """Return the age of the newest archive (`*.jsonl`) in a folder, for `doctor`."""
     try:
         made = [path.stat().st_mtime for path in folder.glob("*.jsonl")]
     except OSError:

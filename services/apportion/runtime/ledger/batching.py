@@ -1,9 +1,9 @@
 """Group commit: appends of many writers are checked and stored in atomic batches.
 
 While one batch is being fsynced, new drafts gather for the next; there is no timer. A few drafts
-are appended one by one, because a batch costs the server several milliseconds on a disk, a
-single append less than half of one. Invariants: a refused draft fails no other; a group is
-stored all or none; the queue is bounded, so a slow ledger slows its writers down."""
+are appended individually, because a batch costs the server several milliseconds on a disk, and a
+single append less than half of that. Invariants: a refused draft fails no other draft. A group is
+stored all or none. The queue is bounded, so a slow ledger slows its writers down."""
 
 import asyncio
 import re
@@ -61,9 +61,9 @@ def check_draft(draft: Draft) -> None:
 
 
 def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
-    """Check a batch and each of its drafts, and return its fences by subject.
+    """Check a batch and each of its drafts, and return the batch's fences by subject.
 
-    Raises InvalidDraft, PayloadTooLarge, DuplicateRefused (an id twice in the batch)."""
+    Raises InvalidDraft, PayloadTooLarge, or DuplicateRefused if two drafts have one id."""
     if len(drafts) > MAX_DRAFTS:
         raise InvalidDraft(
             "the batch", f"{len(drafts)} drafts", f"append at most {MAX_DRAFTS} at a time"
@@ -97,9 +97,9 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
-    """Return True if a record is the event of `draft`, perhaps of another writer.
+    """Return True if a record is the draft's event: same id, type and channel, any writer.
 
-    For example, two schedulers may place one pod on different nodes."""
+    For example, two schedulers' placements of one pod are the same, even on different nodes."""
     if _channel(draft.subject) != _channel(subject):
         return False
     try:
@@ -113,7 +113,7 @@ def _channel(subject: str) -> list[str]:
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """The result of a successful append."""
+    """The result of a successful append: its revision, and whether it was stored already."""
 
     revision: int | None  # None for a group that was stored already
     already_there: bool = False  # stored before this attempt, by us or by another writer
@@ -139,9 +139,9 @@ class _Unit:
 
 
 class GroupCommit:
-    """Gathers concurrent appends into atomic batches; use with `async with`.
+    """Gathers concurrent appends into atomic batches; used with `async with`.
 
-    A draft that depends on another belongs in the same group."""
+    A draft that depends on another draft belongs in the same group."""
 
     def __init__(
         self,
@@ -174,17 +174,17 @@ class GroupCommit:
 
     @property
     def queued(self) -> int:
-        """Return the number of appends that wait for the current batch."""
+        """Return the number of appends that wait while a batch is being stored."""
         return self._queue.qsize()
 
     async def append(self, draft: Draft) -> Appended:
-        """Append one draft; see append_group."""
+        """Append one draft and return the result; see append_group."""
         return (await self.append_group((draft,)))[0]
 
     async def append_group(self, drafts: Sequence[Draft]) -> list[Appended]:
-        """Append `drafts` all or none; an event that is already stored is a success.
+        """Append `drafts` all or none. An event that is already stored counts as a success.
 
-        Raises as `Ledger.append`; DuplicateRefused if another event has the id."""
+        Raises as `Ledger.append` does; DuplicateRefused if a different event has the id."""
         if not drafts:
             return []
         unit = _Unit(tuple(drafts))

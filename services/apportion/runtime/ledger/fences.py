@@ -1,8 +1,8 @@
-"""The fence for a subject whose newest record the server no longer has.
+"""Fences for subjects whose newest record is no longer on the server.
 
-After a trim or a loss of records the server treats the subject as empty. Invariant: a writer
-expects an empty subject only after folding the trimmed or missing records, and a record that the
-server named only after folding that record. So a fence passes no event unknown to its writer."""
+After a trim or a loss of records the server treats such a subject as empty. Invariant: a writer
+expects an empty subject only after folding the trimmed or missing records. It expects a record that
+the server named only after folding that record. So no event passes a fence unseen by its writer."""
 
 import asyncio
 from typing import Final
@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """A writer's knowledge of the records that the server still has; see `retention`."""
+    """Which records the server still has, as far as a writer has learnt; see `retention`."""
 
     def __init__(self) -> None:
         self._begins = 1
@@ -23,7 +23,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return the revision that a fence must expect; `newest` is 0 if forgotten."""
+        """Return the revision that a fence must expect. `newest` is 0 if the state lacks it."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0
@@ -32,7 +32,7 @@ class Fences:
         return newest
 
     async def refused(self, refusal: FenceRefused, ledger: Ledger) -> None:
-        """Learn from a refusal where the ledger begins. Raises LedgerUnavailable."""
+        """Learn from a refused fence where the ledger begins. Raises LedgerUnavailable."""
         if refusal.found == 0 < refusal.expected:
             async with self._asking:
                 if refusal.expected >= self._begins:

@@ -1,10 +1,10 @@
-"""Live replicas of a service, known by heartbeats: plain messages, never stored.
+"""Finds the live replicas of a service by heartbeats: plain messages, never stored.
 
     "who is there?" ──► those who hear it answer ──► folded up to now: "here" ──► "here" … "gone"
 
-Replicas only share work by this list. It may be wrong for a while, and the ledger's fences
-prevent harm. Invariants: a replica counts others before itself, so a new one takes over at once;
-silence is counted in own rounds, so a process that was paused does not assume that it is alone."""
+Replicas use this list only to share work. The list may be wrong for a while, and the ledger's
+fences prevent harm. Invariants: a replica counts others before itself, so a new one starts at once.
+Silence is counted in a replica's own rounds, so a paused process does not assume it is alone."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ MembersChanged = Callable[[tuple[str, ...]], None]
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A heartbeat of a replica."""
+    """A heartbeat that a replica sends to the other replicas of its service."""
 
     member: Annotated[str, msgspec.Meta(min_length=1, max_length=MEMBER_CHARS_MAX)]
     here: bool  # the replica does its part of the work
@@ -45,7 +45,7 @@ _decode = from_outside(msgspec.json.Decoder(Beat).decode)
 
 
 async def beat(ledger: Ledger, service: str, *, clock: Clock) -> None:
-    """Send beats of this service until cancelled."""
+    """Send heartbeats of this service until cancelled."""
     subject, payload = f"apportion.beat.{service}.any", _encode(Beat(member=service, here=True))
     while True:
         with contextlib.suppress(LedgerUnavailable):
@@ -59,7 +59,7 @@ class _Heard(msgspec.Struct):
 
 
 class Membership:
-    """One replica's list of its service's live replicas (members), including itself."""
+    """One replica's list of the live replicas of its service, including itself."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class Membership:
         ).set_function(lambda: len(self.members))
 
     def not_ready(self) -> list[str]:
-        """Return why this replica does no part of the work yet; empty once it does."""
+        """Return why this replica does not share the work yet; empty once it does."""
         return [] if self._joined.is_set() else ["waiting for the other replicas to report"]
 
     async def joined(self) -> None:
-        """Return once this replica does its part of the work."""
+        """Wait until this replica shares the work."""
         await self._joined.wait()
 
     async def run(self, reader: Reader[Any]) -> None:
-        """Beat and listen until cancelled; join once folded, and leave when halted.
+        """Send and receive heartbeats until cancelled. Join once folded; leave when halted.
 
         Raises LedgerUnavailable, NotPermitted."""
         await self._ledger.serve(f"{self._subjects}>", self._note_beat)
@@ -153,7 +153,7 @@ class Membership:
         }
 
     def _tell(self) -> None:
-        """Call `on_change` if the list has changed, but not before this replica joins."""
+        """Call `on_change` after a change of the list, once this replica is about to join."""
         if not (self._here or self._joined.is_set()):
             return
         here = {name for name, heard in self._heard.items() if heard.here} | {self.member}
@@ -176,7 +176,7 @@ class _Attendant(msgspec.Struct):
 
 
 class Attendance:
-    """A listener to the beats of `service` in a process of another service."""
+    """Listens to the heartbeats of `service` in a process of another service."""
 
     def __init__(self, service: str, clock: Clock) -> None:
         self._subject = f"apportion.beat.{service}.>"
@@ -185,23 +185,23 @@ class Attendance:
         self._since_s: float | None = None
 
     async def listen(self, ledger: Ledger) -> None:
-        """Receive beats from now on. Raises LedgerUnavailable, NotPermitted."""
+        """Receive heartbeats from now on. Raises LedgerUnavailable, NotPermitted."""
         await ledger.serve(self._subject, self._note)
         self._since_s = self._clock.monotonic()
 
     def absent(self) -> bool:
-        """Return True if no replica is alive; False until a beat could have arrived."""
+        """Return True if no replica is alive; False until a heartbeat could have arrived."""
         since_s = self._since_s
         listened = since_s is not None and self._clock.monotonic() - since_s > SILENT_S
         return listened and not self.members()
 
     def frozen(self) -> str:
-        """Return why a live replica cannot work; empty if all can."""
+        """Return why a live replica cannot work; empty if all replicas can."""
         said = (self._heard[member].frozen for member in self.members())
         return next(filter(None, said), "")
 
     def members(self) -> tuple[str, ...]:
-        """Return the live replicas, sorted, each as `name/life`."""
+        """Return the sorted live replicas, in the form `name/life`."""
         oldest_s = self._clock.monotonic() - SILENT_S
         self._heard = {name: said for name, said in self._heard.items() if said.last_s >= oldest_s}
         here = {name: said for name, said in self._heard.items() if said.here}
@@ -236,9 +236,9 @@ AGENT_BEAT_S: Final = 6.0
 
 
 class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Heartbeat of the agent of one node, on a subject where only it can send.
+    """Heartbeat of the agent of one node, on a subject to which only this agent can publish.
 
-    Invariant: only an agent that folds the ledger sends beats."""
+    Invariant: only an agent that folds the ledger sends heartbeats."""
 
     nodes: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=1)]
     leaves: bool = False  # it is about to stop
@@ -248,13 +248,13 @@ _decode_agent = from_outside(msgspec.json.Decoder(AgentBeat).decode)
 
 
 def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
-    """Return subject and payload of the beat of a node's agent."""
+    """Return subject and payload of a heartbeat from the agent of `node`."""
     beat = AgentBeat(nodes=(node,), leaves=leaves)
     return f"apportion.beat.agent.{token(node)}", _encode(beat)
 
 
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
-    """Return a beat's node and `leaves`. Raises msgspec.DecodeError, ValueError."""
+    """Return a heartbeat's node and `leaves`. Raises msgspec.DecodeError, ValueError."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":

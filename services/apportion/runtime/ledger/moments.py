@@ -1,4 +1,4 @@
-"""Parse points in time as users write them: times, dates, ages or revisions.
+"""Parses points in time as users write them: times, dates, ages or revisions.
 
 Times without a zone are in UTC. Parsing needs no clock and no ledger."""
 
@@ -22,7 +22,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class MomentError(ValueError):
-    """A text that is not a usable point in time; `fix` says what to do."""
+    """Error: the text is not a usable point in time. `fix` has the remedy."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem)
@@ -30,14 +30,14 @@ class MomentError(ValueError):
 
 
 class Moment(NamedTuple):
-    """A revision or a time: exactly one of the two."""
+    """A point in the ledger's history: either a revision or a time."""
 
     revision: int | None = None
     time: datetime | None = None
 
 
 def parse_moment(text: str, now: datetime) -> Moment:
-    """Parse `text` at the time `now`. Raises MomentError, also for the future."""
+    """Parse `text` relative to the time `now`. Raises MomentError, also for future times."""
     shown = text[:MOMENT_CHARS_MAX]
     if len(text) > MOMENT_CHARS_MAX:
         raise MomentError(f"{shown!r}... is too long for a time", f"use {FORMS}")
@@ -64,7 +64,7 @@ def parse_moment(text: str, now: datetime) -> Moment:
 
 
 def shown_time(time: datetime) -> str:
-    """Format a time for messages: UTC, to the second."""
+    """Format a time for messages: in UTC, to the second."""
     return time.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 

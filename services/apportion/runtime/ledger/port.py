@@ -1,8 +1,7 @@
-"""The ledger's contract: the appends of writers, the deliveries to readers, and the errors.
+"""The ledger's interface: the appends of writers, the deliveries to readers, and the errors.
 
-Services depend on this module and not on a client library.
-Invariants: an append is all or nothing; each record is delivered once, in revision order; a gap
-is reported, never skipped."""
+Services depend on this module and not on a client library. Invariants: an append is all or nothing.
+Each record is delivered once, in revision order. A gap is reported, never skipped."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -19,7 +18,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """One event to append, with its two fences."""
+    """An event to append, with its two fences: the id for the pod, `expect` for the subject."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
@@ -29,7 +28,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One event of the ledger; `revision` is its number in the stream, from 1."""
+    """An event in the ledger. `revision` is its number in the stream, from 1."""
 
     revision: int
     subject: str
@@ -37,11 +36,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerError(Exception):
-    """Any error of the ledger; the message has the failed action, the value and the fix."""
+    """Base of all ledger errors. The message has the failed action, the value and the fix."""
 
 
 class InvalidDraft(LedgerError):
-    """The draft was not sent, because a field breaks the ledger's rules."""
+    """Error: the draft was not sent, because a field breaks the ledger's rules."""
 
     def __init__(self, field: str, found: str, fix: str) -> None:
         super().__init__(f"invalid draft, not sent: {field} is {found}; {fix}")
@@ -49,7 +48,7 @@ class InvalidDraft(LedgerError):
 
 
 class PayloadTooLarge(LedgerError):
-    """The draft or batch was not sent, because it is larger than the ledger accepts."""
+    """Error: the draft or batch was not sent, because it is larger than the ledger accepts."""
 
     def __init__(self, what: str, found_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -61,7 +60,7 @@ class PayloadTooLarge(LedgerError):
 
 
 class FenceRefused(LedgerError):
-    """Nothing was stored: `subject` has a newer record than the writer folded."""
+    """Error: nothing was stored, because `subject` has a newer record than the writer folded."""
 
     def __init__(self, subject: str, expected: int, found: int | None = None) -> None:
         newest = "a different revision" if found is None else f"revision {found}"
@@ -75,7 +74,7 @@ class FenceRefused(LedgerError):
 
 
 class DuplicateRefused(LedgerError):
-    """Nothing new was stored: the ledger already has one of `ids`."""
+    """Error: nothing was stored, because the ledger already has one of `ids`."""
 
     def __init__(
         self, ids: Sequence[str], revision: int | None = None, *, same: bool = False
@@ -93,7 +92,7 @@ class DuplicateRefused(LedgerError):
 
 
 class OutcomeUnknown(LedgerError):
-    """No acknowledgement came: the append may be stored or not, but never in part."""
+    """Error: no acknowledgement came, so the append was stored completely or not at all."""
 
     def __init__(self, subjects: Sequence[str], reason: str) -> None:
         super().__init__(
@@ -105,7 +104,7 @@ class OutcomeUnknown(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be reached or accepts no appends now; nothing was stored."""
+    """Error: the ledger cannot be reached or accepts no appends now. Nothing was stored."""
 
     def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
         super().__init__(why)
@@ -113,11 +112,11 @@ class LedgerUnavailable(LedgerError):
 
 
 class NotServed(LedgerUnavailable):
-    """The server answers, but no stream or service accepts this request."""
+    """Error: the server answers, but no stream or service accepts this request."""
 
 
 class LedgerFull(LedgerError):
-    """The stream or its disk is full; nothing was stored."""
+    """Error: the stream or its disk is full. Nothing was stored."""
 
     def __init__(self, answer: str) -> None:
         super().__init__(
@@ -127,7 +126,7 @@ class LedgerFull(LedgerError):
 
 
 class LedgerDrifted(LedgerError):
-    """The stream or consumer on the server does not have the required settings."""
+    """Error: the stream or consumer on the server does not have the required settings."""
 
     def __init__(self, setting: str, found: object, wanted: object) -> None:
         super().__init__(
@@ -140,7 +139,7 @@ class LedgerDrifted(LedgerError):
 
 
 class LedgerHole(LedgerError):
-    """Events are missing from the ledger, so every fold of it is in doubt."""
+    """Error: events are missing from the ledger, so every fold of the ledger is in doubt."""
 
     def __init__(self, what: str, expected: int, found: int) -> None:
         super().__init__(
@@ -152,11 +151,11 @@ class LedgerHole(LedgerError):
 
 
 class LedgerTrimmed(LedgerHole):
-    """The ledger's beginning was dropped before it was read; start with a snapshot."""
+    """Error: the ledger's beginning was dropped before it was read; start with a snapshot."""
 
 
 class ServerTooOld(LedgerError):
-    """The nats-server cannot do atomic batches, or lacks security fixes."""
+    """Error: the nats-server does not support atomic batches, or lacks security fixes."""
 
     needed = "2.14.0, or 2.12.7 in the 2.12 series"
 
@@ -169,54 +168,54 @@ class ServerTooOld(LedgerError):
 
 
 class NotPermitted(LedgerError):
-    """The server refuses this user or this action; nothing was stored."""
+    """Error: the server refuses this user or this action. Nothing was stored."""
 
 
 class Subscription(Protocol):
-    """A reader's position in the ledger; it resumes by itself after a disconnection."""
+    """A reader's position in the ledger, which resumes automatically after a disconnection."""
 
     @property
     def position(self) -> int:
-        """Return the newest revision delivered; before the first, the one before `start`."""
+        """Return the newest delivered revision, initially the one before `start`."""
 
     @property
     def lag(self) -> int:
-        """Return the number of records still to be sent when the server sent the last one."""
+        """Return how many records were still to be sent when the server sent the last one."""
 
     @property
     def stalled(self) -> bool:
-        """Return True if the ledger has had records for a while that did not arrive."""
+        """Return True if the ledger has had newer records for a while that did not arrive."""
 
     @property
     def stored_ns(self) -> int:
-        """Return when the server stored the last sent record, in ns since 1970; else 0."""
+        """Return when the server stored the last sent record, in ns since 1970; 0 if none."""
 
     async def caught_up(self) -> None:
-        """Return once every record that the ledger had when `follow` began is delivered."""
+        """Wait until every record that existed when `follow` began has been delivered."""
 
     async def join(self) -> None:
-        """Return when stopped. Raises a LedgerError, or the error of `deliver`."""
+        """Wait until stopped. Raises a LedgerError, or the error of `deliver`."""
 
     async def stop(self) -> None:
-        """Stop delivering; nothing is delivered after this returns."""
+        """Stop delivering. No record is delivered after this method returns."""
 
 
 class Delivery(Protocol):
-    """A record given to one worker of a shared queue until it answers or times out."""
+    """A record that one worker of a shared queue must acknowledge before a timeout."""
 
     @property
     def record(self) -> Record:
-        """Return the record that was handed out, as in the ledger."""
+        """Return the delivered record, as in the ledger."""
 
     @property
     def attempt(self) -> int:
-        """Return 1 on the first delivery, and more after each `retry` or timeout."""
+        """Return 1 on the first delivery, and one more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Acknowledge, or raise LedgerUnavailable; even so, redelivery is possible."""
+        """Acknowledge; redelivery is still possible. Raises LedgerUnavailable."""
 
     async def retry(self, delay_s: float) -> None:
-        """Return the record to the queue, for any worker after `delay_s`."""
+        """Return the record to the queue, for delivery to any worker after `delay_s`."""
 
     async def progress(self) -> None:
         """Restart the acknowledgement timeout, because work continues."""
@@ -226,13 +225,13 @@ class WorkQueue(Protocol):
     """A named position in the ledger that several replicas share."""
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
-        """Return up to `batch` deliveries; none if none came within `timeout_s`."""
+        """Return up to `batch` deliveries, or none if none arrived within `timeout_s`."""
 
     async def leave(self) -> None:
-        """Stop fetching; records that were not handed out go to other workers."""
+        """Stop fetching. Records that were not delivered go to other workers."""
 
     async def waiting(self) -> int:
-        """Count the records of the queue that are not acknowledged yet."""
+        """Return the number of the queue's records that are not acknowledged yet."""
 
 
 # Takes subject and payload of a plain message; returns the reply, or None for no reply.
@@ -240,7 +239,7 @@ Handler = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 class Request(Protocol):
-    """A plain message that expects an answer on `reply`."""
+    """A plain message whose sender expects an answer on `reply`."""
 
     subject: str
     reply: str
@@ -251,7 +250,7 @@ class Request(Protocol):
 
 
 class Readable(Protocol):
-    """The stream, or the part that a user may read, as readers need it."""
+    """The stream, or the part of it that a user may read, as readers use it."""
 
     async def follow(
         self,
@@ -260,38 +259,38 @@ class Readable(Protocol):
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """Deliver all records of `subjects` from revision `start` on, in order, then live."""
+        """Deliver all records of `subjects` from `start` on, in order, including future ones."""
 
 
 class Ledger(Readable, Protocol):
-    """The stream as its readers and writers see it."""
+    """The stream as its readers and writers use it."""
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
 
-        Of drafts on one subject only the first may carry `expect`, or all the same. Raises
+        Among drafts on one subject, only the first may have `expect`, or all the same. Raises
         InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Return True if exactly these drafts were stored together."""
+        """Return True if exactly these drafts are stored, and were stored together."""
 
     async def last_revision(self) -> int:
         """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """Return the oldest revision that still exists, or the next one; 1 unless trimmed."""
+        """Return the oldest revision that exists, or else the next one; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
-        """Return the newest revision on one subject; 0 if the subject has no records."""
+        """Return the newest revision on one subject, or 0 if the subject has no records."""
 
     async def record_at(self, revision: int) -> Record | None:
-        """Return the record at that revision; None if there is none. Raises LedgerUnavailable."""
+        """Return the record at that revision, or None. Raises LedgerUnavailable."""
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
-        """Return the shared queue `durable`, created on first use. Raises LedgerDrifted."""
+        """Return the shared queue `durable`, creating it on first use. Raises LedgerDrifted."""
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """Send a plain message that is not stored, such as a heartbeat."""
@@ -305,9 +304,9 @@ class Ledger(Readable, Protocol):
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests, each in one process of `group`; return a function to stop.
+        """Receive requests, each in one process of `group`. Return a function that stops this.
 
         Raises LedgerUnavailable, NotPermitted."""
 
     async def close(self) -> None:
-        """Disconnect; unacknowledged appends are of unknown outcome."""
+        """Disconnect. The outcome of unacknowledged appends is unknown."""

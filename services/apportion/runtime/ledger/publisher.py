@@ -1,7 +1,7 @@
 """Turns payloads into events and appends them, the same way in every service.
 
-Invariants: no event is appended that a reader would refuse; the caller chooses an event's id,
-never at random, so writing a fact again is safe and stores it once."""
+Invariants: no event is appended that a reader would refuse. The caller chooses an event's id, never
+at random, so appending the same fact again is safe and stores it once."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ Append = Callable[[Draft], Awaitable[Appended]]
 
 
 class Insistence:
-    """An append that is retried while the ledger is only unavailable or full."""
+    """An append that is retried as long as the ledger is unavailable or full."""
 
     def __init__(self, append: Append, clock: Clock | None = None) -> None:
         self._append = append
@@ -27,7 +27,7 @@ class Insistence:
         self._stuck = False
 
     async def append(self, draft: Draft) -> Appended:
-        """Append and return once durable. Raises LedgerErrors that a retry cannot fix."""
+        """Append and return once stored. Raises LedgerErrors that a retry cannot fix."""
         failures = 0
         while True:
             try:
@@ -47,7 +47,7 @@ class Insistence:
 
 
 class Publisher:
-    """A writer of events with its name in `source`, such as `agent/node-1`."""
+    """A writer of events, whose name is in each event's `source`, such as `agent/node-1`."""
 
     def __init__(self, source: str, clock: Clock, append: Append) -> None:
         self._source = source
@@ -55,7 +55,7 @@ class Publisher:
         self._append = append
 
     def time(self) -> str:
-        """Return the current time in the format of events."""
+        """Return the current time in the format that events use."""
         return rfc3339(self._clock.now())
 
     def draft(
@@ -68,7 +68,7 @@ class Publisher:
         expect: int | None = None,
         time: str | None = None,  # of a batch; now if None
     ) -> Draft:
-        """Build the event, ready to append. Raises InvalidEvent."""
+        """Build an event that is ready to append. Raises InvalidEvent."""
         event = Event(
             id=event_id,
             source=self._source,
@@ -82,7 +82,7 @@ class Publisher:
     async def publish(
         self, data: Payload, *, event_id: str, basis: int, cause: int = 0, time: str | None = None
     ) -> Appended:
-        """Append an event, unless it is stored already. Raises InvalidEvent, LedgerError."""
+        """Append an event unless it is already stored. Raises InvalidEvent, LedgerError."""
         return await self._append(
             self.draft(data, event_id=event_id, basis=basis, cause=cause, time=time)
         )

@@ -1,8 +1,8 @@
 """Reads the ledger in revision order and folds it, the same way in every service.
 
 An event that every build refuses is skipped, counted and logged. An event that only a newer build
-understands halts this fold: the process stays alive, is not ready and reports the fix.
-Invariants: no event ends a service; an event is folded once, completely, or not at all."""
+can read halts the fold: the process stays alive, is not ready and reports the fix. Invariants: no
+event ends a service; an event is folded once, completely, or not at all."""
 
 import asyncio
 import heapq
@@ -37,25 +37,25 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class Fold(Protocol[C_co]):
-    """The target of a reader's records; returns the changes that `on_change` gets."""
+    """The object into which a reader folds records. It returns the changes for `on_change`."""
 
     @property
     def refused_count(self) -> int:
-        """Return the number of events that changed nothing because they were refused."""
+        """Return the number of events that the fold refused and that so changed nothing."""
 
     @property
     def rules(self) -> Rules:
-        """Return the rules by which the ledger is read."""
+        """Return the rules by which the fold reads the ledger."""
 
     def apply(self, record: Record, event: Event) -> C_co:
-        """Apply the event at `record.revision`."""
+        """Apply the event of `record` and return the change."""
 
     def refuse(self, record: Record, reason: str) -> C_co:
-        """Skip a record that no build reads as an event."""
+        """Skip a record that no build can read as an event, and return the change."""
 
 
 class StateFold:
-    """Core's fold over one `State` of the whole cluster; `quiet` logs no refusals."""
+    """Core's fold over one `State` of the whole cluster. With `quiet`, refusals are not logged."""
 
     def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
@@ -63,16 +63,16 @@ class StateFold:
 
     @property
     def refused_count(self) -> int:
-        """See `Fold`."""
+        """Return the number of events that the fold refused."""
         return self.state.refused_count
 
     @property
     def rules(self) -> Rules:
-        """See `Fold`."""
+        """Return the rules by which the fold reads the ledger."""
         return self.state.rules
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `Fold`. An event that contradicts the state changes nothing and is logged."""
+        """Apply the event. If it contradicts the state, log it and change nothing."""
         change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
         if change.refused and not self._quiet:
             _log.warning(
@@ -81,7 +81,7 @@ class StateFold:
         return change
 
     def take(self, record: Record) -> None:
-        """Fold the next record, readable or not. Raises UnknownEvent, Superseded."""
+        """Fold the next record, even an unreadable one. Raises UnknownEvent, Superseded."""
         try:
             event = self.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
@@ -90,13 +90,13 @@ class StateFold:
             self.apply(record, event)
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """See `Fold`."""
+        """Skip a record that no build can read as an event, and return the change."""
         digest = _chain_digest(record)
         return fold.refuse(self.state, record.revision, record.subject, reason, digest=digest)
 
 
 def _chain_digest(record: Record) -> str:
-    """Return the digest that the node's next placement must name; else empty."""
+    """Return the digest that the node's next placement must name, or "" for other events."""
     if not record.subject.startswith(PLACEMENT_SUBJECTS):
         return ""
     return sha256(record.payload).hexdigest()
@@ -106,7 +106,7 @@ class _Halted(Exception): ...
 
 
 class Reader(Generic[C]):
-    """One fold that follows the ledger from after the revision `after`."""
+    """Folds the ledger in order, starting after revision `after`, and then follows it."""
 
     def __init__(
         self,
@@ -139,16 +139,16 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Return the number of events still to be sent when the ledger sent the last one."""
+        """Return how many events were still to be sent when the ledger sent the last one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
     def stored_ns(self) -> int:
-        """Return when the server stored the event being folded; see Subscription."""
+        """Return when the server stored the event being folded, in ns since 1970."""
         return self._subscription.stored_ns if self._subscription else 0
 
     def not_ready(self) -> list[str]:
-        """Return why a service with this reader is not ready; empty once folded up to now."""
+        """Return why a service with this reader is not ready; empty once the fold is current."""
         if self.halted:
             return [self.halted]
         if self._subscription and self._subscription.stalled:
@@ -165,7 +165,7 @@ class Reader(Generic[C]):
         ]
 
     async def run(self) -> None:
-        """Follow the ledger until cancelled; a halt does not return, as it would repeat.
+        """Follow the ledger until cancelled. A halted fold waits, because a restart would halt too.
 
         Raises LedgerError, and Superseded if a folded or halting event was set aside."""
         self._subscription = await self._ledger.follow(
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait for the end of a halt. Raises Superseded then, and the errors of `run`."""
+        """Wait for the end of a halt, then raise Superseded. Raises the errors of `run`."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -198,7 +198,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Return once all events from before `run` are folded and all formats are enabled."""
+        """Wait until all events from before `run` are folded and all formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 
@@ -210,12 +210,12 @@ class Reader(Generic[C]):
             self._may_write.set()
 
     async def reached(self, revision: int) -> None:
-        """Return once `revision` is folded; never if the fold has halted before."""
+        """Wait until `revision` is folded; waits for ever if the fold has halted before it."""
         if not await self.folds(revision):
             await asyncio.Event().wait()
 
     async def folds(self, revision: int) -> bool:
-        """Wait until `revision` is folded (True) or the fold has halted before (False)."""
+        """Wait until `revision` is folded (True) or the fold has halted before it (False)."""
         if self.revision >= revision or self.halted:
             return self.revision >= revision
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -223,7 +223,7 @@ class Reader(Generic[C]):
         return await waiting
 
     def take(self, record: Record) -> None:
-        """Fold the next record, also one from another source before `run`."""
+        """Fold the next record, which before `run` may come from another source."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:

@@ -1,10 +1,10 @@
-"""A folder of receipts: signed segments, with fingerprints of their records.
+"""A folder of receipts: signed segments of the ledger, with fingerprints of their records.
 
     receipt-00000000000000005000.json            signed; see core.ledger.receipts
     receipt-00000000000000005000.fingerprints    eight bytes for each record
     state.snapshot                               where the next receipt continues
 
-The number is the last revision. Invariants: a receipt is written whole, after its fingerprints;
+The number is the last revision. Invariants: a receipt is written whole, after its fingerprints.
 `state.snapshot` is only a cache and is compared with the newest receipt."""
 
 import contextlib
@@ -50,40 +50,40 @@ _NAME = re.compile(r"receipt-(\d{20})\.json")
 
 
 class Found(NamedTuple):
-    """One receipt of the folder."""
+    """A receipt that was read from the folder, with its path."""
 
     path: Path
     receipt: Receipt
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Return the receipt's checkpoint: its claim about the ledger."""
+        """Return the receipt's checkpoint, which is its signed claim about the ledger."""
         return self.receipt.checkpoint
 
 
 class Ledger(NamedTuple):
-    """The ledger of a receipt: its stream, and the stream's creation time."""
+    """The ledger to which receipts belong: its stream, and the stream's creation time."""
 
     stream: str
     created: str
 
 
 class Receipts:
-    """The receipts of one ledger in one folder."""
+    """The receipts of one ledger, stored in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Create and lock the folder. Raises OSError, BlockingIOError if it is locked."""
+        """Create and lock the folder for the block. Raises OSError, BlockingIOError if locked."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
 
     def paths(self) -> list[Path]:
-        """List the files, oldest first. Raises OSError, or ReceiptInvalid if too many."""
+        """Return the receipt files, oldest first. Raises OSError, or ReceiptInvalid if too many."""
         found = sorted(each for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
         if len(found) > RECEIPTS_MAX:
             raise ReceiptInvalid(f"{self._folder}: more than {RECEIPTS_MAX} receipts")
@@ -94,7 +94,7 @@ class Receipts:
         return [_last(path) for path in self.paths()]
 
     def newest(self) -> Found | None:
-        """Return the newest receipt; None in a new folder. Raises ReceiptInvalid, OSError."""
+        """Return the newest receipt, or None in a new folder. Raises ReceiptInvalid, OSError."""
         paths = self.paths()
         return _read(paths[-1]) if paths else None
 
@@ -130,7 +130,7 @@ class Receipts:
             before = found
 
     def fingerprints(self, found: Found) -> bytes | None:
-        """Return a receipt's fingerprints; None if missing or not the signed ones."""
+        """Return a receipt's fingerprints; None if missing or different from the signed ones."""
         try:
             with found.path.with_suffix(".fingerprints").open("rb") as file:
                 data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)
@@ -139,7 +139,7 @@ class Receipts:
         return data if sha256(data).hexdigest() == found.checkpoint.fingerprints else None
 
     def state(self) -> State | None:
-        """Return the state at the newest receipt; None if unknown. Raises ReceiptInvalid."""
+        """Return the state at the newest receipt, or None if unknown. Raises ReceiptInvalid."""
         newest = self.newest()
         if newest is None:
             return None
@@ -158,7 +158,7 @@ class Receipts:
         return state
 
     def write(self, key: SigningKey, ledger: Ledger, tree: Tree, state: State, time: str) -> Found:
-        """Sign the records in `tree`, the last of which led to `state`. Raises OSError."""
+        """Write a receipt of the records in `tree`, which ended in `state`. Raises OSError."""
         newest = self.newest()
         fingerprints = tree.fingerprints()
         checkpoint = Checkpoint(
@@ -185,7 +185,7 @@ class Receipts:
 
 
 def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
-    """Return how far the receipts of a folder reach, for the doctor."""
+    """Return the last revision that the receipts of a folder cover, for `doctor`."""
     try:
         newest = Receipts(folder).newest()
     except (OSError, ReceiptInvalid):
@@ -197,7 +197,7 @@ def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
 
 
 def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: str) -> None:
-    """Raise ReceiptInvalid unless one of the keys made the signature."""
+    """Raise ReceiptInvalid unless one of the keys made the receipt's signature."""
     data = signed_bytes(receipt.checkpoint)
     if any(key.id == receipt.key and key.signed(data, receipt.signature) for key in keys):
         return
@@ -230,9 +230,9 @@ Wrong = tuple[int, str]  # a revision and the error there
 
 
 class ReceiptCheck:
-    """Check records against receipts while reading. Raises ReceiptInvalid, OSError.
+    """Checks records against receipts during reading. Raises ReceiptInvalid, OSError.
 
-    Invariant: records are proven only once their whole segment was read and matches its root."""
+    Invariant: records count as proven once their whole segment was read and matches its root."""
 
     def __init__(self, receipts: Receipts, keys: Sequence[VerifyingKey]) -> None:
         self._receipts = receipts
@@ -249,7 +249,7 @@ class ReceiptCheck:
         self.time = ""  # of the newest receipt
 
     def take(self, record: Record) -> Iterator[Wrong]:
-        """Check the next record and yield the errors."""
+        """Check the next record and yield the discrepancies found."""
         if record.revision != self._next:
             found = self._found
             if self._next and found is not None and found.checkpoint.first <= self._next:
@@ -273,7 +273,7 @@ class ReceiptCheck:
             yield from self._advance(self._next)
 
     def finish(self, start: int) -> Iterator[Wrong]:
-        """Yield the errors at the end of the ledger; the reading began at `start`."""
+        """Yield discrepancies at the ledger's end; `start` is where the reading began."""
         revision = self._next or start
         yield from self._advance(revision)
         if self._found is not None and self._found.checkpoint.last >= revision:
@@ -314,7 +314,7 @@ class ReceiptCheck:
             )
 
     def folded(self, state: State) -> Iterator[Wrong]:
-        """Check the state after the last record that was taken."""
+        """Compare the state after the last record with the receipts."""
         signed = self._signed
         if signed is None or signed.last != state.revision:
             return

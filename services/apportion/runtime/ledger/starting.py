@@ -1,6 +1,6 @@
 """Plain requests between `apportion run`, the extender, agents and schedulers.
 
-Requests are no events: only the ledger decides whether a pod exists, is placed or has ended."""
+Requests are not events: only the ledger decides whether a pod exists, is placed or has ended."""
 
 from typing import Annotated, Final, Literal
 
@@ -20,33 +20,33 @@ ENGINES: Final = ("podman", "docker")
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Place the pod with this uid on this node."""
+    """A request to the scheduler: place the pod with this uid on this node."""
 
     pod: Name
     node: Name
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The choice was accepted, or `error` has the reason."""
+    """The scheduler's answer to a Choice: accepted, or `error` has the reason."""
 
     error: str = ""
 
 
 def is_command(owner: str) -> bool:
-    """Return True if the pod of this owner represents a command."""
+    """Return True if the owner's pod represents a command of `apportion run`."""
     kind, slash, _ = owner.partition("/")
     return bool(slash) and kind in {PROCESS, *ENGINES}
 
 
 class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):
-    """A request: does an agent here start commands, and does it see this process?"""
+    """A request to an agent: does it start commands here, and can it see this process?"""
 
     pid: Annotated[int, Meta(ge=1)]
     started: Annotated[int, Meta(ge=0)]  # kernel clock ticks since the boot; see `process.lives`
 
 
 class Start(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="start"):
-    """Create the share of this pod for a process and all that it starts."""
+    """A request to an agent: create the pod's share for a process and its child processes."""
 
     pod: Name
     pid: Annotated[int, Meta(ge=1)]
@@ -55,13 +55,13 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", t
 
 
 class End(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="end"):
-    """All processes of this pod have ended: release its share."""
+    """A request to an agent: all processes of this pod have ended, so release its share."""
 
     pod: Name
 
 
 class Started(Struct, frozen=True, omit_defaults=True):
-    """The share exists, or `error` has the reason."""
+    """The agent's answer to Start: the share exists, or `error` has the reason."""
 
     environment: dict[str, str] = {}
     device: str = ""  # CDI device
@@ -70,7 +70,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`{"verb": "fail", "device": "GPU-...", "reason": "fan broken"}`, for example."""
+    """A command to a simulated node, such as `{"verb": "fail", "device": "GPU-..."}`."""
 
     verb: Literal["fail", "recover", "lose", "return"]
     device: Text = ""
@@ -78,17 +78,17 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Obeyed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`{"done": true}`, or `false` with the error."""
+    """The answer to an Order: `{"done": true}`, or `false` with the error."""
 
     done: bool
     error: str = ""
 
 
 def command_subject(node: str) -> str:
-    """Return the subject on which the agent of a simulated node takes orders."""
+    """Return the subject on which the agent of a simulated node receives commands."""
     return f"apportion.command.agent.{token(node)}"
 
 
 def subject_of(node: str) -> str:
-    """Return the request subject of the agent of a machine without kubelet."""
+    """Return the subject for requests to the agent of a machine without a kubelet."""
     return f"apportion.command.agent.{token(node)}.runs"

@@ -1,1 +1,1 @@
-"""The setup of each process: settings, clock, logs, metrics, memory."""
+"""The setup that every process needs: settings, clock, logs, metrics, memory."""

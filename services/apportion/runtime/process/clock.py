@@ -16,31 +16,31 @@ def rfc3339(moment: datetime) -> str:
 
 
 class Clock(Protocol):
-    """Source of time for a service."""
+    """The source of time for a service."""
 
     def now(self) -> datetime:
-        """Return the wall-clock time: timezone-aware, UTC, microseconds."""
+        """Return the wall-clock time, timezone-aware in UTC, in microseconds."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start; never decreases."""
+        """Return seconds since an arbitrary start. The value never decreases."""
 
     async def pause(self, longest_s: float) -> None:
         """Sleep for a random 50 to 100 % of `longest_s`, to avoid thundering herds."""
 
 
 class SystemClock:
-    """The machine's own clocks, for everything except tests and simulations."""
+    """The machine's own clocks; tests and simulations use other clocks."""
 
     def now(self) -> datetime:
-        """See Clock."""
+        """Return the machine's wall-clock time; see `Clock.now`."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See Clock."""
+        """Return the machine's monotonic time in seconds; see `Clock.monotonic`."""
         return time.monotonic()
 
     async def pause(self, longest_s: float) -> None:
-        """See Clock."""
+        """Sleep for a random 50 to 100 % of `longest_s`."""
         await asyncio.sleep(longest_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load
 
 
@@ -48,13 +48,13 @@ _DOUBLINGS_MAX: Final = 64  # beyond any limit in seconds; many more would overf
 
 
 class BackOff(NamedTuple):
-    """Exponential back-off: the first pause, doubled per failure up to the longest."""
+    """Exponential back-off: `first_s` doubles with each failure, up to `longest_s`."""
 
     first_s: float
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """Return the pause in seconds after so many failures in a row, 0 for none."""
+        """Return the pause in seconds after `failures` failures in a row; 0 without failures."""
         if failures < 1:
             return 0.0
         return min(self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), self.longest_s)

@@ -1,4 +1,4 @@
-"""Finds compiled modules that are older than their source, as after a pull.
+"""Finds compiled modules that are older than their source, for example after a git pull.
 
 Invariant: no service runs a module that is older than its source."""
 
@@ -10,12 +10,12 @@ SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def compiled(package: Path = PACKAGE) -> list[Path]:
-    """List the compiled modules, which Python prefers to their sources."""
+    """Return the compiled modules, which Python loads in preference to their sources."""
     return sorted(package.rglob(f"*{SUFFIX}"))
 
 
 def outdated(package: Path = PACKAGE) -> list[Path]:
-    """List compiled modules whose source changed or is gone; none in a wheel."""
+    """Return compiled modules whose source has changed or is gone; in a wheel, return none."""
     if any(package.parent.glob(f"{package.name}-*.dist-info")):
         return []
     found = []

@@ -1,7 +1,7 @@
 """The settings of a service, read once from options and environment.
 
-Invariants: an option wins over its environment variable; a wrong setting is reported with key,
-value and fix before anything starts; no message contains a password."""
+Invariants: an option takes precedence over its environment variable. A wrong setting is reported
+with key, value and fix before anything starts. No message contains a password."""
 
 import os
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def _shown(found: object) -> str:
 
 
 class ConfigError(Exception):
-    """An unusable setting: its `key`, the value found (True if only set), and the fix."""
+    """Error: an unusable setting, with `key`, the value found (True if only set), and the fix."""
 
     def __init__(self, key: str, found: object, fix: str) -> None:
         super().__init__(f"{key} is {_shown(found)}; {fix}")
@@ -56,7 +56,7 @@ class ConfigError(Exception):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """The address to listen on; port 0 picks a free port."""
+    """An address to listen on. Port 0 picks a free port."""
 
     host: str
     port: int
@@ -66,7 +66,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class ServiceConfig(msgspec.Struct, frozen=True):
-    """The settings that every service has."""
+    """The settings that all services have in common."""
 
     nats_url: str  # do not print: it may contain a password
     health: Address
@@ -80,14 +80,14 @@ class ServiceConfig(msgspec.Struct, frozen=True):
 
     @property
     def reach(self) -> Reach:
-        """Return how the service connects to its ledger."""
+        """Return the settings for the service's connection to its ledger."""
         return Reach(self.nats_url, self.nats_key, self.nats_token, self.ledger_key)
 
 
 def read_config(
     options: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> ServiceConfig:
-    """Read `options` (named as in ENVIRONMENT), then `environ`. Raises ConfigError."""
+    """Read the settings from `options`, then from `environ`. Raises ConfigError."""
     given = dict(options or {})
     environ = os.environ if environ is None else environ
 
@@ -112,7 +112,7 @@ def read_config(
 
 
 def parse_address(key: str, found: str) -> Address:
-    """Parse `host:port`; an IPv6 host is in brackets. Raises ConfigError."""
+    """Parse `host:port`, with an IPv6 host in brackets. Raises ConfigError."""
     fix = "write host:port, such as 0.0.0.0:8080; port 0 picks a free port"
     host, _, port = found.rpartition(":")
     host = host.strip("[]")

@@ -1,8 +1,8 @@
-"""The scheduling policy, by which a process of ours that wakes up preempts no other.
+"""The scheduling policy with which our processes do not preempt running processes on wake-up.
 
 A pod passes through half a dozen processes, and each wakes the next. With too few processors each
 event would interrupt a process and cool its caches; instead, events are handled in groups.
-Invariant: shares of processor time stay the same, and so does a policy that an operator has set."""
+Invariant: shares of processor time stay the same, and a policy that an operator has set is kept."""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 def interrupt_nobody() -> None:
-    """Make this thread, and all that it starts, wait for a free processor."""
+    """Make this thread, and all that it starts, wait for a free processor on wake-up."""
     if sys.platform == "linux":  # which alone has SCHED_BATCH, and may forbid it
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -21,7 +21,7 @@ def interrupt_nobody() -> None:
 
 @contextlib.contextmanager
 def children_that_interrupt_nobody() -> Iterator[None]:
-    """Start child processes in this context under the policy; keep our own."""
+    """Start child processes in this context under the policy; keep this process's own policy."""
     if sys.platform != "linux":
         yield
         return
@@ -35,6 +35,6 @@ def children_that_interrupt_nobody() -> Iterator[None]:
 
 
 def seldom_look_for_cycles() -> None:
-    """Run the garbage collector less often from now on."""
+    """Make the garbage collector run less often from now on."""
     # Our objects rarely form cycles; the default took 10 to 20 % of a service's time.
     gc.set_threshold(50_000, 20, 100)

@@ -1,7 +1,7 @@
-"""Runs work in a fork, which shares this process's memory but not its time.
+"""Runs work in a forked process, which shares this process's memory but uses its own CPU time.
 
-Invariants: the fork changes nothing in this process; it exits with this process or when its time
-is up; it keeps none of this process's connections open."""
+Invariants: the fork changes nothing in this process. The fork exits with this process or when its
+time limit is over, and keeps none of this process's connections open."""
 
 import asyncio
 import contextlib
@@ -27,15 +27,15 @@ Tell = Callable[[bytes], None]
 
 
 class ApartFailed(Exception):
-    """The fork failed or exited without an answer; the message has the cause."""
+    """Error: the fork failed or exited without an answer. The message has the cause."""
 
 
 class TookTooLong(ApartFailed):
-    """The fork did not answer in time."""
+    """Error: the fork did not answer within the time limit."""
 
 
 async def apart(work: Callable[[Tell], bytes], *, seconds: float) -> AsyncGenerator[bytes, None]:
-    """Yield what `work` sends and returns in a fork. Raises ApartFailed, OSError."""
+    """Run `work` in a fork; yield what it sends and then returns. Raises ApartFailed, OSError."""
     pid, pipe = _fork(work, seconds)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:
 
 
 def _be_the_fork(work: Callable[[Tell], bytes], pipe: int, seconds: float) -> None:
-    """Work, answer and exit, without ever running the code of the parent again."""
+    """Run the work in the fork, send the answer and exit; never return to the parent's code."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -1,6 +1,6 @@
-"""Identify processes by id and start time, because the kernel reuses ids.
+"""Identifies processes by id and start time, because the kernel reuses ids.
 
-Invariant: an id with its start time names one process of this boot."""
+Invariant: an id together with its start time identifies one process of this boot."""
 
 import time
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ _EXEC_S: Final = 10.0  # the longest wait for one `execve`, which takes microsec
 
 
 class Life(Struct, frozen=True):
-    """A process of this boot; `started` is in kernel clock ticks since the boot."""
+    """A process of this boot: its id, and its start time in kernel clock ticks since the boot."""
 
     pid: int
     started: int
 
 
 def life_of(pid: int, proc: Path = PROC) -> Life | None:
-    """Return the process that has this id now; None if there is none, or a zombie."""
+    """Return the process that has this id now, or None if there is none or only a zombie."""
     fields = _fields(pid, proc)
     if not fields or fields[_STATE] in _DEAD:
         return None
@@ -36,20 +36,20 @@ def life_of(pid: int, proc: Path = PROC) -> Life | None:
 
 
 def parent_of(pid: int, proc: Path = PROC) -> int:
-    """Return the id of a process's parent; 0 if there is no such process or no parent."""
+    """Return the id of a process's parent, or 0 if the process or the parent does not exist."""
     fields = _fields(pid, proc)
     return int(fields[_PARENT]) if fields else 0
 
 
 def lives(life: Life, proc: Path = PROC) -> bool:
-    """Return True if the process has not ended."""
+    """Return True if the process still runs."""
     return life_of(life.pid, proc) == life
 
 
 def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """Yield id and value for each process that has this variable in its environment.
 
-    Only root sees those of other users. A process in the middle of `execve` is waited for."""
+    Only root sees other users' processes. Waits for a process in the middle of `execve`."""
     before = f"{variable}=".encode()
     for folder in proc.iterdir():
         if not folder.name.isdecimal():

@@ -1,7 +1,7 @@
 """Logs: one event per line on stderr, for people or as JSON.
 
-Invariants: only this module uses structlog; passwords in URLs are blanked; only an event begins
-a line, whatever a name or an error contains, and lines of a traceback are indented."""
+Invariants: only this module uses structlog. Passwords in URLs are blanked. Only an event begins a
+line, whatever a name or an error contains, and lines of a traceback are indented."""
 
 import logging
 import re
@@ -31,13 +31,13 @@ _QUIET = ("asyncio", "aiohttp.access", "nats")
 
 
 def get_logger(name: str) -> Logger:
-    """Return a logger; use `bind` for fields that all its lines carry."""
+    """Return a logger. Its `bind` adds fields to all its lines."""
     logger: Logger = structlog.stdlib.get_logger(name)
     return logger
 
 
 def blank_passwords(text: str) -> str:
-    """Replace the password of every URL in `text` by `***`."""
+    """Replace the password of every URL in `text` with `***`."""
     return _URL_PASSWORD.sub(r"\1***@", text)
 
 
@@ -95,7 +95,7 @@ def configure_logs(
 
 
 def one_event_a_line(event: EventDict) -> EventDict:
-    """Escape the texts of an event so that each fits on one line."""
+    """Escape the texts of an event so that each text fits on one line."""
     shown: EventDict = {}
     for key, value in event.items():
         text = value if isinstance(value, str) else None

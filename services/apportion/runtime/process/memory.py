@@ -1,8 +1,8 @@
 """Memory tuning: huge pages for a large heap, and a small heap for agents.
 
-The state of thousands of nodes is read at random, where address translation of 4 KiB pages is
-slower than the reads. glibc gives each thread a heap that never shrinks. Invariant: only areas
-at least 90 % in use become huge pages, which bounds the extra memory."""
+The state of thousands of nodes is read at random, and with 4 KiB pages address translation is
+slower than the reads. glibc gives each thread a heap that never shrinks. Invariant: only areas at
+least 90 % in use become huge pages, which limits the extra memory."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ _AREA: Final = re.compile(
 
 
 async def keep_in_huge_pages(clock: Clock) -> None:
-    """Move the heap into huge pages when it has grown much, until cancelled."""
+    """Move the heap into huge pages whenever it has grown much, until cancelled."""
     gathered = 0
     while True:
         await clock.pause(EVERY_S)
@@ -52,7 +52,7 @@ def _held() -> int:
 
 
 def gather() -> None:
-    """Move the heap of a large process into huge pages where the system allows it."""
+    """Move the heap of a large process into huge pages if the system allows huge pages."""
     if _held() < WORTH or not _ENABLED.exists() or "[never]" in _ENABLED.read_text():
         return
     madvise = ctypes.CDLL(None).madvise
@@ -74,13 +74,13 @@ _WRITTEN: Final = frozenset({"Anonymous:", "Swap:"})  # pages that differ from t
 
 
 def share_one_heap() -> None:
-    """Make all threads allocate from one heap; does nothing without glibc."""
+    """Make all threads allocate from one heap. Does nothing without glibc."""
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 async def give_back(clock: Clock) -> None:
-    """Return freed memory to the system now and at intervals, until cancelled."""
+    """Return freed memory to the system, now and at intervals, until cancelled."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()  # later collections skip what exists now: they take 1 ms instead of 30

@@ -1,7 +1,7 @@
 """The metrics registry of a process, and the metrics that all services share.
 
-Invariant: a label has few values: a code, a type or an outcome. Only metrics that are computed
-at each scrape may name pods or devices, because they leave no series behind."""
+Invariant: a label has few values, such as a code, a type or an outcome. Only metrics that are
+computed at each scrape may name pods or devices, because they leave no series behind."""
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sequence
@@ -25,14 +25,14 @@ SECONDS = (
 
 
 class Tally(Collector):
-    """A counter for very frequent events; only the event loop adds to `counts`."""
+    """A counter for very frequent events; only the event loop increments `counts`."""
 
     def __init__(self, name: str, meaning: str, label: str) -> None:
         self._name, self._meaning, self._label = name, meaning, label
         self.counts: Counts[str] = Counts()
 
     def collect(self) -> Iterable[Metric]:
-        """See Collector; the library appends `_total` to the name."""
+        """Return the counter's samples. The library appends `_total` to the name."""
         family = CounterMetricFamily(self._name, self._meaning, labels=[self._label])
         for value, count in sorted(self.counts.items()):
             family.add_metric([value], count)
@@ -40,7 +40,7 @@ class Tally(Collector):
 
 
 class Family(NamedTuple):
-    """A gauge of things that come and go: its name, meaning and labels."""
+    """A gauge whose series appear and disappear: its name, meaning and labels."""
 
     name: str
     meaning: str
@@ -51,21 +51,21 @@ Sample = tuple[Family, tuple[str, ...], float]  # a gauge, the values of its lab
 
 
 class LookedUp(Collector):
-    """Gauges whose series are computed at each scrape and not kept."""
+    """Gauges whose series are computed at each scrape and not stored."""
 
     def __init__(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
         self._families = families
         self._look = look
 
     def collect(self) -> Iterable[Metric]:
-        """See Collector; one call of `look` fills all gauges."""
+        """Return the samples of all gauges, computed by one call of `look`."""
         made = {family: _empty(family) for family in self._families}
         for family, labels, value in self._look():
             made[family].add_metric(labels, value)
         return made.values()
 
     def describe(self) -> Iterable[Metric]:
-        """Return the names only, so that registering calls nothing."""
+        """Return the gauges without samples, so that registering them does not call `look`."""
         return [_empty(family) for family in self._families]
 
 
@@ -74,7 +74,7 @@ def _empty(family: Family) -> GaugeMetricFamily:
 
 
 class Metrics:
-    """The metrics of one process."""
+    """The metrics of one process and their registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -117,7 +117,7 @@ class Metrics:
         )
 
     def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
-        """Register gauges that `look` computes; a restarted body replaces the last `look`."""
+        """Register gauges that `look` computes. A restarted body replaces the previous `look`."""
         name = families[0].name
         if name in self._made:
             self.registry.unregister(self._made[name])
@@ -125,15 +125,15 @@ class Metrics:
         self.registry.register(self._made[name])
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        """Return a counter, which only grows; its name ends in `_total`."""
+        """Register and return a counter, which only increases. Its name ends in `_total`."""
         return self._once(name, lambda: Counter(name, meaning, labels, registry=self.registry))
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        """Return a gauge, which goes up and down."""
+        """Register and return a gauge, which can increase and decrease."""
         return self._once(name, lambda: Gauge(name, meaning, labels, registry=self.registry))
 
     def histogram(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Histogram:
-        """Return a histogram of times in seconds."""
+        """Register and return a histogram of times in seconds."""
         return self._once(
             name, lambda: Histogram(name, meaning, labels, registry=self.registry, buckets=SECONDS)
         )

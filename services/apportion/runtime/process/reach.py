@@ -1,9 +1,9 @@
 """The connection settings of the ledger's clients: server URLs, user and credentials.
 
-The credential is an Ed25519 seed (`--nats-key`), of which only signatures leave this machine; a
-token (`--nats-token`), read again for each connection because its file changes; or a password in
-the URL.
-Invariants: no message contains a credential; only its owner can read a seed's file."""
+A credential is one of three: an Ed25519 seed (`--nats-key`), of which only signatures leave this
+machine; a token (`--nats-token`), read again for each connection because its file changes; or a
+password in the URL. Invariants: no message contains a credential. Only the owner of a seed's file
+can read the file."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LEDGER_KEY_BYTES_MIN = 32
 
 
 class InvalidKey(ValueError):
-    """The NATS key is not usable; the message has the reason but not the key."""
+    """Error: the NATS key is not usable. The message has the reason but not the key."""
 
 
 class KeyPair:
-    """A private key with its public key; `kind` is USER, ACCOUNT or SERVER."""
+    """A private key with its public key. `kind` is USER, ACCOUNT or SERVER."""
 
     def __init__(self, kind: int, raw: bytes) -> None:
         # Imported late: it takes 50 ms, which clients without a key save.
@@ -47,13 +47,13 @@ class KeyPair:
 
     @property
     def public(self) -> str:
-        """Return the public key as NATS server configurations write it."""
+        """Return the public key in the form that NATS server configurations use."""
         raw = self._private.public_key().public_bytes_raw()
         return _encoded(bytes([self.kind]) + raw)
 
     @property
     def seed(self) -> str:
-        """Return the private key as seed files write it. Do not print it."""
+        """Return the private key in the form that seed files use. Do not print it."""
         first = bytes([_SEED | self.kind >> 5, (self.kind & 31) << 3])
         return _encoded(first + self._raw)
 
@@ -68,7 +68,7 @@ def new_key(kind: int = USER) -> KeyPair:
 
 
 def parse_seed(text: str) -> KeyPair:
-    """Parse the text of a seed. Raises InvalidKey."""
+    """Parse a seed into its key pair. Raises InvalidKey."""
     raw = _decoded(text, "seed")
     if len(raw) != _KEY_BYTES + 2 or raw[0] & 0xF8 != _SEED:
         raise InvalidKey("not a NATS seed; a seed begins with S, a user's with SU")
@@ -79,7 +79,7 @@ def parse_seed(text: str) -> KeyPair:
 
 
 def check_public(text: str, kind: int = USER) -> str:
-    """Return `text` if it is a public key of this kind. Raises InvalidKey."""
+    """Return `text` if it is a public key of the given kind. Raises InvalidKey."""
     raw = _decoded(text, "public key")
     if len(raw) != _KEY_BYTES + 1 or raw[0] != kind:
         raise InvalidKey(f"not a public key of type {_KINDS[kind]}")
@@ -119,11 +119,11 @@ def _decoded(text: str, what: str) -> bytes:
 
 
 class CannotShow(Exception):
-    """A credential cannot be read; the message names file, cause and fix."""
+    """Error: a credential cannot be read. The message names file, cause and fix."""
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """Comma-separated server URLs, and a key or token unless the URLs have a password."""
+    """Comma-separated server URLs, with a key, a token, or a password in the URLs."""
 
     url: str
     key: Path | None = None
@@ -132,7 +132,7 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        """Return the user who connects; empty if the URL names none."""
+        """Return the user name for the connection, or "" if the URL has none."""
         return self._first.username or ""
 
     @property
@@ -151,7 +151,7 @@ class Reach(msgspec.Struct, frozen=True):
         return ",".join(f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in servers)
 
     def read_key(self) -> KeyPair:
-        """Read the key file as it is now. Raises CannotShow."""
+        """Read the current content of the key file. Raises CannotShow."""
         path = self.key or Path()
         try:
             return read_seed(path)
@@ -162,7 +162,7 @@ class Reach(msgspec.Struct, frozen=True):
             ) from failure
 
     def read_token(self) -> str:
-        """Read the token file as it is now. Raises CannotShow."""
+        """Read the current content of the token file. Raises CannotShow."""
         path = self.token or Path()
         try:
             with path.open("rb") as file:
@@ -180,12 +180,12 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def encrypted(self) -> bool:
-        """Return True if a server is `tls://`, so that a connection without TLS must fail."""
+        """Return True if a server URL is `tls://`, so a connection without TLS must fail."""
         urls = (urlsplit(full(part.strip())) for part in self.url.split(","))
         return any(url.scheme == "tls" for url in urls)
 
     def read_ledger_key(self) -> bytes:
-        """Read the key that hides message ids; empty if none is set. Raises CannotShow."""
+        """Read the key that hides message ids, or return b"" if unset. Raises CannotShow."""
         path = self.ledger_key
         if path is None:
             return b""
@@ -211,10 +211,10 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 def reach_of(given: Reach | str) -> Reach:
-    """Wrap a plain URL as a Reach."""
+    """Convert a plain URL to a Reach; return a Reach unchanged."""
     return Reach(given) if isinstance(given, str) else given
 
 
 def full(url: str) -> str:
-    """Add the scheme nats:// to a URL that has none."""
+    """Return the URL, with the scheme nats:// added if it has none."""
     return url if "://" in url else f"nats://{url}"

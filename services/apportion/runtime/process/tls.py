@@ -1,7 +1,7 @@
 """TLS for clients: which CA to trust and which certificate to present.
 
-Files are checked before every connection, so a renewed certificate needs no restart.
-Invariants: a server is always verified; if a file cannot be used, the previous ones stay in use."""
+Files are checked before every connection, so a renewed certificate needs no restart. Invariants: a
+server is always verified. If a file becomes unusable, the previous content stays in use."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """PEM files and the prefix of their settings; `ca` replaces the system's CAs."""
+    """PEM files and the prefix of their settings. `ca` replaces the system's CAs."""
 
     setting: str
     ca: str = ""
@@ -32,12 +32,12 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> bool:
-        """Return True if any file is set: then a connection must use TLS."""
+        """Return True if any file is set, so that a connection must use TLS."""
         return bool(self.ca or self.certificate or self.key)
 
 
 def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles:
-    """Read `<setting>_CA`, `_CERT` and `_CERT_KEY` from `environ`. Raises ConfigError."""
+    """Return the files that `<setting>_CA`, `_CERT` and `_CERT_KEY` name. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     ca, certificate, key = (environ.get(f"{setting}_{name}", "") for name in _NAMES)
     if bool(certificate) != bool(key):
@@ -49,13 +49,13 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
 
 
 def forget_files(setting: str) -> None:
-    """Unset the TLS files, also for children: the server of `apportion up` has no TLS."""
+    """Unset the variables of TLS files, also for children, because `apportion up` uses no TLS."""
     for name in _NAMES:
         os.environ.pop(f"{setting}_{name}", None)
 
 
 class ClientTls:
-    """The TLS context for the next connection, rebuilt when a file has changed."""
+    """Builds the TLS context of each connection, again after a file has changed."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
@@ -63,7 +63,7 @@ class ClientTls:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context to connect with now. Raises ConfigError if there is none."""
+        """Return the TLS context for a connection now. Raises ConfigError if there is none."""
         try:
             files = self.files
             named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
@@ -96,7 +96,7 @@ class ClientTls:
 
 
 def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Path) -> None:
-    """Present this certificate from now on. Raises ConfigError if it is unusable."""
+    """Make `context` present this certificate. Raises ConfigError if it is unusable."""
     try:
         # Without this callback the library would prompt for a password on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
@@ -113,7 +113,7 @@ def load_pair(context: ssl.SSLContext, setting: str, certificate: Path, key: Pat
 
 
 def read_pem(setting: str, path: str) -> str:
-    """Read a PEM file as text. Raises ConfigError if it is unreadable or too large."""
+    """Return a PEM file's text. Raises ConfigError if the file is unreadable or too large."""
     try:
         with Path(path).open("rb") as file:
             found = file.read(BYTES_MAX + 1)
@@ -128,7 +128,7 @@ def read_pem(setting: str, path: str) -> str:
 
 
 def explained(failure: BaseException, setting: str) -> str:
-    """Explain why a TLS handshake failed, with a fix; empty if TLS is not the cause."""
+    """Return why a TLS handshake failed, with a fix; empty if TLS is not the cause."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         text = failure.verify_message.rstrip(".")
         if "ostname" in text or "IP address" in text:

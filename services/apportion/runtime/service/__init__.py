@@ -1,1 +1,1 @@
-"""The parts of every service: options, health, loops, and its session on the ledger."""
+"""The common parts of all services: options, health, loops, and the session on the ledger."""

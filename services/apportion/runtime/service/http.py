@@ -1,8 +1,8 @@
 """HTTP server of a process: /healthz, /readyz, /metrics, and the service's routes.
 
-aiohttp would wait without limit for a first request or a body, so a protocol of ours is in front
-of its own and sets deadlines. Invariants: no client keeps others from being answered; a refused
-client gets the reason; a connection has a deadline except while a request is being answered."""
+aiohttp would wait without limit for a first request or a body, so a protocol of ours wraps
+aiohttp's and sets deadlines. Invariants: no client keeps others from being answered. A refused
+client gets the reason. A connection has a deadline except while a request is being answered."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Phase(enum.Enum):
 
 
 class Connections:
-    """All connections of one server."""
+    """All open connections of one server, with their limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -66,7 +66,7 @@ class Connections:
         self._said_s = 0.0
 
     def ended(self, address: str, why: str) -> None:
-        """Log a connection that we closed; at most one line in `SAID_EVERY_S`."""
+        """Log that we closed a connection, at most once in `SAID_EVERY_S`."""
         self._ended += 1
         now = time.monotonic()
         if now - self._said_s >= SAID_EVERY_S:
@@ -75,7 +75,7 @@ class Connections:
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
-        """Log a closed connection without data once per client: browsers open some."""
+        """Log once per client that a connection without data was closed; browsers open some."""
         if address not in self._silent:
             _log.debug("closed connection from %s: no data for %g s", address, seconds)
         self._silent[address] = None
@@ -83,12 +83,12 @@ class Connections:
             self._silent.popitem(last=False)
 
     def of(self, request: web.BaseRequest) -> Watched | None:
-        """Return the connection of a request; None if it is gone."""
+        """Return the connection of a request, or None if the connection is gone."""
         return None if request.transport is None else self.watched.get(request.transport)
 
 
 class Watched(asyncio.Protocol):
-    """One connection, in front of aiohttp's protocol for it."""
+    """One connection, which wraps aiohttp's protocol and sets deadlines."""
 
     def __init__(self, handler: asyncio.Protocol, connections: Connections) -> None:
         self._handler = handler
@@ -102,7 +102,7 @@ class Watched(asyncio.Protocol):
         self.address = ""
 
     def admit(self, peer: object) -> bool:
-        """Count a connection from this peer until lost or released; False if too many."""
+        """Count a connection from `peer` until lost or released. Return False if too many."""
         self.address = client_of(str(peer[0])) if isinstance(peer, tuple) else "local"
         try:
             self._connections.at_once.enter(self.address)
@@ -115,13 +115,13 @@ class Watched(asyncio.Protocol):
         return True
 
     def release(self) -> None:
-        """Stop counting this connection, if it is counted."""
+        """Stop counting this connection, if it was counted."""
         if self._has_place:
             self._has_place = False
             self._connections.at_once.leave(self.address)
 
     def connection_made(self, transport: Any) -> None:
-        """Pass the connection on to aiohttp, unless there are too many."""
+        """Pass the connection to aiohttp, or abort it if there are too many connections."""
         if not self._has_place and not self.admit(transport.get_extra_info("peername")):
             transport.abort()
             return
@@ -131,7 +131,7 @@ class Watched(asyncio.Protocol):
         self._enter(_Phase.HEAD)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the data on to aiohttp; the first byte of a request starts its deadline."""
+        """Pass the data to aiohttp. The first byte of a request starts its deadline."""
         if self._transport is None:
             return
         self._heard = True
@@ -140,11 +140,11 @@ class Watched(asyncio.Protocol):
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass the end of the data on to aiohttp."""
+        """Pass the client's end of data to aiohttp."""
         return self._handler.eof_received() if self._transport is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass the loss on to aiohttp, and forget the connection."""
+        """Pass the loss to aiohttp, and forget the connection."""
         self.release()
         if self._transport is None:
             return
@@ -162,7 +162,7 @@ class Watched(asyncio.Protocol):
         self._handler.resume_writing()
 
     def began(self, request: web.BaseRequest) -> None:
-        """Note that the head of a request is complete; its body may not be."""
+        """Note that a request's head has arrived completely; its body may still be arriving."""
         if request.content.is_eof():
             self._enter(_Phase.BUSY)
         else:
@@ -174,7 +174,7 @@ class Watched(asyncio.Protocol):
             self._enter(_Phase.BUSY)
 
     def answered(self) -> None:
-        """Note that the request is answered; an unfinished body keeps its deadline."""
+        """Note that the request was answered. An unfinished body keeps its deadline."""
         if self._phase is not _Phase.BODY:
             self._enter(_Phase.IDLE)
 
@@ -209,7 +209,7 @@ def address_of(request: web.BaseRequest) -> str:
 
 
 class HttpServer:
-    """Serve one address from `start` to `stop`: common routes and `routes`."""
+    """An HTTP server on one address, with the common routes and `routes`."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class HttpServer:
         self._server: asyncio.Server | TlsListener | None = None
 
     async def start(self) -> Address:
-        """Listen, and return the address with the actual port. Raises ConfigError."""
+        """Start to listen. Return the address with the actual port. Raises ConfigError."""
         await self._runner.setup()
         made = self._runner.server
         assert made is not None  # noqa: S101 - it exists after the setup
@@ -341,7 +341,7 @@ async def listening(server: HttpServer) -> AsyncIterator[Address]:
 def refused(
     status: int, error: str, fix: str, *, field: str = "", again_s: int = 0
 ) -> web.Response:
-    """Build the JSON answer of a refused request; `again_s` sets Retry-After."""
+    """Return the JSON answer for a refused request; `again_s` sets Retry-After."""
     response = _json(ErrorAnswer(error=error, field=field, fix=fix), status=status)
     response.headers.update({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
     if again_s:
@@ -350,7 +350,7 @@ def refused(
 
 
 def too_large(most: int) -> web.Response:
-    """Refuse a body above the limit; close the connection without reading the rest."""
+    """Return the answer for a body above `most` bytes, which closes the connection unread."""
     error = f"the request body exceeds {most} bytes"
     response = refused(413, error, "send smaller requests", field="body")
     response.force_close()
@@ -367,9 +367,9 @@ AGAIN_S = 1.0  # until the next try when the system has no more sockets
 
 
 class TlsListener:
-    """Listen from `start` to `close`, counting connections before their TLS handshake.
+    """A listener that counts connections before their TLS handshake.
 
-    asyncio calls a protocol only after the handshake, so unfinished ones would not be counted."""
+    asyncio calls a protocol only after the handshake, and so ignores unfinished handshakes."""
 
     def __init__(
         self, tls: SSLContext, connections: Connections, made: Callable[[], asyncio.Protocol]
@@ -381,7 +381,7 @@ class TlsListener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: Address, *, backlog: int) -> None:
-        """Listen on all addresses of the host. Raises OSError."""
+        """Listen on all IP addresses of the host. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -397,7 +397,7 @@ class TlsListener:
             self._begin(self._accept(listening))
 
     def close(self) -> None:
-        """Stop listening and cancel handshakes; established connections stay open."""
+        """Stop listening and cancel handshakes. Established connections stay open."""
         for task in self._tasks:
             task.cancel()
         for listening in self.sockets:

@@ -1,12 +1,12 @@
 """The lifecycle of a service: start, run named loops, restart after an error, stop.
 
-Crash-only: an unexpected error drops all that the body had derived, and the body starts again and
-refolds the ledger. Invariants: the process never continues with one loop dead; restarts are
-bounded; a signal always ends it within the deadline.
+Crash-only: after an unexpected error, the body drops all that it had derived, starts again and
+refolds the ledger. Invariants: the process never continues with a failed loop. Restarts are
+limited. A signal always ends the process within the deadline.
 
-Exit codes: 0 stopped on request; 70 more than MAX_RESTARTS failures a minute; 75 not stopped
-within the deadline; 78 a setting, permission or ledger setup is wrong, the ledger lost events,
-or a compiled module is older than its source."""
+Exit codes: 0 stopped on request; 70 more than MAX_RESTARTS failures a minute; 75 not stopped within
+the deadline; 78 a setting, permission or ledger setup is wrong, the ledger lost events, or a
+compiled module is older than its source."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """The context of a service's body; `connect` opens another ledger than the settings'."""
+    """The context of a service's body. `connect`, if given, replaces the ledger of the settings."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
@@ -82,7 +82,7 @@ class Service:
         self.phase = "starting"
 
     def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a named loop next to the body; a loop's error ends the body and all loops."""
+        """Run a named loop in parallel to the body. If a loop fails, the body and all loops end."""
         if self._tasks is None:
             raise RuntimeError(f"loop {name} started outside of the service body")
 
@@ -96,19 +96,19 @@ class Service:
         self._tasks.create_task(named(), name=name)
 
     def watch(self, ledger: Examined) -> None:
-        """Check the ledger's settings for as long as this run of the body lasts."""
+        """Check the ledger's settings at intervals until this run of the body ends."""
         self.loop("check the ledger", lambda: self.soundness.watch(ledger))
 
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
-        """Add reasons against readiness to /readyz, until this run of the body ends."""
+        """Let `not_ready` add reasons to /readyz until this run of the body ends."""
         self._checks.append(not_ready)
 
     def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Call `run` before the loops stop, within this run of the body."""
+        """Register `run` to be called before the loops of this run of the body stop."""
         self._farewell = run
 
     async def take_leave(self) -> None:
-        """Run the `before_stopping` function, for at most half of the stop deadline."""
+        """Call the `before_stopping` function, for at most half of the stop deadline."""
         if self._farewell is None:
             return
         try:
@@ -127,7 +127,7 @@ class Service:
         return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
-        """Return why the ledger accepts no appends of this process, a key of `FREEZES`, or ""."""
+        """Return a key of `FREEZES`: why the ledger accepts no appends of this process; or ""."""
         if self.soundness.drifted():
             return "ledger-drifted"
         trouble = self.soundness.trouble()
@@ -159,8 +159,8 @@ def run_service(
 ) -> int:
     """Run the service until it is stopped, and return the exit code.
 
-    `guard` decides who may read metrics; by default other machines need the token, and pages of
-    other sites are refused. `small` uses asyncio's loop, which is slower and 3 MB smaller."""
+    `guard` decides which clients may read metrics. By default, other machines need the token, and
+    pages of other sites are refused. `small` uses asyncio's loop: slower, but 3 MB smaller."""
     configure_logs(service=name, level=config.log_level, form=config.log_format)
     seldom_look_for_cycles()
     interrupt_nobody()

@@ -1,7 +1,7 @@
-"""Limits of an HTTP server, for all clients together and for each.
+"""Limits of an HTTP server, in total and for each client.
 
-Invariant: no client's requests leave others without room; a refused client gets the reason and
-when to retry; only long work is queued, in turns."""
+Invariant: no client's requests use up the room of other clients. A refused client gets the reason
+and when to retry. Only long work is queued, with clients in turns."""
 
 import asyncio
 import ipaddress
@@ -37,7 +37,7 @@ class Limits(Struct, frozen=True):
 
 
 def client_of(address: str) -> str:
-    """Return the client at an address; for IPv6 its network, which one client owns."""
+    """Return the client at an address. For IPv6, the client is the network, which it owns."""
     if ":" not in address:
         return address
     ip = ipaddress.IPv6Address(address)
@@ -47,7 +47,7 @@ def client_of(address: str) -> str:
 
 
 class TooMany(Exception):
-    """A limit is reached; `of_client` is True for the limit of one client."""
+    """Error: a limit is reached. `of_client` is True for the limit of one client."""
 
     def __init__(self, count: int, *, of_client: bool) -> None:
         super().__init__(f"{count} already in progress")
@@ -65,12 +65,12 @@ class AtOnce:
 
     @property
     def count(self) -> int:
-        """Return the number of things in progress."""
+        """Return the number of requests or connections in progress."""
         return self._of.total()
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
-        """Count one more during the block. Raises TooMany."""
+        """Count one more request or connection during the block. Raises TooMany."""
         self.enter(client)
         try:
             yield
@@ -78,7 +78,7 @@ class AtOnce:
             self.leave(client)
 
     def enter(self, client: str) -> None:
-        """Count one more until `leave`. Raises TooMany."""
+        """Count one more request or connection until `leave`. Raises TooMany."""
         if self._of[client] >= self._each:
             raise TooMany(self._of[client], of_client=True)
         if self.count >= self._most:
@@ -86,14 +86,14 @@ class AtOnce:
         self._of[client] += 1
 
     def leave(self, client: str) -> None:
-        """Stop counting what `enter` has counted."""
+        """Stop counting a request or connection that `enter` counted."""
         self._of[client] -= 1
         if self._of[client] <= 0:
             del self._of[client]
 
 
 class Turns:
-    """Long work: limited, one at a time for each client, the rest queued in turns."""
+    """Limits long work: one job at a time per client, and further jobs are queued in turns."""
 
     def __init__(
         self, most: int, *, each: int = 1, waiting: int = WAITING_MAX,
@@ -105,7 +105,7 @@ class Turns:
         self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, client: str) -> None:
-        """Wait for a slot and occupy it until `leave`. Raises TooMany, TimeoutError."""
+        """Wait for a slot and use it until `leave`. Raises TooMany, or TimeoutError."""
         try:
             self._running.enter(client)
         except TooMany:
@@ -140,7 +140,7 @@ class Turns:
 
 
 class Pace:
-    """Requests per second of each client: a token bucket of the size of a burst."""
+    """Limits each client's requests per second with a token bucket of the size of a burst."""
 
     def __init__(
         self, per_s: float, burst: float, *, now: Callable[[], float] = time.monotonic

@@ -1,8 +1,8 @@
-"""Command line options that all services share, and those of Kubernetes clients.
+"""Command line options that all services share, and the options of Kubernetes clients.
 
-A wrong setting ends the command with one line and exit code 78. Commands without a cluster do
-not import the Kubernetes client, which takes a second. Options for client TLS files set
-environment variables, so all connections of this process and its children use them."""
+A wrong setting ends the command with one line and exit code 78. Commands without a cluster do not
+import the Kubernetes client, which takes a second. Options for client TLS files set environment
+variables, so all connections of this process and its children use the files."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def folder(flag: str, default: str | None, meaning: str, **more: Any) -> Option:
-    """Return an option for a folder."""
+    """Return an option that takes a folder."""
     kind = click.Path(file_okay=False, path_type=Path, **more)
     return click.option(flag, type=kind, default=default, show_default=bool(default), help=meaning)
 
 
 def switch(flag: str, meaning: str, *names: str, **more: Any) -> Option:
-    """Return an option that is off by default."""
+    """Return an on/off option that is off by default."""
     return click.option(flag, *names, is_flag=True, help=meaning, **more)
 
 
 def seconds(
     flag: str, name: str, bounds: tuple[float, float], default: float | None, meaning: str
 ) -> Option:
-    """Return an option for a time."""
+    """Return an option that takes a time in seconds."""
     return click.option(
         flag, name, type=click.FloatRange(*bounds), default=default, show_default=True,
         metavar="SECONDS", help=meaning,
@@ -72,7 +72,7 @@ def many(flag: str, name: str, metavar: str, meaning: str, **more: Any) -> Optio
 
 
 def file(flag: str, variable: str, meaning: str, *names: str, **more: Any) -> Option:
-    """Return an option for a file, which an environment variable can name instead."""
+    """Return an option that takes a file, which an environment variable can name instead."""
     return click.option(
         flag, *names, type=click.Path(dir_okay=False, path_type=Path), envvar=variable,
         show_envvar=True, help=meaning, **more,
@@ -124,7 +124,7 @@ _OPTIONS = (
 
 
 def service_options(command: Command) -> Command:
-    """Add the options, and pass the command the checked settings as `config`."""
+    """Add the options of every service; the command gets the checked settings as `config`."""
 
     def run(**given: Any) -> None:
         try:
@@ -140,7 +140,7 @@ def service_options(command: Command) -> Command:
 
 
 def stop_with(error: str) -> NoReturn:
-    """Exit before anything has started, because a setting is wrong."""
+    """Print the error and exit with code 78 before anything has started."""
     click.echo(f"error: {error}", err=True)
     # Imported late: verbs that share an option start no service and need no HTTP.
     from apportion.runtime.service.lifecycle import EXIT_CONFIG  # noqa: PLC0415
@@ -149,14 +149,14 @@ def stop_with(error: str) -> NoReturn:
 
 
 class KubeChoice(msgspec.Struct, frozen=True):
-    """The cluster to use, if any, and the credentials for it."""
+    """The chosen cluster, if any, and the credentials for it."""
 
     wanted: bool
     kubeconfig: Path | None = None
     context: str | None = None
 
     def open(self) -> AbstractAsyncContextManager[KubeApi]:
-        """Connect to the API server during a `with` block. Raises ConfigError."""
+        """Connect to the API server for a `with` block. Raises ConfigError."""
         from apportion.runtime.kube.client import open_kube  # noqa: PLC0415 - see above
 
         return open_kube(self.kubeconfig, self.context)
@@ -186,6 +186,6 @@ dra_option = switch(
 
 
 def kube_choice(*, kubernetes: bool, kubeconfig: Path | None, context: str | None) -> KubeChoice:
-    """Combine the options; a kubeconfig or a context implies a cluster."""
+    """Return the cluster chosen by the options. A kubeconfig or context implies a cluster."""
     wanted = kubernetes or kubeconfig is not None or context is not None
     return KubeChoice(wanted, kubeconfig, context)

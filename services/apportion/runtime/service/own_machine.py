@@ -1,8 +1,8 @@
 """Guards for local servers and metrics, and JSON endpoints for Kubernetes.
 
-Invariants: a page of another site reads nothing from a local server, even after DNS rebinding;
-without a token no other machine reads metrics, and its file is read for each request; an API
-server or kube-scheduler always gets JSON with a fitting status."""
+Invariants: a page of another site reads nothing from a local server, even after DNS rebinding.
+Without a token, no other machine can read metrics; the token's file is read for each request. An
+API server or kube-scheduler always gets JSON with a fitting status."""
 
 import contextlib
 import hmac
@@ -36,7 +36,7 @@ def is_own_machine(host: str) -> bool:
 
 
 def own_machine_only(fix: str = "") -> Guard:
-    """Return a guard that refuses pages of other sites; `fix` is added to the refusal.
+    """Return a guard that refuses pages of other sites. `fix` is added to the refusal.
 
     After DNS rebinding a page can read answers, but its requests still name the site as host."""
 
@@ -62,7 +62,7 @@ def own_machine_only(fix: str = "") -> Guard:
 
 
 def both(first: Guard, second: Guard | None) -> Guard:
-    """Combine two guards; the second may be None."""
+    """Return a guard that applies both guards; the second may be None."""
     if second is None:
         return first
 
@@ -108,15 +108,15 @@ def _read(path: Path | None) -> bytes:
 
 
 class BadBody(Exception):
-    """A request body that cannot be read; the message has the expected form."""
+    """Error: a request body cannot be read. The message has the expected form."""
 
 
 class PodTooLarge(BadBody):
-    """The pod exceeds our limits."""
+    """Error: the pod exceeds our limits."""
 
 
 def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
-    """Decode a request body. Raises BadBody; `wanted` describes what was expected."""
+    """Decode a request body. Raises BadBody, in which `wanted` describes the expected form."""
     try:
         return decode(body)
     except msgspec.MsgspecError as error:
@@ -124,7 +124,7 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
 
 
 def read_pod(raw: msgspec.Raw | bytes) -> Any:
-    """Decode a pod from a request. Raises BadBody, or PodTooLarge before decoding it."""
+    """Decode a pod from a request. Raises BadBody; raises PodTooLarge before decoding."""
     if len(raw) > POD_BYTES_MAX:
         raise PodTooLarge(f"the pod has {len(raw)} bytes; the limit is {POD_BYTES_MAX}")
     count = 0  # containers of all kinds; the caller refuses malformed pods
@@ -141,7 +141,7 @@ def read_pod(raw: msgspec.Raw | bytes) -> Any:
 def answering(
     handle: Callable[[web.Request], Awaitable[bytes]], unready: Callable[[], str]
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Wrap `handle` as a route that always answers JSON, also after an error."""
+    """Wrap `handle` as a route that always answers with JSON, even after an error."""
 
     async def answered(request: web.Request) -> web.StreamResponse:
         if reason := unready():

@@ -1,8 +1,8 @@
-"""HTTPS with a certificate that is replaced while the server runs.
+"""HTTPS with a certificate that can be replaced while the server runs.
 
-The files (from cert-manager, a chart or an operator) are checked every two seconds. Invariants:
-new connections use the new certificate and client CA, old ones keep theirs; unusable files
-change nothing; a key is never written to a disk."""
+The files (from cert-manager, a chart or an operator) are checked every two seconds. Invariants: new
+connections use the new certificate and client CA; old connections keep the previous ones. Unusable
+files change nothing. A key is never written to a disk."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServedFiles(msgspec.Struct, frozen=True):
-    """PEM files: our certificate, its key, and optionally the CA that clients need."""
+    """PEM files of a server: certificate, key, and optionally the CA of the clients."""
 
     certificate: Path
     key: Path
@@ -38,7 +38,7 @@ class ServedFiles(msgspec.Struct, frozen=True):
 
 
 class Pem(msgspec.Struct, frozen=True):
-    """The PEM contents of the files."""
+    """The PEM contents of `ServedFiles`."""
 
     certificate: bytes
     key: bytes
@@ -46,7 +46,7 @@ class Pem(msgspec.Struct, frozen=True):
 
 
 class Tls:
-    """The TLS context of one server; it cannot serve before the first `use`."""
+    """The TLS context of one server, which can serve only after the first `use`."""
 
     def __init__(self, *, asks_clients: bool = False) -> None:
         self._asks_clients = asks_clients
@@ -87,12 +87,12 @@ class Tls:
         return context
 
     def _hand_over(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
-        """Use the newest context; called at every handshake, with or without SNI."""
+        """Switch a connection to the newest context at its handshake, with or without SNI."""
         connection.context = self._newest
 
 
 class GivenCertificate:
-    """Serves the files' certificate, also after the files change."""
+    """Serves the certificate in the files, and the new one after the files change."""
 
     def __init__(self, files: ServedFiles, tls: Tls, clock: Clock) -> None:
         """Load the files. Raises ConfigError if they cannot be used."""
@@ -103,17 +103,17 @@ class GivenCertificate:
         self._use()
 
     async def run(self) -> None:
-        """Check for changes until cancelled."""
+        """Check the files for changes until cancelled."""
         while True:
             await self._clock.pause(LOOK_S)
             self.look()
 
     async def serving(self) -> None:
-        """Return at once: there is a certificate from the beginning."""
+        """Return at once, because the certificate is available from the beginning."""
         await asyncio.sleep(0)
 
     def look(self) -> None:
-        """Serve the files' current content, if possible."""
+        """Serve the files' current content, or keep the previous content if unusable."""
         before = self._tls.used
         try:
             self._use()
@@ -140,7 +140,7 @@ class GivenCertificate:
 
 
 def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
-    """Return the context for these files and its updater. Raises ConfigError."""
+    """Return the TLS context for these files and the object that updates it. Raises ConfigError."""
     tls = Tls(asks_clients=files.client_ca is not None)
     return tls, GivenCertificate(files, tls, clock)
 
@@ -149,7 +149,7 @@ def given_tls(files: ServedFiles, clock: Clock) -> tuple[Tls, GivenCertificate]:
 async def serving(
     service: Service, listen: Address, files: ServedFiles | None, routes: Routes, limits: Limits
 ) -> AsyncIterator[str]:
-    """Serve `routes` during the block, over HTTPS if `files`. Raises ConfigError."""
+    """Serve `routes` during the block, over HTTPS if `files` is set. Raises ConfigError."""
     tls = None
     if files is not None:
         tls, following = given_tls(files, service.clock)
@@ -165,7 +165,7 @@ async def serving(
 def served_files(
     certificate: Path | None, key: Path | None, client_ca: Path | None
 ) -> ServedFiles | None:
-    """Combine the options; None without any. Raises ConfigError if one is missing."""
+    """Return the files, or None if no option is set. Raises ConfigError if one is missing."""
     if certificate is None or key is None:
         if certificate is None and key is None and client_ca is None:
             return None

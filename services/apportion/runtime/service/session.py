@@ -1,6 +1,6 @@
-"""A service's connection to the ledger: checked, and with appends in batches.
+"""A service's connection to the ledger: checked, and with batched appends.
 
-Invariant: outside a session a service keeps nothing of the ledger, so a restart begins empty."""
+Invariant: outside a session a service keeps no data of the ledger, so a restart begins empty."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,22 +24,22 @@ from apportion.runtime.service.lifecycle import Service
 
 
 class Session(msgspec.Struct, frozen=True):
-    """The ledger, with an append that is batched, and retried while the ledger is away."""
+    """The ledger with batched appends, which are retried while the ledger is unavailable."""
 
     ledger: Ledger
     append: Append
     snapshots: Snapshots | None = None
 
     async def restored(self) -> State:
-        """Return the state of the newest usable snapshot; empty if there is none."""
+        """Return the state of the newest usable snapshot, or an empty state if there is none."""
         return State() if self.snapshots is None else await self.snapshots.restore()
 
     async def rules(self) -> Rules:
-        """Return the rules by which the ledger is read, as of now."""
+        """Return the current rules by which the ledger is read."""
         return Rules() if self.snapshots is None else await self.snapshots.rules()
 
     async def beyond_beginning(self) -> State | None:
-        """Return a snapshot's state if the ledger's beginning was dropped, else None."""
+        """Return a snapshot's state if the ledger's beginning was dropped, otherwise None."""
         if self.snapshots is None or not await self.snapshots.begun_without():
             return None
         return await self.snapshots.restore()
@@ -51,7 +51,7 @@ class Session(msgspec.Struct, frozen=True):
         *observers: Callable[[Change], None],
         writes: str,
     ) -> Reader[Change]:
-        """Return a reader that folds into `cluster`; the service is not ready before it."""
+        """Return a reader that folds into `cluster`; the service is ready once the reader is."""
 
         def observe(change: Change) -> None:
             for each in observers:
@@ -67,7 +67,7 @@ class Session(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Session]:
-    """Connect as this service, or the agent of `node`; check the stream.
+    """Connect as this service, or as the agent of `node`, and check the stream.
 
     Raises LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted."""
     ledger = await (service.connect or (lambda: _connect(service, node)))()

@@ -1,8 +1,8 @@
 """Checks that the ledger has the required settings and accepts our appends.
 
 With changed settings a stream could drop events, so nothing is appended until they are restored.
-Invariant: a service is not ready while the last check found a wrong setting, or from a failed
-append until one succeeds or none was tried for a minute."""
+Invariant: a service is not ready after a check found a wrong setting, until a check finds none. Nor
+is it after a failed append, until one succeeds or none was tried for a minute."""
 
 import asyncio
 import contextlib
@@ -37,17 +37,17 @@ TROUBLES: Final = {
 
 
 class Examined(Protocol):
-    """A ledger that can check its settings, and hold appends while they are wrong."""
+    """A ledger that can check its settings, and that blocks appends while a setting is wrong."""
 
     async def look(self) -> Look:
-        """Return wrong settings and room. Raises LedgerUnavailable."""
+        """Return the wrong settings and the free space. Raises LedgerUnavailable."""
 
     def hold(self, why: str) -> None:
-        """Stop appends for this reason; an empty one resumes them."""
+        """Block appends for the reason `why`; an empty reason resumes appends."""
 
 
 class Soundness:
-    """State of the ledger across restarts; pass `note` to `jetstream.connect`."""
+    """The ledger's condition across restarts. Pass `note` to `jetstream.connect`."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -80,7 +80,7 @@ class Soundness:
         ).set_function(lambda: self._lost)
 
     def not_ready(self) -> list[str]:
-        """List the problems, each with its fix; empty if there are none."""
+        """Return the problems, each with its fix; empty if there are none."""
         trouble = self.trouble()
         return [
             *([TROUBLES[trouble]] if trouble else ()),
@@ -89,13 +89,13 @@ class Soundness:
         ]
 
     def note(self, outcome: str, drafts: int, seconds: float) -> None:
-        """Count one append that has ended, by its outcome."""
+        """Record the outcome of one append that has ended."""
         self._metrics.appended(outcome, drafts, seconds)
         if outcome != "unavailable":  # a lost connection is no sign of missing room
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return `full` or `unknown` if the newest append failed so within a minute."""
+        """Return `full` or `unknown` if the newest append ended so in the last minute, or ""."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 
@@ -104,7 +104,7 @@ class Soundness:
         return bool(self._drifted)
 
     def free(self, after_bytes: int = 0) -> float:
-        """Return the free part of the stream's `max_bytes`; 1 without a limit."""
+        """Return the free part of the stream's `max_bytes`, or 1 if there is no limit."""
         if not self._room_bytes:
             return 1.0
         # Appends since the check before the last one may not have been stored by the last.
@@ -112,17 +112,17 @@ class Soundness:
         return self._free - spent_bytes / self._room_bytes
 
     def spend(self, size_bytes: int) -> None:
-        """Count bytes before appending them, so that `free` stays current; for intakes."""
+        """Count bytes that an intake is about to append, so that `free` stays current."""
         self._spent_bytes += size_bytes
         if self._spent_bytes > STEP * self._room_bytes > 0:
             self._due.set()
 
     async def sound(self) -> None:
-        """Return once no setting is known to be wrong; usually at once."""
+        """Wait until no setting is known to be wrong; usually returns at once."""
         await self._sound.wait()
 
     async def watch(self, ledger: Examined) -> None:
-        """Check at intervals, until cancelled. Opening has just checked the ledger."""
+        """Check the ledger at intervals, until cancelled. The first check was done on opening."""
         self._note((), ledger)
         while True:
             self._due.clear()

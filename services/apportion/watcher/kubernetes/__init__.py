@@ -1,1 +1,1 @@
-"""The watcher of a Kubernetes cluster: turns its objects into events of the ledger."""
+"""The watcher of a Kubernetes cluster, which converts the cluster's objects into ledger events."""

@@ -1,7 +1,7 @@
-"""Recheck pods that the ledger has released but that this watcher still sees on a node.
+"""Rechecks pods that the ledger has released but that this watcher still sees on a node.
 
-Invariant: a released pod is adopted again only if the API server confirms, after the release,
-that it is running; the watch may be behind."""
+Invariant: a released pod is adopted again only if the API server confirms, after the release, that
+the pod is running, because the watch may be behind."""
 
 import logging
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:
-    """Pods that were released since this watcher began and that must be rechecked."""
+    """Released pods that must be rechecked with the API server, since this watcher began."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock
@@ -67,14 +67,14 @@ class Doubts:
         return uid in self._uids
 
     def note(self, uid: str, revision: int) -> None:
-        """Record that the ledger released the pod at that revision."""
+        """Record that the ledger released the pod at this revision."""
         self._uids.pop(uid, None)
         self._uids[uid] = revision
         if len(self._uids) > DOUBTED_MAX:
             del self._uids[next(iter(self._uids))]
 
     async def resolve(self, uids: Iterable[str]) -> None:
-        """Recheck pods that are to be adopted again or submitted again."""
+        """Query the API server for released pods that are due to be adopted or submitted again."""
         for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
             if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
@@ -96,7 +96,7 @@ class Doubts:
         return True
 
     def mark_due(self) -> None:
-        """Mark the pods whose delay before they are submitted again is over."""
+        """Mark released pods whose delay before being submitted again has passed."""
         now_s = self._clock.monotonic()
         for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
             pod = self._view.pods.get(uid)

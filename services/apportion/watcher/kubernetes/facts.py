@@ -1,8 +1,8 @@
-"""Find and append the events that make the ledger agree with the cluster.
+"""Finds and appends the events that make the ledger agree with the cluster.
 
-Every event is fenced by the newest revision on its subject, so only one of two watchers writes
-the event. If another writer was faster, the object is compared again unless its event is final.
-Invariant: nothing is appended while ledger and cluster agree."""
+Every event is fenced by the newest revision on its subject, so only one of two watchers writes the
+event. If another writer was faster, the object is compared again unless its event is final.
+Invariant: the watcher appends nothing while ledger and cluster agree."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ _Alike = tuple[
 
 
 class Fact(NamedTuple):
-    """An event to append: its id, and the newest revision that its subject may have."""
+    """An event to append, with its id and the revision that its fence expects on its subject."""
 
     data: Payload
     event_id: str
@@ -76,7 +76,7 @@ class Fact(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """A pod to adopt; `problem` says why the ledger cannot account for its devices."""
+    """A pod to adopt. `problem` is why the ledger cannot account for the pod's devices."""
 
     data: PodAdopted
     problem: str = ""
@@ -84,7 +84,7 @@ class Adoption(NamedTuple):
 
 
 class Revisions:
-    """The newest revision of each subject that this watcher fences, except those of live pods."""
+    """The newest revision of each subject that this watcher fences, without live pods' subjects."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -94,15 +94,15 @@ class Revisions:
         self.adopted: set[str] = set()
 
     def note(self, subject: str, revision: int) -> None:
-        """Record an event on the subject at that revision."""
+        """Record that an event on the subject has this revision."""
         self._newest[subject] = max(revision, self._newest.get(subject, 0))
 
     def forget(self, subject: str) -> None:
-        """Forget a subject on which nothing more will be written."""
+        """Forget a subject to which no more events will be appended."""
         self._newest.pop(subject, None)
 
     def expected(self, newest: int) -> int:
-        """Return the revision to expect of a subject: `newest`, or 0 if that was dropped."""
+        """Return the revision that a fence must expect: `newest`, or 0 if it was dropped."""
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
@@ -111,7 +111,7 @@ class Revisions:
 
 
 class Facts:
-    """Compares a view of the cluster with the state of the ledger."""
+    """Compares a view of the cluster with the ledger's state, and yields the missing events."""
 
     def __init__(self, view: ClusterView, state: State, revisions: Revisions) -> None:
         self._view = view
@@ -119,7 +119,7 @@ class Facts:
         self._revisions = revisions
 
     def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield the end of each pod in the ledger that no longer has or needs anything."""
+        """Yield PodGone for each pod in the ledger that ended, left or was bound differently."""
         for uid in uids:
             known = self._state.pods.get(uid)
             rejected = self._state.rejected.get(uid)
@@ -161,7 +161,7 @@ class Facts:
         return ""
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
-        """Yield the pods on a node without a placement in the ledger, and their devices."""
+        """Yield pods that run on a node without a placement in the ledger, with their devices."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
@@ -182,12 +182,12 @@ class Facts:
                 yield Adoption(data, assumed=assumed)
 
     def adoption(self, data: PodAdopted) -> Fact:
-        """Return the event by which the ledger adopts the pod with its devices."""
+        """Return the event with which the ledger adopts the pod and its devices."""
         expect = self._revisions.of(data)
         return Fact(data, f"{data.pod}/adopted/{expect}", expect)
 
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
-        """Return the event that the ledger cannot account for the pod's devices."""
+        """Yield the event that the ledger cannot account for the pod's devices."""
         about = data.submitted
         return self.difference(
             DifferenceFound(
@@ -200,12 +200,12 @@ class Facts:
         )
 
     def difference(self, data: DifferenceFound) -> Iterator[Fact]:
-        """Return the event about this difference, unless the ledger has the event already."""
+        """Yield the event about this difference, unless the ledger has the event already."""
         if self._state.differing.get(data.pod) != data:
             yield self._fact(data)
 
     def annotations(self) -> Iterator[Fact]:
-        """Yield differences between the ledger and the annotated shares of bound pods."""
+        """Yield differences between the ledger's shares and the annotated shares of bound pods."""
         for uid, pod in self._view.pods.items():
             known = self._state.pods.get(uid)
             placed = known.placement if known else None
@@ -223,7 +223,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """Return events that no watch reported these."""
+        """Yield events which report that no watch delivered these changes."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -233,7 +233,7 @@ class Facts:
                 )
 
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield the pods that need a placement, and the pods that cannot be read."""
+        """Yield events for pods that need a placement, and for pods that cannot be read."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
@@ -263,7 +263,7 @@ class Facts:
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield changes of pods' labels, gates, CPU, memory or deletion."""
+        """Yield changes of pods' labels, scheduling gates, CPU, memory or deletion."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -277,7 +277,7 @@ class Facts:
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Yield the nodes that came, changed or left."""
+        """Yield events for nodes that were added, changed or removed."""
         for name in names:
             view = self._view.nodes.get(name)
             state = self._state.nodes.get(name)
@@ -290,21 +290,21 @@ class Facts:
                 yield self._fact(NodeGone(node=name))
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
-        """Return the gangs of those pods that need a placement."""
+        """Return the gangs of those pods in `uids` that need a placement."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Yield the gangs that the ledger lacks or has with other values."""
+        """Yield events for gangs that the ledger lacks or has with other values."""
         yield from map(self._fact, self._view.pod_groups.differences(names))
 
     def mirrored(self, marked: Marked) -> Iterator[Fact]:
-        """Yield differences in queues, quotas, disruption budgets and namespaces."""
+        """Yield events for changed queues, quotas, disruption budgets and namespaces."""
         for kind, mirror in self._view.mirrors.items():
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Return the volume claims, also of pods to submit, that differ from the ledger's."""
+        """Yield events for changed volume claims, including those of pods to submit."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
@@ -370,7 +370,7 @@ _log = logging.getLogger(__name__)
 
 
 class FactWriting:
-    """Appends the events of one watcher."""
+    """Appends the events of one watcher to the ledger."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class FactWriting:
         self.written: Counter[str] = Counter()  # by name of the event
 
     async def append(self, reader: Reader[Change], ledger: Ledger, facts: list[Fact]) -> None:
-        """Append events and fold them. Raises LedgerError if a retry cannot help."""
+        """Append the events and fold them. Raises LedgerErrors that a retry cannot fix."""
         for first in range(0, len(facts), TOGETHER_MAX):
             batch = facts[first : first + TOGETHER_MAX]
             basis = self._state.revision
@@ -420,7 +420,7 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """Handle a refused fence: another writer was faster, or no fold accepts an event."""
+        """Handle a refused fence: another writer was faster, or the fold skips an event."""
         uid = getattr(data, "uid", "")
         with suppress(LedgerUnavailable):  # the next refusal reads it again
             await self._revisions.fences.refused(refused, ledger)

@@ -1,6 +1,6 @@
-"""Report to owners of pods, PodGroups and Queues which of Volcano's settings are ignored.
+"""Reports to owners of pods, PodGroups and Queues which Volcano settings Apportion ignores.
 
-Writes one Kubernetes event per object and change. A refused one is not retried."""
+The watcher writes one Kubernetes event per object and change. A refused event is not retried."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Subject(NamedTuple):
-    """The object that an event is about."""
+    """The Kubernetes object that an event is about."""
 
     api_version: str
     kind: str
@@ -38,7 +38,7 @@ class Subject(NamedTuple):
 
 
 class Ineffective:
-    """The findings about each object, reported and pending, and the loop that reports them."""
+    """The findings about each object, and the loop that reports new findings."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
@@ -48,7 +48,7 @@ class Ineffective:
         self._news = asyncio.Event()
 
     def note(self, about: Subject, found: Iterable[Suspect]) -> None:
-        """Report the findings unless they were reported already."""
+        """Queue the findings about an object, unless they were reported already."""
         said = "; ".join(f"{each.field} {each.said}" for each in found)
         if self._known.get(about.uid, "") == said:
             return
@@ -65,7 +65,7 @@ class Ineffective:
         self._news.set()
 
     async def run(self) -> None:
-        """Write the events until cancelled."""
+        """Write the queued Kubernetes events until cancelled."""
         while True:
             if not self._waiting:
                 self._news.clear()

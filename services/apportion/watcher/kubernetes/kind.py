@@ -1,4 +1,4 @@
-"""The objects of one kind that a watch reports, and their differences from the ledger."""
+"""The objects of one kind that a watch reports, and how they differ from the ledger."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ Problem = Callable[[str, str], None]
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """The metadata of every object: its name, its namespace if any, and its revision."""
+    """The metadata that every object has: its name, its namespace if any, and its revision."""
 
     name: str
     namespace: str = ""
@@ -29,7 +29,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def version(self) -> int:
-        """Return the API server's revision of the object."""
+        """Return the API server's revision of the object as a number."""
         return number(self.resource_version)
 
 
@@ -41,12 +41,12 @@ _decode = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:
-    """Decode the metadata of an object, even if the rest is unreadable."""
+    """Decode an object's metadata, even if the rest of the object is unreadable."""
     return _decode(raw).metadata
 
 
 class Marks(ABC):
-    """The objects to compare again, in order of marking; `stir` is called when one is marked."""
+    """The objects that are marked for comparison, in order. Each mark calls `stir`."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -58,15 +58,15 @@ class Marks(ABC):
 
     @abstractmethod
     def everything(self) -> dict[str, None]:
-        """Return all keys that matter, in the cluster or in the ledger."""
+        """Return the keys of all objects to compare, in the cluster or in the ledger."""
 
     def mark(self, key: str) -> None:
-        """Mark an object to be compared again."""
+        """Mark an object for comparison with the ledger."""
         self._marked[key] = None
         self._stir()
 
     def take(self) -> dict[str, None]:
-        """Return all marked keys, and unmark them."""
+        """Return the keys of all marked objects, and unmark them."""
         marked, self._marked = self._marked, {}
         return marked
 
@@ -82,7 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """Return a kind that reports unreadable objects and, unless it `keeps` them, drops them."""
+    """Return a kind that reports unreadable objects, and drops them unless `keeps` is True."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -102,19 +102,19 @@ def readable(
 
 
 def known_as(has: Mapping[str, Any], key: str) -> Any:
-    """Return the ledger's entry of that key; namespaced objects are by namespace, then by name."""
+    """Return the ledger's entry for the key, which is a name or `namespace/name`."""
     namespace, _, name = key.rpartition("/")
     return has.get(namespace, {}).get(name) if namespace else has.get(name)
 
 
 def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
-    """Return the keys of all objects of a kind in the ledger."""
+    """Yield the keys of all objects of a kind that the ledger has."""
     for key, known in has.items():
         yield from (f"{key}/{name}" for name in known) if isinstance(known, dict) else (key,)
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """Return True if the ledger's values differ and are not of a later version."""
+    """Return True if the ledger's values differ and are not from a later version."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -123,7 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """The objects of one kind in the cluster, and the ledger's entries for them in `has`."""
+    """The cluster's objects of one kind, and the ledger's entries for the same kind in `has`."""
 
     def __init__(
         self,
@@ -148,11 +148,11 @@ class Mirror(Marks, Generic[V]):
         )  # fmt: skip
 
     def everything(self) -> dict[str, None]:
-        """See `Marks`."""
+        """Return the keys of all objects of this kind, in the cluster or in the ledger."""
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """Return the events about these objects that the ledger lacks."""
+        """Yield events about those objects in `names` that differ from the ledger."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)

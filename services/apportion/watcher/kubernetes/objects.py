@@ -1,6 +1,6 @@
-"""Decode Kubernetes objects from the API server into small records.
+"""Decodes Kubernetes objects from the API server into small records.
 
-Invariant: reading any object gives a record, which contains unreadable parts as a problem."""
+Invariant: every object can be read into a record, which lists unreadable parts as a problem."""
 
 import math
 import re
@@ -78,7 +78,7 @@ _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
 class _Kube(Struct, frozen=True, rename="camel"):
-    """Base of the parts of an object; only declared fields are decoded."""
+    """Base class for parts of Kubernetes objects; decodes only the declared fields."""
 
 
 class _Meta(_Kube, frozen=True):
@@ -120,7 +120,7 @@ class _PodSpec(_Kube, frozen=True):
 
 
 class _Given(_Kube, frozen=True):
-    """Resources that a kubelet gave a container or pod; a resize is done when these change."""
+    """The resources that a kubelet gives a container or pod; they change at the end of a resize."""
 
     name: str = ""
     resources: Raw = _NO_RESOURCES
@@ -128,7 +128,7 @@ class _Given(_Kube, frozen=True):
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """Return the resources in effect and the allocated ones, as undecoded JSON."""
+        """Return the resources in effect and the allocated resources, as undecoded JSON."""
         return bytes(self.resources), bytes(self.allocated_resources)
 
 
@@ -220,7 +220,7 @@ _decode_any = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
 
 @dataclass(slots=True, eq=False)
 class PodView:
-    """A pod of the cluster."""
+    """A pod of the cluster, as the watcher compares it with the ledger."""
 
     uid: str
     namespace: str
@@ -246,7 +246,7 @@ class PodView:
 
 
 class ObjectReader:
-    """Reads objects for one watcher."""
+    """Reads Kubernetes objects for one watcher, by the ledger's configuration."""
 
     # Adds what its ResourceClaims request to a pod's draft, if these are read.
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
@@ -270,7 +270,7 @@ class ObjectReader:
         self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
 
     def configure(self, configuration: Configuration) -> None:
-        """Use this configuration from now on; its scheduler names replace the given ones."""
+        """Use this configuration from now on, including its scheduler names."""
         config = manifest_config(configuration)
         claims = self.claimed is not None
         self._config = msgspec.structs.replace(config, resource_claims=claims)
@@ -278,7 +278,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return uid, pod (None if irrelevant) and version; drafts in `entries` are reused."""
+        """Return a pod's uid, record or None, and version; reuse the drafts in `entries`."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)
@@ -390,7 +390,7 @@ class ObjectReader:
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
     def node(self, raw: bytes) -> NodeObserved:
-        """Read a node, without its pods' use; an unreadable amount counts as zero."""
+        """Read a node without the use by its pods; an unreadable amount counts as zero."""
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -417,7 +417,7 @@ class ObjectReader:
         )
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
-        """Read a PodGroup, and whether Volcano waits to admit it. Raises ManifestError."""
+        """Return a PodGroup, and True if Volcano waits to admit it. Raises ManifestError."""
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         meta = document["metadata"]
         found = of_annotations(meta.get("annotations") or {}, _NOTES)
@@ -428,7 +428,7 @@ class ObjectReader:
         return group, not api_of(group.group) and phase in {"", "Pending"}
 
     def queue(self, raw: bytes) -> QueueObserved:
-        """Read a Volcano Queue; CPU is in thousandths and memory in MiB. Raises ManifestError."""
+        """Read a Volcano Queue, CPU in thousandths and memory in MiB. Raises ManifestError."""
         document = _decode_any(raw)
         spec, status = document.get("spec") or {}, document.get("status") or {}
         notes = document["metadata"].get("annotations") or {}
@@ -448,7 +448,7 @@ class ObjectReader:
         )
 
     def quota(self, raw: bytes) -> QuotaObserved | None:
-        """Read a ResourceQuota; None if it has no extended resources. Raises ManifestError."""
+        """Read a ResourceQuota, or None without extended resources. Raises ManifestError."""
         document = _decode_any(raw)
         meta, hard = document["metadata"], extended_limits(document)
         if not hard:
@@ -461,7 +461,7 @@ class ObjectReader:
         )
 
     def budget(self, raw: bytes) -> BudgetObserved:
-        """Read a PodDisruptionBudget. Raises ManifestError if its selector cannot be read."""
+        """Read a PodDisruptionBudget. Raises ManifestError if the selector cannot be read."""
         found = _decode_budget(raw)
         meta, selector = found.metadata, found.spec.selector
         return BudgetObserved(
@@ -489,7 +489,7 @@ def _amounts(
     ours: frozenset[str],
     infeasible: bool,  # noqa: FBT001 - part of the cache key
 ) -> NodeConstraints:
-    """Return a pod's resources on its node; cached, because pods of a template are equal.
+    """Return the resources that a pod uses on its node; cached for pods of the same template.
 
     `infeasible`: the node will never do the resize that the spec requests."""
     overhead, resources, given_to_pod = of_pod
@@ -521,7 +521,7 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """Return the larger of the specified and the kubelet's resources of a container or pod.
+    """Return a container's or pod's resources: the larger of the spec's and the kubelet's.
 
     As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
@@ -552,7 +552,7 @@ def _minded(
     namespace: str,
     labels: tuple[tuple[str, str], ...],
 ) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
-    """Return the host ports and required anti-affinity of a pod that another scheduler placed.
+    """Return host ports and required anti-affinity of a pod that another scheduler placed.
 
     Cached, because pods of a template are equal. Unreadable values are ignored, because the API
     server and that scheduler accepted them."""
@@ -593,7 +593,7 @@ def _taint(taint: _Taint) -> Taint:
 
 
 def read_namespace(raw: bytes) -> NamespaceObserved | None:
-    """Read a namespace; None if it has no labels that a `namespaceSelector` could match."""
+    """Read a namespace, or return None if no `namespaceSelector` could match its labels."""
     meta = _decode_named(raw).metadata
     labels = {key: value for key, value in (meta.labels or {}).items() if key != NAME_LABEL}
     version = number(meta.resource_version)

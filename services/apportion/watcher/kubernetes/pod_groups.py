@@ -1,4 +1,4 @@
-"""PodGroups of three APIs: the declared gangs, and the groups that wait to be admitted."""
+"""PodGroups of three APIs: the gangs that they declare, and the groups that await admission."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,7 +27,7 @@ POD_GROUPS = {
 
 
 class PodGroupView(Marks):
-    """The declarations of PodGroups by gang name; `stir` is called when any changes."""
+    """The declarations of PodGroups by gang name. A change of any PodGroup calls `stir`."""
 
     def __init__(
         self, reader: ObjectReader, state: State, stir: Callable[[], None], problem: Problem
@@ -45,7 +45,7 @@ class PodGroupView(Marks):
         }
 
     def unread(self, gang: str) -> ManifestError | None:
-        """Return why pods of the gang would wait for ever; None if its PodGroup may still come."""
+        """Return why pods of the gang would wait for ever; None if a PodGroup may still come."""
         known = self._state.groups.get(gang)
         if known is not None and known.observed is not None:
             return None
@@ -53,11 +53,11 @@ class PodGroupView(Marks):
         return None if served is None else unread(gang, served)
 
     def everything(self) -> dict[str, None]:
-        """Return all gangs, in the cluster or in the ledger."""
+        """Return the names of all gangs in the cluster or in the ledger."""
         return dict.fromkeys((*self.declared, *self._state.groups))
 
     def differences(self, names: Iterable[str]) -> Iterator[PodGroupObserved | PodGroupGone]:
-        """Return events about gangs that the ledger lacks or has with other values."""
+        """Yield events about gangs that the ledger lacks or has with other values."""
         for name in names:
             wanted, known = self.declared.get(name), self._state.groups.get(name)
             if wanted is not None and (known is None or known.observed != wanted):

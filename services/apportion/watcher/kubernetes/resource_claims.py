@@ -21,7 +21,7 @@ RESOURCE_CLAIMS = "resourceclaims"
 
 
 class ResourceClaimView:
-    """Claims by `namespace/name`, and their owners. `stir` is called when any changes."""
+    """Claims by `namespace/name`, and the pods that own them. Each change calls `stir`."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         self._stir = stir
@@ -46,7 +46,7 @@ class ResourceClaimView:
         }
 
     def observe(self, change: Change) -> None:
-        """Follow a pod of the ledger that came or went."""
+        """Update the owners after a pod was added to or removed from the ledger."""
         data = change.data
         if change.pod is None or change.refused:
             return
@@ -57,16 +57,16 @@ class ResourceClaimView:
             self._gone(data.uid)
 
     def follow(self, uid: str, now: PodView | None, *, known: bool) -> None:
-        """Follow a pod of the cluster; `known` if it is in the ledger."""
+        """Update after a change of a pod in the cluster. `known`: the ledger has the pod."""
         if now is None or now.ended:
             self._gone(uid)
         elif now.node or known:
             self._forget(uid)
 
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
-        """Add what the claims request to a pod's draft; None until all exist. Raises ManifestError.
+        """Add the claims' requests to a pod's draft; None if any is missing. Raises ManifestError.
 
-        The pod is kept until `follow` says that it no longer waits: its claims may change."""
+        The pod is remembered until `follow` reports that it no longer waits: claims may change."""
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys
@@ -80,7 +80,7 @@ class ResourceClaimView:
         return found
 
     def take(self) -> list[bytes]:
-        """Return the pods to read again."""
+        """Return the raw pods to read again, because their claims changed."""
         again, self._again = self._again, {}
         return [self._waiting[uid][0] for uid in again if uid in self._waiting]
 

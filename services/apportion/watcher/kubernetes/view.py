@@ -1,6 +1,6 @@
-"""The cluster as its API server reports it, and which objects to compare with the ledger.
+"""The cluster as its API server reports it, and the objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server reports it: by a deletion, by a list that began
+Invariant: a pod counts as gone only if the server reports this: by a deletion, by a list that began
 after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio
@@ -44,7 +44,7 @@ LEFT_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """The objects to compare: pods by uid, others by kind and name, in order of marking."""
+    """The objects to compare: pods by uid, other objects by kind and name, in order of marking."""
 
     pods: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Marked:
 
 
 class ClusterView:
-    """The pods, nodes, gangs, queues, quotas and disruption budgets of one cluster."""
+    """A copy of one cluster's pods, nodes, gangs, queues, quotas and disruption budgets."""
 
     def __init__(self, reader: ObjectReader, state: State) -> None:
         self._reader = reader
@@ -146,7 +146,7 @@ class ClusterView:
         return marked
 
     def everything(self) -> Marked:
-        """Return all objects in the cluster or in the ledger, for a whole comparison."""
+        """Return all objects in the cluster or in the ledger, for a full comparison."""
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
@@ -154,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark the objects that this event is about."""
+        """Mark the objects that this event is about for comparison."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -169,7 +169,7 @@ class ClusterView:
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
-        """Mark the pod and its node."""
+        """Mark the pod and its node for comparison."""
         self.marked.pods[uid] = None
         view = self.pods.get(uid)
         if view is not None and view.node:
@@ -177,35 +177,35 @@ class ClusterView:
         self.stirred.set()
 
     def mark_claims(self, node: str) -> None:
-        """Mark pods on the node with unresolved claims; its devices may be known now."""
+        """Mark pods on the node with unresolved claims, because its devices may be known now."""
         for uid, view in self.pods_on.get(node, {}).items():
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """Note that the ledger now has the pod; a pod that has left in the meantime then ends."""
+        """Note that the ledger now has the pod, and mark it as gone if it left in the meantime."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)
 
     def note_gone(self, uid: str, reason: str) -> None:
-        """Record that the server does not have this pod."""
+        """Record that the API server no longer has this pod."""
         self.gone[uid] = reason
         self.marked.pods[uid] = None
         self.stirred.set()
 
     def version_of(self, node: NodeObserved) -> int:
-        """Return the server's revision up to which this view knows the node and its pods."""
+        """Return the server's revision up to which this view has seen the node and its pods."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Return pods on nodes whose claims are unread, because the ledger had the pods so far."""
+        """Return pods that were read without their device use, which is needed now."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 
     def unseen(self) -> list[str]:
-        """Return the pods of the ledger that this view of the cluster lacks."""
+        """Return the uids of pods that the ledger has and this view of the cluster lacks."""
         return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
 
     def unbound(self) -> list[PodView]:
@@ -297,12 +297,12 @@ class ClusterView:
 
 
 def placed_on(pod: PodState | None, node: str) -> bool:
-    """Return True if the ledger has the pod on that node."""
+    """Return True if the ledger has the pod placed on that node."""
     return pod is not None and pod.placement is not None and pod.placement.node == node
 
 
 def change_of(view: PodView) -> PodChanged:
-    """Return the event with the current values of what may change in a pod."""
+    """Return a PodChanged event with the pod's current values."""
     return PodChanged(
         uid=view.uid,
         labels=view.labels,
@@ -314,7 +314,7 @@ def change_of(view: PodView) -> PodChanged:
 
 
 def says_otherwise(pod: PodState, view: PodView) -> bool:
-    """Return True if the ledger has other values of what may change in a pod."""
+    """Return True if the ledger's values of the pod's changeable fields differ."""
     about, now = pod.submitted, view.amounts
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)

@@ -1,6 +1,6 @@
-"""The cluster's volumes, and their effect on the volume claims that pods mount.
+"""The cluster's volumes, and how they constrain the volume claims that pods mount.
 
-Invariant: the ledger only has claims that are mounted by a pod of the ledger, or by one that
+Invariant: the ledger only has claims that are mounted by a pod of the ledger or by a pod that
 another scheduler placed."""
 
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
 class VolumeView(Marks):
-    """Claims and capacities by `namespace/name`; volumes, classes and drivers by name."""
+    """Claims and storage capacities by `namespace/name`; volumes, classes and drivers by name."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         super().__init__(stir, (VolumeClaimObserved, VolumeClaimGone), ("namespace", "claim"))
@@ -77,7 +77,7 @@ class VolumeView(Marks):
         }
 
     def observe(self, change: Change) -> None:
-        """Follow a pod of the ledger that came or went."""
+        """Update after a pod was added to or removed from the ledger."""
         data = change.data
         if change.pod is None or change.refused:
             return
@@ -87,7 +87,7 @@ class VolumeView(Marks):
             self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=False)
 
     def follow(self, uid: str, before: PodView | None, now: PodView | None) -> None:
-        """Follow a pod of the cluster that came to a node or left it."""
+        """Update after a pod of the cluster was bound to a node or left its node."""
         was, is_ = (view if view is not None and not view.ended else None for view in (before, now))
         if was is not None and is_ is not None and was.volume_claims == is_.volume_claims:
             return
@@ -108,7 +108,7 @@ class VolumeView(Marks):
                 self.mark(key)
 
     def take(self) -> dict[str, None]:
-        """Return the claims to compare, and unmark them."""
+        """Return the marked claims, and unmark them."""
         marked = super().take()
         if self._marked_classes:
             for key in self.mounted:
@@ -121,11 +121,11 @@ class VolumeView(Marks):
         return marked
 
     def everything(self) -> dict[str, None]:
-        """Return all claims that matter, in the cluster or in the ledger."""
+        """Return all claims that pods mount, in the cluster or in the ledger."""
         return dict.fromkeys((*self.mounted, *keys_of(self._state.volume_claims)))
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
-        """Return the event about the claim; None if one of its volumes cannot be read."""
+        """Return the event about the claim, or None if one of its volumes cannot be read."""
         version = min(
             kind.version
             for name, kind in self.kinds.items()
@@ -146,7 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """Return the events about these claims and those of `coming` pods that the ledger lacks."""
+        """Yield events about changed claims, in `names` or mounted by `coming` pods."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

@@ -1,7 +1,7 @@
 """The watcher's loop over a cluster: collect marks, compare, append, fold, repeat.
 
-Invariant: the fold includes everything that the ledger had when the change was read, so a
-binding is never seen before its placement."""
+Invariant: before a change is compared, the fold includes everything that the ledger had when the
+change was read. So a binding is never seen before its placement."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesWatching:
-    """The watcher of one cluster. `repairs` counts what only a whole comparison found."""
+    """The watcher of one cluster. `repairs` counts changes that only a full comparison found."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class KubernetesWatching:
         self.repairs: Counter[str] = Counter()
 
     def observe(self, change: Change) -> None:
-        """Follow a change of the fold; the reader calls this."""
+        """Update the view after a change of the fold. The reader calls this method."""
         data = change.data
         self._view.volumes.observe(change)
         self._view.claims.observe(change)
@@ -158,7 +158,7 @@ class KubernetesWatching:
             self._view.came(data.uid)
 
     def _look_again(self, uid: str) -> bool:
-        """Mark a pod that the ledger released or added; return True if the pod is on a node."""
+        """Mark the pod for comparison if it runs on a node, and return True if it does."""
         pod = self._view.pods.get(uid)
         if pod is None or not pod.node or pod.ended:
             return False
@@ -171,7 +171,7 @@ class KubernetesWatching:
             self._view.mark_pod(uid)
 
     def not_ready(self) -> list[str]:
-        """Return why the watcher is not ready; empty while it is in step with the cluster."""
+        """Return why the watcher is not ready; empty while it is in sync with the cluster."""
         late = [self._unsettled] if self._unsettled else []
         return late + any_problem(self._watches)
 
@@ -200,7 +200,7 @@ class KubernetesWatching:
                     self._returned(self._clock.monotonic())
 
     def measure(self, metrics: Metrics) -> None:
-        """Export the problems, repairs and adoptions of this watcher as metrics."""
+        """Export the watcher's problems, repairs and adoptions as metrics."""
         metrics.gauge(
             "apportion_watcher_problems", "Objects of the cluster that are currently invalid."
         ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
@@ -217,7 +217,7 @@ class KubernetesWatching:
         ).set_function(lambda: self._writing.written[PodAdopted.__name__])
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
-        """Keep the ledger in step with the cluster until cancelled."""
+        """Keep the ledger in sync with the cluster until cancelled."""
         await reader.caught_up()
         await reader.reached(await ledger.last_revision())
         await self._discovery.look()
@@ -393,7 +393,7 @@ def kubernetes_watching(
     dra: bool = False,
     writers: frozenset[str] = WRITERS,
 ) -> KubernetesWatching:
-    """Make a watcher of these schedulers' pods, and with `dra` of their ResourceClaims."""
+    """Create a watcher for the pods of `schedulers` and, with `dra`, for their ResourceClaims."""
     known = state.pods
     reader = ObjectReader(
         schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers

@@ -1,1 +1,1 @@
-"""The watcher of a machine without Kubernetes: turns a folder of manifests into events."""
+"""The watcher of a machine without Kubernetes, which converts manifests in a folder to events."""

@@ -1,8 +1,8 @@
-"""A folder of manifests as a source: pods are wanted as long as their file exists.
+"""A folder of manifests as a source: a pod is wanted as long as its file exists.
 
-Invariants: a file is read only after it was unchanged for a while, so a half-written one is
-never taken for complete. The previous content of an unreadable file or document stays wanted until
-it is fixed or removed, and an unreadable file does not affect others."""
+Invariants: a file is read only after it was unchanged for a while, so a half-written one is never
+taken for complete. The previous content of an unreadable file or document stays wanted until it is
+fixed or removed, and an unreadable file does not affect other files."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """One file as last read. `doubtful`: a part of it has never been readable."""
+    """A manifest file as last read. `doubtful`: some part of the file has never been readable."""
 
     signature: _Signature
     pods: dict[str, PodDraft] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class _File:
 
 
 class ManifestFolder(Source):
-    """The manifests of one folder as a source.
+    """A `Source` that reads the manifests of one folder.
 
-    Watchers of the same files need the same `name`, watchers of different files different names."""
+    Watchers of the same files need the same `name`; otherwise, their names must differ."""
 
     def __init__(self, folder: Path, *, name: str, interval_s: float, clock: Clock) -> None:
         self._folder = folder
@@ -73,30 +73,30 @@ class ManifestFolder(Source):
 
     @property
     def problems(self) -> int:
-        """See `Source`."""
+        """Return the number of documents, files and names that cannot be used now."""
         in_files = sum(file.problems for file in self._files.values())
         return in_files + len(self._conflicts) + bool(self._folder_problem)
 
     def uid(self, key: str, incarnation: int) -> str:
-        """See `Source`."""
+        """Return the uid of a pod's n-th incarnation, counted from 1."""
         digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
         return f"{OF_FOLDER}{digest[:24]}-{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """See `Source`."""
+        """Return the incarnation that has this uid, or 0 for a pod of another source."""
         number = uid.rpartition("-")[2]
         if not of_folder(uid) or not number.isdecimal():
             return 0
         return int(number) if self.uid(key, int(number)) == uid else 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """See `Source`; the same object as before if nothing was read again."""
+        """Return the pods and gangs wanted now; the same object if no file was read again."""
         if await asyncio.to_thread(self._look, configuration):
             self._observation = self._gathered()
         return self._observation
 
     async def changed(self) -> None:
-        """See `Source`; returns after one interval."""
+        """Wait for one interval, after which the files are checked again."""
         await asyncio.sleep(self._interval_s)
 
     def _look(self, configuration: Configuration) -> bool:

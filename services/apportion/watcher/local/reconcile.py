@@ -1,8 +1,8 @@
-"""The difference between what a source wants and what the ledger has, as events.
+"""Computes the events by which the ledger follows a source of wanted pods.
 
-Pure, so that two watchers derive the same events with the same ids. A pod that is evicted or
-whose manifest changed ends, and its next incarnation is submitted, as with the kubelet's static
-pods. Invariant: nothing is appended while source and ledger agree."""
+Pure, so two watchers derive the same events with the same ids. A pod that is evicted or whose
+manifest changed ends, and its next incarnation is submitted, as with the kubelet's static pods.
+Invariant: the watcher appends nothing while source and ledger agree."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """The pods and gangs that a source wants at one time, by `namespace/name` and by name."""
+    """The pods (by `namespace/name`) and gangs (by name) that a source wants at one time."""
 
     pods: Mapping[str, PodDraft] = field(default_factory=dict)
     groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
@@ -39,12 +39,12 @@ class Observation:
     whole: bool = True
 
     def lacks(self, key: str) -> bool:
-        """Return True if the pod is certainly not wanted."""
+        """Return True if the source certainly does not want the pod."""
         return key not in self.pods and (self.whole or key in self.seen)
 
 
 class Source:
-    """A source of wanted pods; the base class wants none, because users submit all pods.
+    """A source of wanted pods. The base class wants none, because users submit all pods.
 
     Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
@@ -52,35 +52,35 @@ class Source:
 
     @property
     def problems(self) -> int:
-        """Return the number of documents, files and names that are not usable now."""
+        """Return the number of documents, files and names that cannot be used now."""
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
-        """Return the uid of the n-th pod of that `namespace/name`, counted from 1."""
+        """Return the uid of a pod's n-th incarnation, counted from 1."""
         raise LookupError(f"no manifest has pod {key} ({incarnation})")
 
     def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
-        """Return the inverse of `uid`; 0 if the pod is not of this source."""
+        """Return the incarnation that has this uid, or 0 if the pod is not of this source."""
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
-        """Return the pods and gangs wanted now; manifests are read by this configuration."""
+        """Return the pods and gangs wanted now, reading manifests by this configuration."""
         return self._observation
 
     async def changed(self) -> None:
-        """Wait until the source may have changed; for ever, if nothing is wanted."""
+        """Wait until the source may have changed. The base class waits for ever."""
         await asyncio.Event().wait()
 
 
 class Fact(NamedTuple):
-    """An event to append, and its id."""
+    """An event to append, and the event's id."""
 
     data: Payload
     event_id: str
 
 
 class Known:
-    """The ledger's pods of one source, updated from the fold's changes."""
+    """The ledger's pods of one source, kept up to date with the fold."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -92,35 +92,35 @@ class Known:
         self.since = 0
 
     def begin(self, state: State) -> None:
-        """Start from a snapshot, which has forgotten pods that ended."""
+        """Start from a snapshot, which no longer has pods that ended."""
         self.since = state.revision
         for pod in state.pods.values():
             self._note(pod.submitted, live=True)
 
     def look_begins(self) -> None:
-        """Start recording the events that make the observation that begins now outdated."""
+        """Start a new observation: from now on, record events that would make it outdated."""
         self._moved = False
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """Return True if an event may rest on a later observation than this one."""
+        """Return True if an event since `look_begins` may be based on a newer observation."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
-        """Return the pods to submit of which no incarnation is known here."""
+        """Return the wanted pods that have no incarnation in this record."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record a pod's id that the server knows, which a snapshot may have forgotten."""
+        """Record that this pod's uid is used, because a snapshot may have forgotten it."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
     def recall(self, key: str, incarnation: int) -> None:
-        """Record that the pod was submitted at least `incarnation` times."""
+        """Record that the pod has been submitted at least `incarnation` times."""
         self.latest[key] = max(incarnation, self.latest.get(key, 0))
 
     def observe(self, state: State, change: Change) -> bool:
-        """Follow a change; return True if it concerns this source's pods or a gang."""
+        """Update after a change. Return True if it concerns this source's pods or a gang."""
         data = change.data
         if change.refused:
             return False
@@ -155,10 +155,10 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """Return the events to append now: pods that left, or else gangs, or else pods that came.
+    """Return the next events: ends of pods that left, else gangs, else new pods.
 
-    One kind at a time, each on the state that the previous one made. A fold forgets a gang with
-    its last pod, so gangs are declared after pods have left and before their pods come."""
+    One kind at a time, each based on the state after the previous kind. A fold forgets a gang with
+    its last pod, so gangs are declared after old pods have left and before new pods come."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))

@@ -1,7 +1,7 @@
 """The watcher's loop: read the source, compare with the fold, append, fold, repeat.
 
-Invariants: before it compares, the fold includes everything that this watcher wrote. No event
-folded about the source is newer than the reading, so another watcher's write is never reverted."""
+Invariants: before it compares, the watcher folds everything that it has appended. No event folded
+about the source is newer than the reading, so another watcher's append is never reverted."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ UNIT_MAX = 500  # pods moved at once, each with two events in one atomic batch
 
 
 class ByHand:
-    """Ends evicted pods that users submitted, and submits them again.
+    """Ends evicted pods that users submitted, and submits the pods again.
 
     Without Kubernetes no other service releases the pods, and pods that preempt them would wait.
-    Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch,
-    fenced by the last revision on each pod's subject. So no pod is lost, and
-    no pod returns that another client ended."""
+    Invariant: a pod (a gang as a whole) ends and is submitted again in one atomic batch, fenced by
+    the last revision on each pod's subject. So no pod is lost, and a pod that another client ended
+    is not submitted again."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -45,7 +45,7 @@ class ByHand:
         self._publisher = publisher
 
     async def let_go(self, ledger: Ledger) -> None:
-        """Move all pods that are evicted now; the fold must be up to date. Raises LedgerError."""
+        """End and resubmit all evicted pods, once the fold is up to date. Raises LedgerError."""
         await asyncio.gather(*(self._move(unit, ledger) for unit in self._units()))
 
     def _units(self) -> Iterator[list[PodState]]:
@@ -94,7 +94,7 @@ class ByHand:
 
 
 class Watching:
-    """The watcher of one source."""
+    """The watcher of one source, such as a folder of manifests."""
 
     def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
         self._source = source
@@ -109,7 +109,7 @@ class Watching:
         self._settled = False
 
     def observe(self, change: Change) -> None:
-        """Follow a change of the fold; the reader calls this."""
+        """Update after a change of the fold. The reader calls this method."""
         configured = isinstance(change.data, ConfigurationChanged) and not change.refused
         if self._known.observe(self._state, change) or configured:
             self._stirred.set()
@@ -119,7 +119,7 @@ class Watching:
         return [] if self._settled else ["not all pods of the source are in the ledger yet"]
 
     async def run(self, reader: Reader[Change], ledger: Ledger) -> None:
-        """Keep the ledger in step with the source until cancelled."""
+        """Keep the ledger in sync with the source until cancelled."""
         await reader.caught_up()
         while True:
             await self._settle(reader, ledger)

