@@ -44,7 +44,8 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
     """Every role of an account may use a service under a fixed subject, because replies can be sent
     to that subject.
 
-    A service under a wildcard is not open to all roles; the third-party attack 5 tests that."""
+    A service under a wildcard is not open to all roles; the tests of attack 5 in tests/security
+    check that."""
     lines = [line for line in sharing(account) if "{ service: { account:" in line]
     single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
     for role in ROLES:

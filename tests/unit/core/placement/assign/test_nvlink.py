@@ -80,7 +80,8 @@ def test_two_gpus_are_linked_ones() -> None:
 
 
 def test_topology_aware_takes_the_best_of_those_that_fit() -> None:
-    """topology-aware takes the best of those that fit (HAMi `computeBestCombination`)."""
+    """The topology-aware policy picks the best linked devices among those that fit (HAMi
+    `computeBestCombination`)."""
     held = [share("g0", 81920, 100), share("g3", 81920, 100)]
     ledger = Ledger(linked_node(), pod("x", cards(2)), placement("x", "n1", held))
     ledger.submit(pod("strict", shape=shape(cards(2), device_policy="topology-aware"))).settle()
@@ -88,7 +89,8 @@ def test_topology_aware_takes_the_best_of_those_that_fit() -> None:
 
 
 def test_topology_aware_spares_the_linked_ones() -> None:
-    """topology-aware takes the least linked single GPU (HAMi `computeWorstSingleCard`)."""
+    """The topology-aware policy gives a single-GPU pod the GPU with the fewest links (HAMi
+    `computeWorstSingleCard`)."""
     ledger = Ledger(node("n1", *wired(3, {(0, 1): 4})))
     ledger.submit(pod("a", shape=shape(cards(1), device_policy="topology-aware"))).settle()
     ledger.submit(pod("b", cards(2))).settle()
