@@ -227,8 +227,8 @@ def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, po
 
 
 def test_lack_shrinks_by_who_is_placed() -> None:
-    """A placed member reduces the deficit of its own task first; a member beyond the task's minimum
-    does not reduce other tasks' deficits."""
+    """A placed member reduces the deficit of its own task first, and then the deficit of the total
+    minimum."""
     group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
     (one,) = group.pods.values()
     deficits: list[GangDeficit | None] = [deficit_of(group)]

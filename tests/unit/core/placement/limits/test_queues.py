@@ -306,8 +306,8 @@ def test_within_a_queue_priority_goes_first() -> None:
 
 
 def test_the_dominant_resource_is_the_share() -> None:
-    """A queue's share is that of its dominant resource, so a queue with a third of the CPU comes
-    after a queue with a quarter of the GPUs."""
+    """A queue's share is that of its dominant resource: a queue with a third of the CPU comes after
+    one with a quarter of the GPUs."""
     ledger = Ledger(rack("n1", 4), observed("n1", cpu_milli=9000), queue("a"), queue("b"))
     ledger.submit(queued("x", shape=wants(cpu_milli=3000), queue="a"))
     ledger.submit(queued("y", cards(), queue="b")).settle()

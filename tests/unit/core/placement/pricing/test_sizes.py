@@ -45,7 +45,7 @@ def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
 
 
 def test_a_sort_keeps_to_its_modes() -> None:
-    """A shape has size zero on devices in modes that the shape does not accept."""
+    """A shape never fits a device in a mode that the shape does not accept."""
     cut = gpu("g0", model=A100_40, mode="mig")
     only_cut = Sort(ask(4_000), ("mig",), 0)
     assert only_cut.size_on(cut) == 12
