@@ -2,8 +2,8 @@
 decisions.
 
 Names are few and amounts small, so that pods collide, nodes claim the same devices, and the fold
-refuses most of a rogue's events. An `Effect` becomes an event only when the history is played,
-about any pod in the required phase, so that pods reach the end of their life cycle."""
+refuses most of a rogue's events. An `Effect` becomes an event when the history is played, about any
+pod in the required phase. Pods therefore reach the end of their life cycle."""
 
 import os
 from itertools import pairwise
