@@ -1,4 +1,4 @@
-"""The course of one round: a cluster, its services, load, faults, recovery and the verdict.
+"""A complete round of faults: a cluster, its services, load, faults, recovery and the verdict.
 
 Invariant: a round leaves no process, mount or file behind, however the round ends."""
 

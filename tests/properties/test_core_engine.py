@@ -53,7 +53,7 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """Decisions that are cut short place the same pods in the same order of precedence."""
+    """Decisions that are cut short place the same pods on the same nodes as full decisions."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)

@@ -220,7 +220,8 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
 @trying(40)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
-    """What fits now also fits an empty node, so "can never fit" is never wrong."""
+    """A pod that fits a node now also fits the node when empty, so "can never fit" is never
+    wrong."""
     state = cluster_of(steps).state
     for shape in wanted:
         rules = rules_of(state, shape)

@@ -61,7 +61,7 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
 def test_each_difference_has_the_event_that_made_it(
     steps: list[Payload | Effect], drawn: st.DataObject
 ) -> None:
-    """Between any two revisions, the index names every object that differs."""
+    """Between any two revisions, the index of events names every object that differs."""
     with TemporaryDirectory() as folder:
         index, checkpoints = open_index(Path(folder), "c")
         indexer = Indexer(State(), index, checkpoints)

@@ -126,7 +126,7 @@ def tampered(kind: str, at: int, seed: int) -> list[Record]:
 
 
 def first_difference(records: Sequence[Record]) -> int:
-    """Return the first revision that differs from RECORDS; 0 if none does."""
+    """Return the first revision that differs from RECORDS, or 0 if there is none."""
     pairs = zip(records, RECORDS, strict=False)
     different = [theirs.revision for ours, theirs in pairs if ours != theirs]
     if different:
@@ -154,7 +154,7 @@ def test_the_first_record_that_differs_is_named(
 
 
 def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
-    """A state that does not follow from its signed records is reported."""
+    """The check reports a signed state that does not follow from the signed records."""
     check, fold = signed.check(), StateFold(quiet=True)
     fold.state.released_count += 1
     found: list[tuple[int, str]] = []

@@ -117,7 +117,7 @@ class Auditor:
         return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
 
     def take(self, stored: Stored) -> None:
-        """Check one append; pass this to `MemoryServer.watch`."""
+        """Check one append; pass this method to `MemoryServer.watch`."""
         for record, identity in zip(stored.records, stored.ids, strict=True):
             text = record.payload.decode("utf-8", "backslashreplace")
             self.log.append(
@@ -302,7 +302,7 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Return True if two writers wrote about a pod before either had read the other's event.
+        """Return True if two writers' events crossed: neither writer had read the other's event.
 
         The possible pairs are an adoption and a placement on one node, two placements of a pod, or
         one watcher's submission or rejection and another's adoption. No fence separates them,

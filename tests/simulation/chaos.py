@@ -89,7 +89,7 @@ class Chaos:
         }
 
     async def reign(self) -> None:
-        """Inject faults as the weather dictates, until cancelled."""
+        """Inject faults at the rates of the run's weather, until cancelled."""
         while True:
             await rest(TICK_S * self._chance.uniform(0.2, 1.8))
             for kind, deed in self._deeds.items():
@@ -209,8 +209,8 @@ class Chaos:
             self._later(self._chance.uniform(0.2, longest_s), process.mend)
 
     def _mute(self) -> None:
-        """Drop a working scheduler's messages for a while, so that the other schedulers believe it
-        gone."""
+        """Drop a working scheduler's messages for a while, so that the remaining schedulers
+        consider it gone."""
         process = self._any("scheduler")
         if process is not None:
             process.mute()
@@ -298,7 +298,7 @@ class Chaos:
         )
 
     def _let_go(self) -> None:
-        """Release a pod that still runs in the cluster, as an operator may."""
+        """Release a pod that still runs in the cluster, as an operator may do."""
         phases = (Phase.BOUND, Phase.ALLOCATED)
         pods = self._world.auditor.state.pods.values()
         running = [pod.uid for pod in pods if pod.phase in phases]

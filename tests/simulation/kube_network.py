@@ -181,7 +181,7 @@ class KubeAccess:
             link.lose_all()
 
     def mend(self) -> None:
-        """Mend the network."""
+        """Mend the network between this process and the API server."""
         self._whole.set()
 
 

@@ -140,7 +140,7 @@ class World:
     # ------------------------------------------------------------------ building
 
     def _draw(self) -> tuple[tuple[int, int, int], list[list[SimulatedNode]]]:
-        """Draw the numbers of schedulers, binders and watchers, and each agent's nodes."""
+        """Draw the number of schedulers, binders and watchers, and the nodes of each agent."""
         chance = self._chance
         counts = (chance.randint(1, 3), chance.randint(1, 2), chance.randint(1, 2))
         racks = []

@@ -1,5 +1,5 @@
-"""The API server policies cover every annotation on bound pods and every resource that dialects
-use."""
+"""Tests that the API server policies cover every annotation on bound pods and every device resource
+of the dialects."""
 
 import re
 from pathlib import Path

@@ -32,7 +32,7 @@ def rules(document: dict[str, Any] | None = None) -> Rules:
 
 
 def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
-    """Return the verdict on a new pod."""
+    """Return the admission rules' verdict on a new pod."""
     return admit(Asked(operation="CREATE", pod=pod, namespace="team"), under or rules())
 
 
@@ -228,7 +228,7 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a container as a user writes it."""
+    """Return a container with these limits, as a user writes it in a manifest."""
     return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
 
 

@@ -1,4 +1,5 @@
-"""The effects of a configuration on manifests, on a node's devices, and on the ledger's state."""
+"""Tests of a configuration's effects on manifests, on a node's devices, and on the ledger's
+state."""
 
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() 
 
 
 def test_D1_every_name_can_be_changed() -> None:
-    """Every resource name of HAMi can be changed."""
+    """The configuration can rename every resource name of HAMi."""
     names = {
         "resourceCountName": "cards.example/gpu",
         "resourceMemoryName": "cards.example/mem",

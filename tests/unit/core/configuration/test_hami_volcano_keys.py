@@ -109,7 +109,7 @@ def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
 
 
 def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
-    """`core` in HAMi 2.9's instances and the section `iluvatar` of charts up to 2.6 are
+    """The key `core` in HAMi 2.9's instances and the section `iluvatar` of charts up to 2.6 are
     accepted."""
     instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
     geometries = [

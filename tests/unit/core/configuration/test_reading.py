@@ -28,7 +28,7 @@ def nvidia(**keys: Any) -> dict[str, Any]:
 
 
 def node(**keys: Any) -> dict[str, Any]:
-    """Return a document with one node."""
+    """Return a document with one node that has these keys."""
     return {"nodeconfig": [{"name": "n1", **keys}]}
 
 
@@ -88,7 +88,7 @@ def test_E2_the_device_plugin_s_own_file_is_taken_as_it_is() -> None:
 
 
 def test_an_empty_document_is_the_default() -> None:
-    """An empty document gives the defaults."""
+    """An empty document leaves every key at its default."""
     assert read_configuration({}) == Configuration()
 
 

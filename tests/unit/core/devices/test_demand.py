@@ -1,4 +1,4 @@
-"""The demand of an ask on each kind of device and in each mode."""
+"""Tests of an ask's demand on each kind of device and in each mode."""
 
 import pytest
 from msgspec import structs

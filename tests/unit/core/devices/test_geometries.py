@@ -80,7 +80,7 @@ def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
 
 @pytest.mark.parametrize("model", [A100_40, A100_80, "NVIDIA A30", "NVIDIA H200", "NVIDIA B200"])
 def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
-    """Instances of a group have disjoint slices, at starts that their profiles allow."""
+    """The instances of a MIG group have disjoint slices, at starts that their profiles allow."""
     for number, group in enumerate(generated(model), 1):
         occupied = 0
         for position, place in enumerate(laid_out(group, number, model)):

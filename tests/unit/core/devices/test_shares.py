@@ -1,4 +1,4 @@
-"""Occupying and releasing a share are exact inverses, and nothing is oversold."""
+"""Tests that occupying and releasing a share are exact inverses, and that nothing is oversold."""
 
 import pytest
 

@@ -227,7 +227,7 @@ def test_all_is_well() -> None:
 
 @pytest.mark.parametrize(("name", "state", "facts", "part"), CASES)
 def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts, part: str) -> None:
-    """Only the affected check fails, with its subject, a fix and a link."""
+    """If a fact is unhealthy, only the affected check fails, with its subject, a fix and a link."""
     check = found(facts, name)
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
@@ -325,7 +325,7 @@ def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Gold
 
 
 def test_every_check_has_a_case() -> None:
-    """Every check has a test case."""
+    """Every doctor check has a test case in this module."""
     assert {case[0] for case in CASES} | {"cordons", "server"} == {check.id for check in CHECKS}
 
 

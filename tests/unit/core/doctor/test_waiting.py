@@ -54,7 +54,8 @@ def test_a_gang_that_waits_for_long_is_named(
 
 
 def test_a_gang_that_the_fleet_could_never_hold_does_not_starve() -> None:
-    """A gang that the fleet could never fit is not starving; another check reports it."""
+    """The doctor does not report a gang that the fleet could never fit as starving, because another
+    check reports it."""
     ledger = Ledger(rack("n1", 2), gang(GANG, 3))
     ledger.submit(*(member(f"m{number}") for number in range(3))).settle()
     found = waiting_facts(ledger.state, now=LATER)

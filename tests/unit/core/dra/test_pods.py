@@ -163,7 +163,7 @@ def test_more_claims_than_a_pod_may_have_are_a_problem_of_that_pod() -> None:
 
 
 def test_a_claim_of_another_pod_is_refused() -> None:
-    """A claim that another pod uses is refused."""
+    """A pod is refused if another pod uses its claim."""
     with pytest.raises(ManifestError, match="sharing a claim is not supported"):
         PodClaims(raw()).drafted(DRAFT, claims(), lambda claim: claim == "c-1")
 

@@ -41,7 +41,7 @@ def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """Return the advice by cause."""
+    """Return the answer's advice for each cause."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 
@@ -125,7 +125,8 @@ def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
 
 
 def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
-    """A node of four devices never fits eight, so freeing some is not advised."""
+    """The answer does not advise freeing devices on a node of four for a pod that requests
+    eight."""
     ledger = Ledger(rack("n1", 8), rack("n2", 4)).submit(pod("held", cards(8))).settle()
     found = cures(answer_of(ledger, pod("p", cards(8))))
     few = found[RefusalCode.DEVICES_TOO_FEW]

@@ -82,7 +82,7 @@ def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> No
 
 
 def test_a_node_that_was_not_ready_before_is_not_new() -> None:
-    """A node that was not ready before the refusal is not listed."""
+    """A node that was already not ready at the refusal is not listed."""
     ledger = Ledger(rack("n1", 1), observed("n1", ready=False))
     answer = told(ledger.submit(pod("large", ask(60_000))).settle())
     assert answer.refused is not None

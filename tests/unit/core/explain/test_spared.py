@@ -33,7 +33,7 @@ def test_pods_of_other_queues_stay(golden: Golden) -> None:
 
 
 def test_a_pod_that_preempts_nobody(golden: Golden) -> None:
-    """A pod with preemptionPolicy Never evicts no pods."""
+    """A pod with `preemptionPolicy: Never` evicts no pods, and the answer says so."""
     said = sentence(pod("a", ask(70_000)), pod("b", ask(60_000), priority=9, preempts=False))
     golden({"preemptionPolicy: Never": said})
 

@@ -174,7 +174,7 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
 
 
 def test_a_pod_says_what_it_asks_of_its_node() -> None:
-    """A pod's answer has its CPU and memory request."""
+    """The answer for a pod has the pod's CPU and memory request."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
     ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
     answer = pod_answer(ledger.state, ledger.pod("a"))
@@ -182,7 +182,7 @@ def test_a_pod_says_what_it_asks_of_its_node() -> None:
 
 
 def test_npu_has_its_own_cores() -> None:
-    """An NPU's cores are AI cores, not percent."""
+    """The answer for an NPU counts AI cores, not percent."""
     ledger = Ledger(node("n1", npu("npu0")))
     [answer] = device_answers(ledger.node("n1"))
     assert (answer.cores, answer.mode, answer.family) == (8, "vnpu", "ascend310p")

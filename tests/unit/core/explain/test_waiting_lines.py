@@ -173,7 +173,8 @@ def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
 
 
 def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
-    """Gated and unreadable pods are counted separately, outside the queue."""
+    """The queue answer counts gated and unreadable pods separately from the groups of pending
+    pods."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(1000), gates=("quota",)))
     ledger.play(
         PodRejected(uid="u", namespace="d", name="x", field="f", value="v", problem="p", fix="m")
@@ -183,7 +184,7 @@ def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
 
 
 def test_namespaces_by_their_pods() -> None:
-    """Namespaces are ordered by their live pods."""
+    """The answer lists namespaces by their number of live pods."""
     ledger = Ledger(
         pod("a", namespace="x"), pod("b", namespace="y"), pod("c", namespace="y"),
         pod("d", namespace="a"),
@@ -221,7 +222,7 @@ def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Gol
 def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many gangs with the same request share one scan of the nodes."""
+    """The nodes are scanned once for many gangs with the same request."""
     looks: list[object] = []
     real = Room.could
 

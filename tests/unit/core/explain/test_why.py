@@ -31,7 +31,7 @@ from tests.support.pods import ask, cards, gang, member, placed, pod, shape, sha
 
 
 def explained(ledger: Ledger, uid: str) -> Why:
-    """Return the answer for one pod, which must have exactly one of its three parts."""
+    """Return the answer for one pod, after checking that exactly one of its three parts is set."""
     answer = why(ledger.state, ledger.pod(uid))
     assert [bool(part) for part in (answer.placed, answer.refused, answer.waiting)].count(True) == 1
     assert answer.revision == ledger.state.revision
@@ -155,7 +155,7 @@ def test_a_list_says_who_chooses_the_node() -> None:
 
 
 def test_history_has_every_revision() -> None:
-    """The history has every event from submission to allocation, with its revision."""
+    """The history of a pod has every event from submission to allocation, with its revision."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().bound("p1").allocated("p1")
     state = ledger.pod("p1")
     history = explained(ledger, "p1").history

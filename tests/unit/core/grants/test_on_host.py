@@ -86,8 +86,8 @@ def test_what_only_containers_can_have_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("library", ["/opt/my own/libvgpu.so", "/opt/a:b/libvgpu.so"])
 def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> None:
-    """A library path that the loader would not find is refused, because the process would run
-    unlimited."""
+    """A library path that the dynamic loader would not find is refused, because the process would
+    run without limits."""
     with pytest.raises(GrantRefused, match="--library"):
         granted("GPU-1", node=structs.replace(NODE, library=library))
 

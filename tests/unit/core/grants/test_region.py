@@ -156,7 +156,7 @@ def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
 
 
 def test_who_uses_another_card_holds_nobody() -> None:
-    """Containers on different devices do not limit each other."""
+    """Containers on different devices do not limit each other's cores."""
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)

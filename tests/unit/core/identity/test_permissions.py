@@ -29,7 +29,7 @@ def test_committed_configurations_are_the_generated_ones() -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return True if a subject can match both patterns."""
+    """Return True if some subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -74,7 +74,7 @@ def test_an_agent_speaks_for_its_own_nodes_alone() -> None:
 
 
 def test_an_agent_without_nodes_speaks_for_none() -> None:
-    """An agent without nodes may publish for none."""
+    """An agent without nodes may publish for no node."""
     may = permissions_of(identity("agent"))
     assert [each for each in may.publish if not each.startswith("$")] == []
 

@@ -17,7 +17,7 @@ PLAIN = Configuration()
 
 @pytest.mark.parametrize("name", models())
 def test_every_card_of_the_catalogue_is_plausible_in_every_mode(name: str) -> None:
-    """Every device of the catalogue is plausible in every mode."""
+    """The intake accepts every device of the catalogue in every mode."""
     for mode in models()[name].modes:
         report = node("n1", *simulated_devices("n1", f"8x{name}:{mode}"))
         assert implausible(report, PLAIN) == ""

@@ -21,7 +21,7 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Return the same amounts for both dialects."""
+    """Return the same memory and cores under the resource names of both dialects."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 

@@ -121,7 +121,7 @@ def test_a_gap(ledger: Written) -> None:
 
 
 def event(data: Payload) -> Event:
-    """Return a plain event of the watcher."""
+    """Return an event that the watcher wrote, without further fields."""
     return Event(id="x", source="watcher", time=TIME, data=data)
 
 

@@ -1,4 +1,4 @@
-"""The digest covers every fact of the ledger, and nothing else."""
+"""Tests that the digest covers every fact of the ledger, and nothing else."""
 
 import json
 from collections.abc import Callable

@@ -107,7 +107,7 @@ def test_report_that_contradicts(report: object, because: str) -> None:
 
 
 def test_idle_device_may_become_another_family() -> None:
-    """An unused device may change its family."""
+    """A device that no pod uses may change its family in a report."""
     ledger = Ledger(node("n1", gpu("g0")), node("n1", npu("g0")))
     assert ledger.device("g0").template_cpu_free == 7
 

@@ -47,7 +47,8 @@ def placed() -> Ledger:
 
 
 def test_life_of_a_pod() -> None:
-    """Each event moves the pod to its next phase and records its revision."""
+    """Every event of a pod moves the pod to its next phase, and the pod records the event's
+    revision."""
     ledger = placed()
     seen = [ledger.pod("p1").phase]
     seen += [ledger.play(event).pod("p1").phase for event in (BOUND, ALLOCATED)]

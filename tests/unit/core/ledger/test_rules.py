@@ -190,7 +190,7 @@ def test_nobody_waits_for_what_is_legal_everywhere() -> None:
 
 
 def test_a_refused_format_moves_the_fence_of_its_node() -> None:
-    """A refused format on a placement subject moves its node's fence."""
+    """An event in a refused format on a placement subject advances its node's fence."""
     revision, _, payload = unheard(1)
     state = State()
     Auditor(state).take(revision, "apportion.v1.placement.n1", payload)

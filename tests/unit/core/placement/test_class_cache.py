@@ -61,7 +61,8 @@ OTHERWISE_CUT = ConfigurationChanged(
 
 
 def test_a_class_knows_how_cards_may_be_cut_now() -> None:
-    """A class follows changes of the allowed geometries, in both directions."""
+    """A cached class follows changes of the allowed MIG geometries, when they become narrower and
+    wider."""
     asked = Asked(node("n1", card("m1", model=A100_40, mode="mig")))
     class_ = asked.class_of(20_000)
     found = [class_.fitting]

@@ -396,7 +396,7 @@ def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
-    """Devices that no longer exist do not affect the order of asks."""
+    """Devices that no longer exist do not affect the order in which asks are assigned."""
     small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
     sorts = (ask(3000), ask(memory_percent=50), cards())
     priced = tuple(

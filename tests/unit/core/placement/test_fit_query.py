@@ -221,7 +221,7 @@ def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
 
 
 def test_choices_are_bounded() -> None:
-    """Choices that never match a pod are dropped."""
+    """A choice whose pod is never submitted is dropped, which bounds memory."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     ledger.chosen.choose("p", "n1")

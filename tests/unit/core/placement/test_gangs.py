@@ -83,7 +83,7 @@ def test_incomplete_gang_waits_for_its_members() -> None:
 
 
 def test_nothing_of_a_gang_before_it_is_declared() -> None:
-    """Members of an undeclared gang wait without a refusal."""
+    """The members of an undeclared gang stay pending without a refusal."""
     ledger = Ledger(rack("n1", 8), *workers(3))
     assert ledger.decide() == []
     ledger.gone("worker-2").submit(*workers(1, first=2))
@@ -111,7 +111,7 @@ def test_a_member_that_joins_late_takes_a_place() -> None:
 
 
 def test_members_that_fit_nowhere_hold_up_no_others() -> None:
-    """A member that fits nowhere does not block the minimum of the others."""
+    """A member that fits nowhere does not stop the gang if enough of its remaining members fit."""
     odd = member("odd", BIG, task="worker")
     ledger = Ledger(rack("n1", 3), gang(min_available=2), odd, *workers(2))
     assert placed(ledger.decide()) == ["worker-0", "worker-1"]
@@ -119,7 +119,7 @@ def test_members_that_fit_nowhere_hold_up_no_others() -> None:
 
 
 def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
-    """A member beyond the minimum that fits nowhere does not block the next."""
+    """A member beyond the gang's minimum that fits nowhere does not block the next member."""
     ledger = Ledger(rack("n1", 3), gang(min_available=1), *workers(1)).settle()
     ledger.submit(member("odd", BIG, priority=9), *workers(3, first=1))
     assert placed(ledger.decide()) == ["worker-1", "worker-2"]

@@ -84,7 +84,7 @@ def test_A2_geometry_changes_on_demand() -> None:
 
 
 def test_A2_instances_never_overlap() -> None:
-    """MIG instances never overlap, however they come and go."""
+    """MIG instances never overlap, however pods come and go."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig"))
     for number, mib in enumerate((3000, 20000, 8000, 3000)):
         ledger.submit(pod(f"p{number}", shape=shape(ask(mib), devices=MIG))).settle()

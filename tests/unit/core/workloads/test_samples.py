@@ -141,7 +141,7 @@ def documents(name: str) -> list[Manifest]:
 
 
 def test_every_sample_is_expected() -> None:
-    """Every sample has an expectation."""
+    """Every sample manifest has an expectation in this module."""
     assert sorted(EXPECTED) == sorted(path.stem for path in SAMPLES.iterdir())
 
 

@@ -26,7 +26,7 @@ ALL = (A, B, OTHER, MIG, BARE)
     ],
 )
 def test_enough_of_the_beginning_will_do(name: str, devices: list[str]) -> None:
-    """A prefix of four characters after the vendor's prefix is enough."""
+    """A device id may be shortened to four characters after the vendor's prefix."""
     assert meant(name, ALL) == devices
 
 
@@ -37,7 +37,7 @@ def test_a_whole_id_is_never_the_beginning_of_another() -> None:
 
 @pytest.mark.parametrize("device", [A, OTHER, MIG, BARE])
 def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
-    """The short id in tables is accepted by every verb."""
+    """Every command accepts the short device id that tables show."""
     assert device in meant(device_words(device), ALL)
 
 

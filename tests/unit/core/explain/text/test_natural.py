@@ -11,7 +11,7 @@ from tests.support.ledger_of import Ledger
 
 
 def test_numbers_count() -> None:
-    """Numbers in names compare by value, also in the middle."""
+    """Numbers anywhere in a name compare by their value."""
     names = ["n10", "n2", "a", "n2-b10", "n2-b9", "10", "9", "n"]
     ordered = ["9", "10", "a", "n", "n2", "n2-b9", "n2-b10", "n10"]
     assert sorted(names, key=natural) == ordered

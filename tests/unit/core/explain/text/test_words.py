@@ -64,7 +64,8 @@ def test_a_code_of_a_newer_build_stands_for_itself() -> None:
     ],
 )
 def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
-    """An amount has its unit; a yes-or-no code has no amount."""
+    """The words for an amount include its unit, and the words for a yes-or-no code have no
+    amount."""
     assert words.amount(code, value) == said
 
 

@@ -83,7 +83,7 @@ def test_pods_of_one_absent_card_add_up() -> None:
 
 
 def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
-    """An unreported device without pods is forgotten."""
+    """The state forgets an unreported device once no pod uses it."""
     ledger = Ledger(adopted("p1", share("gone")), adopted("p2", share("gone"))).gone("p1", "p2")
     ledger.play(CARD)
     assert "gone" not in ledger.node().by_id
@@ -175,7 +175,7 @@ def test_a_ledger_with_pods_is_not_rebuilt(golden: Golden) -> None:
 
 
 def test_a_snapshot_has_claims_on_absent_devices() -> None:
-    """A snapshot keeps claims on unreported devices."""
+    """A snapshot keeps the shares of adopted pods on unreported devices."""
     found = DifferenceFound(kind="gone", name="default/p9")
     ledger = Ledger(adopted("p1", share("g0")), found, adopted("p2", share("g1"), running=True))
     again = restore(take(ledger.state))

@@ -19,7 +19,7 @@ from tests.support.pods import ask, cards, placed, pod
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the number of removed nodes that are kept."""
+    """Lower the number of removed nodes that the state keeps."""
     monkeypatch.setattr(departures, "LEFT_MAX", 2)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 3)
 

@@ -119,7 +119,7 @@ def others(**fields: Any) -> tuple[Neighbour, ...]:
 
 
 def at_a(**fields: Any) -> Any:
-    """Return what Kubernetes reports of node a."""
+    """Return the event with which Kubernetes reports node a."""
     return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
 
 
@@ -145,7 +145,7 @@ def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
 
 
 def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
-    """Host ports of other schedulers' pods are in use."""
+    """A host port that another scheduler's pod uses is not free for Apportion's pods."""
     asked = shape(node=NodeConstraints(ports=(HostPort(port=80),)))
     ledger = fleet(a="x").play(at_a(others=others(ports=(HostPort(port=80),))))
     ledger.submit(pod("p", shape=asked)).settle()

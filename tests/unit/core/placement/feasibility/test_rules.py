@@ -397,7 +397,8 @@ def test_node_filters(events: tuple[Payload, ...], asked: Shape, verdict: Verdic
 
 
 def test_terms_are_alternatives_and_expressions_are_not() -> None:
-    """`nodeSelectorTerms` are ORed, `matchExpressions` ANDed, and an empty term matches nothing."""
+    """A node must match one of the `nodeSelectorTerms` with all of its `matchExpressions`; an empty
+    term matches no node."""
     at = node_of(LABELLED)
     zone_a, zone_b = (NodeExpression(key="zone", operator="In", values=(v,)) for v in "ab")
     assert refused_node(wants(required=((zone_b,), (zone_a,))), at) is None

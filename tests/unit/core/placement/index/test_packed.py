@@ -34,7 +34,7 @@ def state_of(device: Device) -> DeviceState:
 @pytest.mark.parametrize("field", range(4))
 @pytest.mark.parametrize("shortage", [-1, 0, 1])
 def test_one_amount_at_the_border(field: int, shortage: int) -> None:
-    """An amount that is one short in any field does not fit, whatever the other fields."""
+    """A demand that exceeds one field by one does not fit, whatever the remaining fields."""
     free = [1000, 50, 5, 3]
     needed = list(free)
     needed[field] += shortage

@@ -252,8 +252,7 @@ def test_the_card_quota_counts_shares_by_model() -> None:
 
 
 def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
-    """A queue with a GPU quota may not use a model that it does not list (Volcano's
-    capacity-card)."""
+    """A queue with a GPU quota may use only the listed models (Volcano's capacity-card)."""
     ledger = Ledger(rack("a", 2), queue(cards={"H100": 4}), queued("p", ask(1)), pod("q", ask(1)))
     assert placed(ledger.settle()) == {"q"}
     reported = QueueShortage(queue="ml", resource=A100_80, needed=1, available=0)

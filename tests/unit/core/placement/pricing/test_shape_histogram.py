@@ -85,7 +85,7 @@ def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None
 
 
 def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices are relearnt after at most ten thousand pods, even before the next doubling."""
+    """Prices are learnt again after at most ten thousand pods, even before the next doubling."""
     monkeypatch.setattr(counting, "FRESH_PODS_MAX", 50)
     histogram = counted(*pods(200))
     histogram.priced()

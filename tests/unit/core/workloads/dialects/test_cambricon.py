@@ -60,7 +60,7 @@ def ledger() -> Ledger:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to request an MLU is read in its own unit."""
+    """An MLU request in any form is read in its own unit."""
     assert asks(document) == wanted
 
 

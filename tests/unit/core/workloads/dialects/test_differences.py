@@ -63,7 +63,7 @@ def on(device: str) -> DeviceConstraints:
 
 
 def annotations(ledger: Ledger) -> dict[str, str]:
-    """Return the annotations written when pod `p` is bound."""
+    """Return the annotations that the binder writes to pod `p`."""
     at = ledger.placement("p")
     return annotations_for(
         ledger.pod("p").submitted,
@@ -173,7 +173,7 @@ def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ..
     [("True", True), ("1", True), ("t", True), ("False", False), ("0", False), ("F", False)],
 )
 def test_F11_numa_bind_as_go_reads_it(value: str, *, binds: bool) -> None:
-    """numa-bind is parsed like Go's `strconv.ParseBool`."""
+    """The numa-bind annotation is parsed like Go's `strconv.ParseBool`."""
     wanted = DeviceConstraints(numa_bind=binds)
     assert draft(pod(GPU, {"nvidia.com/numa-bind": value})).shape.devices == wanted
 

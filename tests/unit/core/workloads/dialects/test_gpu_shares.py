@@ -60,7 +60,8 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to request a share is read, with the webhook's defaults."""
+    """A request for a share in any form is read, with the webhook's defaults for missing
+    amounts."""
     assert asks(document) == wanted
 
 

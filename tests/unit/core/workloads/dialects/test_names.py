@@ -55,7 +55,7 @@ def test_every_known_name_is_claimed() -> None:
     ],
 )
 def test_values_are_shown_short(value: object, said: str) -> None:
-    """Values in errors are shortened to one line."""
+    """Error messages shorten a long value to one line."""
     assert shown(value) == said
     bare = value is None or isinstance(value, list | dict)
     text = str(ManifestError("a", value, "is bad", "mend it"))

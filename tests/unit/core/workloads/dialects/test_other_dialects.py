@@ -55,7 +55,7 @@ def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to request a share is read in its own unit."""
+    """A request for a share in any of these dialects is read in the dialect's own unit."""
     assert asks(document) == wanted
 
 

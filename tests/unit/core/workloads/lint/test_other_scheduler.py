@@ -17,12 +17,12 @@ POD_SPEC = {"containers": [{"name": "main", "image": "x"}]}
 
 
 def pod(name: str | None) -> dict[str, Any]:
-    """Return a pod with that scheduler."""
+    """Return a pod that names this scheduler."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec(name)}
 
 
 def spec(name: str | None) -> dict[str, Any]:
-    """Return the spec of such a pod."""
+    """Return the spec of a pod that names this scheduler."""
     return POD_SPEC | ({} if name is None else {"schedulerName": name})
 
 

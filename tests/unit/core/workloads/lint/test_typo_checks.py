@@ -182,7 +182,7 @@ def test_memory_as_an_amount_and_as_a_part(
     ],
 )
 def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: str) -> None:
-    """The warning for a typo that makes the pod unschedulable says so, with all close
+    """If a typo makes the pod unschedulable, the warning reports that, with all close
     suggestions."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}

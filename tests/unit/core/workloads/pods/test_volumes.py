@@ -185,7 +185,7 @@ def test_a_volume_is_being_made_for_one_node() -> None:
     ],
 )
 def test_a_volume_that_does_not_match(other: dict[str, Any]) -> None:
-    """A volume with another class, size, mode or claim does not match."""
+    """A volume whose class, size, mode or reserved claim differs does not match the claim."""
     assert matching(a_claim(), [a_volume("v", **other)]) == []
 
 
