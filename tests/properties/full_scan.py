@@ -125,11 +125,11 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """Return the node's score: how full or how empty the node is, plus half of that range for its
-    preferences.
+    """Return the node's score: how full or how empty the node is, plus its preferences with half of
+    that weight.
 
-    Set `shunned` if another node of the cluster has a PreferNoSchedule taint that the pod does not
-    tolerate."""
+    `shunned` is True if a PreferNoSchedule taint makes the pod prefer other nodes of the cluster.
+    """
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],

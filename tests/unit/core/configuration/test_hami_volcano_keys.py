@@ -143,8 +143,8 @@ def test_G6_a_known_npu_by_another_word_is_refused() -> None:
 
 
 def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
-    """Charts 2.7 to 2.9 give the 910B4-1 the templates of the 910B4; the warning names exactly
-    these templates."""
+    """A 910B4-1 with the templates of the 910B4, as in charts 2.7 to 2.9, is refused with an error
+    that names both models."""
     b4, b4_1 = (
         next(npu for npu in NPUS if npu.word == w) for w in ("Ascend910B4", "Ascend910B4-1")
     )

@@ -123,8 +123,8 @@ def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """The list of pending pods distinguishes new, ended and newly placed pods. A recreated pod that
-    is still pending is unchanged."""
+    """Pods that came or ended are differences in the list of pending pods, and placed pods in
+    another list. A recreated pod that is still pending is unchanged."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))
     before = picture(state)
     again = pod("another", name="same")

@@ -158,7 +158,8 @@ def test_answers_are_for_pods_of_the_node(ledger: Ledger) -> None:
 
 
 def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
-    """Usage is limited to the device's capacity, and is charged only to the node's own pods."""
+    """The intake refuses usage of another node's device, usage beyond a device's capacity, and
+    usage under a wrong namespace."""
     for use, name in (
         (used("n2-g0", "p1"), "device-of-another-node"),
         (used("not-reported-yet", "p1"), "unknown-device"),

@@ -161,7 +161,8 @@ def test_cordon_of_a_node() -> None:
 
 
 def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
-    """Host facts from Kubernetes override those of the agent; a removed node has neither."""
+    """Host facts from Kubernetes override those of the agent. A node that Kubernetes removes is
+    neither present nor ready."""
     ledger = Ledger(rack("n1", 1), observed("n1", cpu_milli=500, labels={"zone": "a"}))
     assert (ledger.node().host.cpu_milli, ledger.node().host.labels) == (500, {"zone": "a"})
     ledger.play(NodeGone(node="n1"))
@@ -192,8 +193,8 @@ def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
 
 
 def test_without_an_api_server_nodes_are_those_of_agents() -> None:
-    """Without an API server, nodes come from agents, and removing a manifest's node removes no
-    agent's node."""
+    """Without an API server, a node that an agent reports is present, even if only another node is
+    in the manifests."""
     ledger = Ledger(rack("n1", 1), observed("n2"))
     assert ledger.node("n1").present
 

@@ -322,7 +322,8 @@ def test_a_single_pod_goes_rather_than_a_gang() -> None:
 
 
 def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
-    """A gang has the priority of its most important pod, so no pod of such a gang is evicted."""
+    """A gang counts with the priority of its most important pod, so only a pod of higher priority
+    than that can evict the gang."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards(), priority=900)).settle()
     ledger.submit(high("h")).settle()

@@ -159,8 +159,7 @@ def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
 
 
 def test_a_wish_ends_with_its_pod_and_outlives_a_snapshot() -> None:
-    """A resize request ends with its pod. A request that is still open in a snapshot is answered
-    after a restore."""
+    """A resize request ends with its pod, and a snapshot keeps open resize requests."""
     ledger = running(ask(4000)).play(wish(memory_mib=5000))
     restored = snapshot.restore(snapshot.take(ledger.state))
     assert digest(restored) == digest(ledger.state)

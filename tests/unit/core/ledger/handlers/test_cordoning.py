@@ -52,7 +52,7 @@ def test_one_lifts_ones_own_and_the_others_stands() -> None:
 
 
 def test_uncordon_lifts_all() -> None:
-    """`uncordon` without an operator lifts all cordons."""
+    """The event NodeUncordoned lifts the cordons of all operators."""
     assert not Ledger(*BOTH, NodeUncordoned(node="n1", by="eve")).node().cordons
 
 

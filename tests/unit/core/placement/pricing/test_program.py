@@ -44,8 +44,8 @@ def test_a_node_without_devices_is_a_type_too() -> None:
 
 
 def test_only_the_largest_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the node types with the most nodes are kept, so that many kinds of nodes do not slow
-    down learning."""
+    """Only the node types with the most devices in total are kept, so that many kinds of nodes do
+    not slow down learning."""
     monkeypatch.setattr(program, "TYPES_MAX", 2)
     ledger = Ledger(rack("one", 1), rack("three", 3), rack("two", 2))
     assert [each.devices for each in node_types(ledger.state)] == [3, 2]

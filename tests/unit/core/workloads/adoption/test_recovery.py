@@ -52,7 +52,8 @@ def test_what_was_rendered_is_read_back(name: str) -> None:
 
 
 def test_mig_instances_are_read_with_their_slices() -> None:
-    """MIG instances are read with their slices, which HAMi writes after the device segments."""
+    """MIG instances are read with their slices, which HAMi writes in addition to the device
+    segments."""
     vector = msgspec.json.decode((VECTORS / "hami-mig.json").read_bytes(), type=Vector)
     found = recover(bound(vector.annotations, containers=("side", "main")))
     assert found is not None

@@ -196,8 +196,8 @@ def test_kube_scheduler_is_told_of_every_name() -> None:
 
 
 def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
-    """The webhook adds a slot only if none of a container's names counts devices, and refuses where
-    a slot would be harmful."""
+    """A slot is accepted only on a container with amounts whose resource names count no devices;
+    any other slot is refused."""
     vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
     for limits in ({SLOT: 1}, {"nvidia.com/gpu": 1, SLOT: 1}):
