@@ -42,9 +42,8 @@ class Shelf:
         ]
 
     def begin(self) -> int:
-        """Keep the oldest intact snapshot, as `ledger trim` does.
-
-        Return its revision, or 0 if there is none."""
+        """Keep the oldest intact snapshot, as `ledger trim` does, and return its revision, or 0 if
+        there is none."""
         sound = self.sound()
         if sound:
             stored, data = self.held[min(sound)]

@@ -136,8 +136,8 @@ def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
 
 
 def test_evictions_of_others_are_left_out() -> None:
-    """A tenant does not see other tenants' evictions. A beneficiary is shown if the pod is the
-    tenant's own."""
+    """Redaction removes evictions of other tenants' pods, and keeps the names of the tenant's own
+    pods that must end."""
     gone = PodEvicted(
         pod="secret-uid", namespace="ops", name="secret", attempt=1, node="n1", priority=0,
         beneficiary="u1", beneficiary_name="ml/mine", beneficiary_priority=9, nominated="n1",

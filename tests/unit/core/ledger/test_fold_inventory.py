@@ -200,7 +200,7 @@ def test_without_an_api_server_nodes_are_those_of_agents() -> None:
 
 
 def test_node_that_only_a_cordon_names_is_not_there() -> None:
-    """A cordon alone adds no node to the fleet, so that a typo adds none."""
+    """A cordon alone does not make a node present, so that a typo adds no node."""
     ledger = Ledger(NodeCordoned(node="nobody", by="ann", reason="typo"))
     assert not ledger.node("nobody").present
     assert not ledger.node("nobody").ready

@@ -91,7 +91,7 @@ def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
 
 
 def test_rows_follow_labels_and_queues_as_they_change() -> None:
-    """Usage counts in the row of the pod's current labels and queue; earlier usage stays in its
+    """GPU-hours count in the row of the pod's current label or queue; earlier hours stay in the
     earlier row."""
     accounted = Accounted("label:team").at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
