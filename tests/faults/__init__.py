@@ -1,1 +1,1 @@
-"""Tests with real faults: three servers, real processes, real signals and a full disk."""
+"""Tests with real faults on three servers: real processes, real signals and a full disk."""

@@ -1,4 +1,5 @@
-"""Play rounds of real faults: processes, servers and disks fail under load, and nothing is lost.
+"""Play rounds of real faults: processes, servers and disks fail under load, and no acknowledged
+event is lost.
 
     python -m tests.faults --rounds 20 --seed 1          20 rounds, seeds 1 to 20; counts per fault
     python -m tests.faults --seed 7 --only disk,killed   one round with only these faults
@@ -22,7 +23,7 @@ from tests.faults.shaking import KINDS
 
 
 def main() -> int:
-    """Return exit code 0 if every round passed."""
+    """Play the requested rounds, and return exit code 0 if every round passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--rounds", type=int, default=1)
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 async def _play(seed: int, given: argparse.Namespace, kinds: Sequence[str]) -> Outcome:
-    """Play one round. It leaves nothing behind when it is interrupted, even in the background."""
+    """Play one round, and clean up even if the round is interrupted in the background."""
     round_of_seed = play(
         seed, span_s=given.seconds, rate=given.rate, kinds=kinds, keep=not given.forget
     )

@@ -1,8 +1,8 @@
-"""A small disk for each server, so that it can be full while the machine is not.
+"""A small disk for each server, so that a server's disk can be full while the machine's is not.
 
-It is a file with ext4 where loop devices can be mounted, else a tmpfs. Where nothing can be mounted
-it is a plain folder, which cannot be filled.
-Invariant: everything mounted is unmounted, even if a suspended server still uses it."""
+The disk is a file with ext4 if loop devices can be mounted, or else a tmpfs. If nothing can be
+mounted, the disk is a plain folder, which cannot be filled. Invariant: everything mounted is
+unmounted, even if a suspended server still uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = b"\0" * (1 << 20)
 
 
 class Disk:
-    """One mounted folder. `kind` is `loop`, `tmpfs` or `folder`."""
+    """A mounted folder for one server's store; `kind` is `loop`, `tmpfs` or `folder`."""
 
     def __init__(self, folder: Path, *, size_mib: int = SIZE_MIB) -> None:
         self.path = folder / "disk"
@@ -47,7 +47,7 @@ class Disk:
 
     @property
     def can_fill(self) -> bool:
-        """True if the disk can be filled without filling the machine's own disk."""
+        """Return True if the disk can be filled without filling the machine's own disk."""
         return self.kind != "folder"
 
     def fill(self) -> None:
@@ -65,11 +65,11 @@ class Disk:
                 os.fsync(ballast.fileno())
 
     def free(self) -> None:
-        """Release the space taken by `fill`."""
+        """Release the space that `fill` has used up."""
         (self.path / _BALLAST).unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Unmount the disk, if it was mounted."""
+        """Unmount the disk if it is mounted."""
         if self.kind != "folder":
             _done("umount", "-l", self.path)
         self._image.unlink(missing_ok=True)

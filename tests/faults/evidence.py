@@ -1,8 +1,8 @@
-"""Collect the evidence of a failed round, so that its cause can be found.
+"""Functions that collect the evidence of a failed round, so that the cause can be found.
 
-One history, ordered by time, has each fault with its target and the servers' log lines; a second
-list has what each server stores.
-Invariant: a kept folder has everything: stores, logs, and the loader's journal."""
+One history, ordered by time, has each fault with its target and the servers' log lines. A second
+list has what each server stores. Invariant: a kept folder has everything: stores, logs, and the
+loader's journal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _said(name: str, log: Path) -> Iterator[tuple[str, str]]:
 
 
 async def holdings(cluster: Cluster) -> list[str]:
-    """Return what each server has in its own store."""
+    """Return what each server has in its own store, one line per server."""
     lines = []
     for server in cluster.servers:
         held = await server.holds()

@@ -1,9 +1,10 @@
-"""`python -m tests.faults.loader`: the users of a round, as a separate process with a journal.
+"""The users of a round, run by `python -m tests.faults.loader` as a separate process with a
+journal.
 
-It submits and withdraws pods at the given rate. It records what the ledger acknowledged, always
-after the acknowledgement.
-Invariant: a line of the journal names an event that the ledger promised to keep. What was in
-progress when the loader was killed, its successor repeats with the same ids."""
+The loader submits and withdraws pods at the given rate. It records every append that the ledger
+acknowledged, always after the acknowledgement. Invariant: every line of the journal names an event
+that the ledger has promised to keep. A new loader repeats whatever was in progress when the
+previous loader was killed, with the same ids."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ BEGUN = "begun"
 
 
 class Journal:
-    """Acknowledged appends, one line each: `[event id, revision or null]`."""
+    """A file of acknowledged appends, with one line each: `[event id, revision or null]`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,13 +50,14 @@ class Journal:
         return [line for line in whole if line.endswith("\n")]
 
     def note(self, event_id: str, revision: int | None) -> None:
-        """Record that the event is in the ledger, at that revision if it is known."""
+        """Record that the event is in the ledger, with its revision if the revision is known."""
         self._file.write(json.dumps([event_id, revision]) + "\n")
         self.done.add(event_id)
 
 
 class Loader:
-    """Submits one pod after another; withdraws the oldest when there are too many."""
+    """A user that submits one pod after another, and withdraws the oldest pod when there are too
+    many."""
 
     def __init__(self, publisher: Publisher, append: Insistence, journal: Journal) -> None:
         self._publisher = publisher
@@ -63,7 +65,7 @@ class Loader:
         self._journal = journal
 
     async def step(self, number: int, seed: int) -> None:
-        """Submit pod `number`, and withdraw an old one."""
+        """Submit pod `number`, and withdraw an old pod if there are too many."""
         chance = random.Random(f"{seed}/{number}")
         uid = f"pod-{number}"
         asks = cards() if chance.random() < 0.05 else ask(chance.choice(MEMORY_MIB), cores=10)
@@ -110,7 +112,7 @@ async def _main(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run until SIGTERM, and finish the step in progress."""
+    """Run until SIGTERM, then finish the step in progress."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.loader", description=__doc__)
     parser.add_argument("--nats", required=True)
     parser.add_argument("--journal", type=Path, required=True)

@@ -1,6 +1,6 @@
-"""One round: a cluster, its services, load, faults, recovery and the verdict.
+"""A complete round of faults: a cluster, its services, load, faults, recovery and the verdict.
 
-Invariant: a round leaves no process, mount or file behind, however it ends."""
+Invariant: a round leaves no process, mount or file behind, however the round ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ HISTORY_SHOWN = 80
 
 @dataclass(frozen=True)
 class Outcome:
-    """A round that passed: the faults that struck, and how much could have been lost."""
+    """The result of a passed round: the faults that struck, and how many acknowledged events were
+    checked."""
 
     seed: int
     struck: Counter[str]
@@ -48,7 +49,7 @@ class Outcome:
 
 
 class Round:
-    """One round of a seed, with all that runs in it, from the first start to the verdict."""
+    """A round with one seed, including everything that runs in it, from start to verdict."""
 
     def __init__(self, seed: int, folder: Path, rate: float, kinds: Sequence[str]) -> None:
         self.seed = seed
@@ -65,7 +66,7 @@ class Round:
         await asyncio.gather(*(each.revive() for each in self.services), self.loader.revive())
 
     async def verdict(self) -> Outcome:
-        """Check the outcome after the faults. Raises AssertionError if anything is wrong."""
+        """Check the outcome after the faults, and raise AssertionError if anything is wrong."""
         began_s = time.monotonic()
         await asyncio.gather(*(each.ready(timeout_s=READY_S) for each in self.services))
         await self.loader.stop()
@@ -98,14 +99,14 @@ class Round:
         )
 
     async def explain(self) -> list[str]:
-        """Return the evidence of a failed round, while it still runs."""
+        """Return the evidence of a failed round, while the round still runs."""
         held = await evidence.holdings(self.cluster)
         told = evidence.history(self.cluster, self.shaking.deeds)
         evidence.write(self._folder, self.services, [*told, *held])
         return [*told[-HISTORY_SHOWN:], *held, *evidence.last_words(self.services)]
 
     async def end(self, *, keep: bool) -> None:
-        """End everything. Keep stores and logs only if `keep` is set."""
+        """End every process, and keep stores and logs only if `keep` is set."""
         for service in self.services:
             if service.running:
                 await service.kill()
@@ -119,7 +120,7 @@ async def play(
     seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False,
     strikes_min: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Play the round of a seed. Raises AssertionError if it fails or takes too long."""
+    """Play the round of a seed. Raise AssertionError if the round fails or takes too long."""
     folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
     played = Round(seed, folder, rate, kinds)
     wrong = False

@@ -1,8 +1,8 @@
-"""Run three nats-servers as one cluster on this machine, each with its own disk.
+"""Functions that run three nats-servers as one cluster on this machine, each with its own disk.
 
-They use the product's nats.conf plus a name, a cluster and one more user, who may only request a
-change of leader.
-Invariant: an action of this module (kill, start, stop, go on) has taken effect when it returns."""
+The servers use the product's nats.conf plus a name, a cluster and one more user, who may only
+request a change of leader. Invariant: an action of this module (kill, start, stop, go on) has taken
+effect when it returns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ cluster {
 
 
 class Holding(NamedTuple):
-    """The first and last revision in a server's own store, and the leader it reports."""
+    """The first and last revision in a server's own store, and the leader that the server
+    reports."""
 
     first: int
     last: int
@@ -58,7 +59,7 @@ class Holding(NamedTuple):
 
 
 class Server:
-    """One of the three servers."""
+    """One of the cluster's three nats-servers, with its process, disk and configuration."""
 
     def __init__(self, name: str, folder: Path, ports: tuple[int, int, int]) -> None:
         self.name = name
@@ -70,11 +71,11 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """True if the process exists, whether suspended or not."""
+        """Return True if the process exists, whether suspended or not."""
         return self._process is not None and self._process.returncode is None
 
     def prepare(self, routes: list[int]) -> None:
-        """Mount the disk and write the configuration."""
+        """Mount the disk and write the server's configuration."""
         self._folder.mkdir(parents=True)
         self.disk.mount()
         text = (
@@ -88,7 +89,7 @@ class Server:
         (self._folder / "nats.conf").write_text(text + _CLUSTER.replace("ROUTES", urls))
 
     async def start(self, passwords: dict[str, str]) -> None:
-        """Start the process. It may take a while to become healthy."""
+        """Start the process, which may take a while to become healthy."""
         environment = {
             "NATS_NAME": self.name,
             "NATS_HOST": "127.0.0.1",
@@ -119,7 +120,7 @@ class Server:
             await self._process.wait()
 
     def stop(self) -> None:
-        """Suspend the process with SIGSTOP: its sockets stay open, but it does not answer."""
+        """Suspend the process with SIGSTOP, which keeps its sockets open but unanswered."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -143,11 +144,10 @@ class Server:
             return False
 
     async def holds(self) -> Holding | None:
-        """Return what its own store has of the ledger, up to date or not.
+        """Return which revisions of the ledger the server has in its own store, up to date or not.
 
-        None if it does not answer.
-        Being healthy is not enough: a server that has just started does not know of anything
-        newer."""
+        The result is None if the server does not answer. A healthy server is not enough, because a
+        server that has just started may not know of newer records."""
         url = f"http://127.0.0.1:{self._monitor_port}/jsz?acc=APPORTION&streams=true"
         try:
             async with (
@@ -163,23 +163,24 @@ class Server:
         return Holding(state["first_seq"], state["last_seq"], leader)
 
     async def healthy_or_ended(self) -> bool:
-        """Return True if the server is healthy or has ended, so waiting is over."""
+        """Return True if the server is healthy or has ended, so that the caller can stop
+        waiting."""
         return not self.running or await self.healthy()
 
     def keep(self) -> None:
-        """Copy its store to a folder that is not on its own disk."""
+        """Copy the server's store to a folder outside of its own disk."""
         store = self.disk.path / "store"
         if store.exists():
             shutil.copytree(store, self._folder / "store")
 
     def log_tail(self, lines: int = 12) -> str:
-        """Return the last lines of its log."""
+        """Return the last lines of the server's log."""
         text = self.log_path.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
 
 class Cluster:
-    """The three servers, and the passwords of their users."""
+    """The cluster of three servers, and the passwords of its users."""
 
     def __init__(self, folder: Path) -> None:
         ports = [free_port() for _ in range(3 * COUNT)]
@@ -190,7 +191,7 @@ class Cluster:
         self._passwords = {role: f"p{role}" for role in (*ROLES, "chaos")}
 
     def url_for(self, role: str) -> str:
-        """Return one URL with all three servers for `role`."""
+        """Return a single URL that names all three servers, for this role."""
         word = self._passwords[role]
         return ",".join(f"nats://{role}:{word}@127.0.0.1:{each.port}" for each in self.servers)
 
@@ -218,7 +219,7 @@ class Cluster:
                 raise
 
     async def end(self, *, keep: bool = False) -> None:
-        """End every process and unmount every disk. Keep a copy of the stores if `keep` is set."""
+        """End every process and unmount every disk; keep a copy of the stores if `keep` is set."""
         for server in self.servers:
             await server.kill()
         for server in self.servers:

@@ -1,7 +1,7 @@
-"""The services and the loader of a round, as processes that are killed, suspended and restarted.
+"""The services and the loader of a round, as processes that faults kill, suspend and restart.
 
-Invariant: an append that a process reported as acknowledged stays recorded when the process
-ends."""
+Invariant: an append that a process reported as acknowledged stays recorded when the process ends.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Acknowledged = tuple[str, int | None]
 
 
 class Service(ServiceProcess):
-    """One service; `name` tells instances of the same service apart."""
+    """A service process of a round; `name` distinguishes instances of the same service."""
 
     def __init__(self, name: str, verb: str, url: str, *options: str) -> None:
         super().__init__(verb, url, "--log-level", "debug", *options)
         self.name = name
 
     async def revive(self) -> None:
-        """Start it if it is not running."""
+        """Start the service if it is not running."""
         if not self.running:
             await self.start()
 
@@ -45,7 +45,7 @@ class Service(ServiceProcess):
 
 
 class LoaderProcess:
-    """The loader; see tests.faults.loader."""
+    """The process that runs tests.faults.loader."""
 
     name = "loader"
 
@@ -57,7 +57,7 @@ class LoaderProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def revive(self) -> None:
-        """Start it if it is not running, and wait until it handles SIGTERM."""
+        """Start the loader if it is not running, and wait until it handles SIGTERM."""
         if self._process is not None and self._process.returncode is None:
             return
         with self._log.open("ab") as log:
@@ -71,11 +71,12 @@ class LoaderProcess:
         assert said.decode().strip() == BEGUN, self._log.read_text(encoding="utf-8")[-2000:]
 
     async def kill(self) -> None:
-        """Kill the process with SIGKILL."""
+        """Kill the loader with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """Stop it with SIGTERM, so that it finishes its step. Raises AssertionError if it fails."""
+        """Stop the loader with SIGTERM, so that it finishes its step. Raise AssertionError if it
+        fails."""
         code = await asyncio.wait_for(self._end(signal.SIGTERM), 90)
         assert code == 0, self._log.read_text(encoding="utf-8")[-2000:]
 

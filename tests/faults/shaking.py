@@ -1,7 +1,7 @@
-"""Inject faults into a running cluster, at random from a seed.
+"""Functions that inject faults into a running cluster, at random from a seed.
 
-Each fault ends by itself after a while. Several may overlap, so two of three servers can be away.
-Invariant: after `mend` no fault is left, only what the system made of it."""
+Each fault ends by itself after a while. Several faults may overlap, so two of three servers can be
+down. Invariant: after `mend` no fault is active; only the faults' consequences remain."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ RECOVERY_S = 10.0
 
 
 class Deed(NamedTuple):
-    """A fault, its target and its time: this machine's time of day, as servers log it."""
+    """A fault with its target and its time, in the machine's time of day as in the servers'
+    logs."""
 
     time: str
     what: str
 
 
 class Shaking:
-    """One round's faults of the given kinds. `struck` counts them, `deeds` lists them."""
+    """The faults of one round, of the given kinds; `struck` counts them and `deeds` lists them."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class Shaking:
         self.deeds: list[Deed] = []
 
     async def reign(self, span_s: float, *, strikes_min: int = 0) -> None:
-        """Inject faults for `span_s` and until `strikes_min` have struck, then wait for open
-        ones."""
+        """Inject faults for `span_s` and until at least `strikes_min` have struck, then wait for
+        active faults to end."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + span_s
         while loop.time() < end_s or self.struck.total() < strikes_min:
@@ -94,7 +95,7 @@ class Shaking:
                 task.result()
 
     async def mend(self) -> None:
-        """End every fault. Restarts a server that a full disk has stopped."""
+        """End every fault, and restart a server that stopped because its disk was full."""
         for server in self._filled:
             if not await self._recovers(server):
                 self.struck[KINDS[-1]] += 1
@@ -140,7 +141,7 @@ class Shaking:
             self.struck[kind] += 1
 
     def _take(self, count: int) -> list[Server]:
-        """Random servers without a fault in progress; empty if there are too few."""
+        """Return random servers without an active fault, or an empty list if there are too few."""
         free = [each for each in self._cluster.servers if each.name not in self._busy]
         if len(free) < count:
             return []

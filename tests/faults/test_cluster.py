@@ -1,4 +1,4 @@
-"""Three servers: readers that catch up, and clients that fail over to another server."""
+"""Tests of three servers: readers that catch up, and clients that fail over to another server."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ SUBJECTS = (("apportion.v1.>",), ("apportion.v1.workload.*", "apportion.v1.pendi
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Three servers with an empty ledger."""
+    """Yield a cluster of three servers with an empty ledger."""
     made = Cluster(tmp_path)
     try:
         await made.start()
@@ -43,7 +43,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def _read(ledger: JetStreamLedger, subjects: Sequence[str]) -> int:
-    """Return how many records a reader has when it reports that it has caught up."""
+    """Return how many records a reader has received when it reports that it has caught up."""
     seen: list[Record] = []
     following = await ledger.follow(seen.append, subjects=subjects)
     await following.caught_up()
@@ -69,7 +69,8 @@ async def _append(ledger: JetStreamLedger, first: int, last: int) -> None:
 
 @pytest.mark.slow
 async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster) -> None:
-    """A reader whose consumer is on a server that lacks records waits for them."""
+    """A reader whose consumer is on a server that lacks records waits until that server has
+    them."""
     writer = await jetstream.connect(cluster.url_for("watcher"), name="writer")
     reader = await jetstream.connect(cluster.url_for("operator"), name="reader")
     late = cluster.servers[2]
@@ -89,8 +90,8 @@ async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster
 
 
 async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
-    """The first server names the others, without a password; the client sends its own to them
-    too."""
+    """A client learns of further servers from the first server, without a password, and sends its
+    own password to them too."""
     known = cluster.servers[0]
     (url,) = (each for each in cluster.url_for("watcher").split(",") if str(known.port) in each)
     async with await jetstream.connect(url, name="writer") as ledger:
@@ -101,14 +102,14 @@ async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
 
 
 class Said:
-    """Messages sent and received: each word, with its sender and server."""
+    """A record of messages sent and received: each word, with its sender and server."""
 
     def __init__(self) -> None:
         self.speakers: list[tuple[str, JetStreamLedger]] = []
         self.heard: dict[tuple[str, int], list[bytes]] = {}
 
     async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
-        """Start a listener."""
+        """Start a listener with this role on this server."""
         heard = self.heard[role, number] = []
 
         async def note(_subject: str, payload: bytes) -> None:
@@ -123,7 +124,7 @@ class Said:
             await speaker.publish(f"apportion.beat.{role}.x", b"%s %d" % (word, number))
 
     def of(self, word: bytes) -> dict[tuple[str, int], list[bytes]]:
-        """Return what each listener received of a word."""
+        """Return what each listener received of this word."""
         return {
             at: sorted(each for each in heard if each.startswith(word))
             for at, heard in self.heard.items()
@@ -134,16 +135,17 @@ class Said:
         return all(len(set(each)) == len(self.speakers) for each in self.of(word).values())
 
     async def all_greeted(self) -> bool:
-        """Return True if each server knows the listeners on the others."""
+        """Return True if each server knows the listeners on the other servers."""
         await self.say(b"hello")
         return await self.known(b"hello")
 
 
 async def test_a_broadcast_arrives_once_on_every_server(cluster: Cluster) -> None:
-    """Speakers and listeners of each account, on one server or on two, receive each message once.
+    """Every listener receives each message of every speaker of an account once, on one server or on
+    two.
 
-    A message imported into an account as a service is not given to another account as a stream by
-    the same server, but by its neighbours. A message that took both ways was received twice."""
+    A server does not pass a message that an account imports as a service on to another account as a
+    stream, but neighbouring servers do. A message that took both ways would be received twice."""
     said = Said()
     async with contextlib.AsyncExitStack() as stack:
 

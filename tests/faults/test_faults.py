@@ -18,14 +18,14 @@ STRIKES = 3
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_nothing_acknowledged_is_lost() -> None:
-    """Nothing acknowledged is lost when servers, services and disks fail under load."""
+    """The ledger loses no acknowledged event when servers, services and disks fail under load."""
     outcome = await play(1, span_s=8.0, rate=30.0, strikes_min=STRIKES)
     assert outcome.struck.total() >= STRIKES
     assert outcome.acknowledged > outcome.allocated > 0
 
 
 def test_missing_and_duplicate_events_are_reported() -> None:
-    """Missing ids, wrong revisions and duplicate placements are all reported."""
+    """The verdict reports missing ids, wrong revisions and duplicate placements."""
     contents = Contents()
     contents.at = {"a/submitted": [1], "a/1/placed": [2, 5]}
     assert contents.lost([("a/submitted", 1), ("a/submitted", None), ("a/1/placed", 5)]) == []
@@ -34,7 +34,8 @@ def test_missing_and_duplicate_events_are_reported() -> None:
 
 
 def test_the_history_of_a_round_is_ordered_by_time(tmp_path: Path) -> None:
-    """The history orders faults and log lines by time, and leaves out irrelevant log lines."""
+    """The history of a round orders faults and log lines by time, and omits irrelevant log
+    lines."""
     cluster = Cluster(tmp_path)
     said = (
         "[7] 2026/11/20 19:01:01.500000 [INF] JetStream cluster new stream leader for 'A > B'",
@@ -55,8 +56,7 @@ def test_the_history_of_a_round_is_ordered_by_time(tmp_path: Path) -> None:
 
 
 def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:
-    """A filled disk has room again after `free`. Where nothing can be mounted, filling is
-    refused."""
+    """A filled disk has room again after `free`. If nothing can be mounted, `fill` is refused."""
     disk = Disk(tmp_path, size_mib=16)
     disk.mount()
     try:

@@ -1,6 +1,6 @@
-"""What must hold after a round: nothing acknowledged is lost, and every pod that fits is placed.
+"""Checks after a round: no acknowledged event is lost, and every pod that fits is placed.
 
-Three sources are compared: `apportion verify`, the acknowledgements that loader and services
+The checks compare three sources: `apportion verify`, the acknowledgements that loader and services
 recorded, and the store of each server, read while that server leads."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def settled(ledger: JetStreamLedger) -> State:
 async def verified(url: str) -> int:
     """Run `apportion verify` and return the number of checked events.
 
-    Raises AssertionError if it reports a violation."""
+    Raise AssertionError if the command reports a violation."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", "verify", "--json"],
@@ -85,15 +85,15 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """The revisions of each event in the ledger, by the id under which it was appended."""
+    """The revisions of each event in the ledger, by the id under which the event was appended."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
 
     async def read(self, ledger: JetStreamLedger) -> None:
-        """Read everything the stream's leader has.
+        """Read everything that the stream's leader has stored.
 
-        Raises AssertionError if the reader ends too early."""
+        Raise AssertionError if the reader ends too early."""
         newest = await ledger.last_revision()
 
         def deliver(record: Record) -> None:
@@ -110,7 +110,7 @@ class Contents:
         assert position >= newest, f"the reader ended at {position}, and {newest} are there"
 
     def lost(self, acknowledged: Iterable[Acknowledged]) -> list[str]:
-        """Return acknowledged events that are missing or at another revision."""
+        """Return the acknowledged events that are missing or at another revision."""
         lost = []
         for event_id, revision in acknowledged:
             found = self.at.get(event_id, [])
@@ -119,13 +119,13 @@ class Contents:
         return lost
 
     def twice(self) -> list[str]:
-        """Return placements that are in the ledger more than once."""
+        """Return the placements that are in the ledger more than once."""
         count = Counter({each: len(at) for each, at in self.at.items() if each.endswith("/placed")})
         return [f"{each} stands at {self.at[each]}" for each, times in count.items() if times > 1]
 
 
 def _appended_as(event: Event) -> str:
-    """The event's own id, or the one that an intake derives for an agent's event."""
+    """Return the event's own id, or the id that an intake derives for an agent's event."""
     service, _, node = event.source.partition("/")
     return append_id(node, event.id) if service == "agent" else event.id
 
@@ -152,8 +152,8 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
         return bool(leader == name)
 
     async def read() -> str:
-        """Return "" if it lost the lead before all was read: resumed servers hold elections
-        again."""
+        """Return the digest, or "" if the server lost the lead first, because a resumed server
+        triggers elections."""
         await until(leads, f"{name} to lead the stream", interval_s=0.3)
         try:
             digest = await _digest(ledger)
@@ -167,7 +167,7 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
 
 
 async def _digest(ledger: JetStreamLedger) -> str:
-    """Digest of what the stream's leader has stored."""
+    """Return the digest of everything that the stream's leader has stored."""
     info = await stream.read_info(ledger.wire)
     digest = sha256(f"{info.state.first_seq} {info.state.last_seq}".encode())
     revisions = range(info.state.first_seq, info.state.last_seq + 1)

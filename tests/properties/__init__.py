@@ -1,1 +1,1 @@
-"""Property tests: a rule holds for every input."""
+"""Property tests, each of which checks a rule on many generated inputs."""

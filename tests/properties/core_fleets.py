@@ -1,4 +1,4 @@
-"""Strategies for nodes of every kind and the events about them, for histories."""
+"""Strategies for nodes of every kind and the events about them, as parts of histories."""
 
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """A device of the node, which now and then belongs to another node too."""
+    """Draw a device of the node; now and then, another node has a device with the same id."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(
@@ -98,7 +98,7 @@ hosts = st.builds(
 
 @st.composite
 def reports(draw: st.DrawFn) -> NodeReported:
-    """The inventory of a node of up to four devices."""
+    """Draw the inventory of a node with up to four devices."""
     node = draw(names)
     return NodeReported(node=node, devices=draw(equipped[node]), host=draw(hosts))
 

@@ -1,8 +1,9 @@
-"""Histories of a small, crowded cluster: valid events, contradicting events, and decisions.
+"""Strategies for histories of a small, crowded cluster: valid events, contradicting events, and
+decisions.
 
-Names are few and amounts small, so that pods collide, nodes claim one another's devices, and most
-of a rogue's events are refused. An `Effect` is written when it is played, about any pod in the
-phase that it needs, so that pods live to their end."""
+Names are few and amounts small, so that pods collide, nodes claim the same devices, and the fold
+refuses most of a rogue's events. An `Effect` becomes an event when the history is played, about any
+pod in the required phase. Pods therefore reach the end of their life cycle."""
 
 import os
 from itertools import pairwise
@@ -104,8 +105,8 @@ T = TypeVar("T")
 
 
 def trying(examples: int) -> settings:
-    """Return settings with this many examples; a crowded history is long, and a busy machine
-    slow."""
+    """Return settings with this many examples and without a deadline, because a crowded history is
+    long and slow."""
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
     return settings(
@@ -121,14 +122,14 @@ def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
 
 
 class Effect(NamedTuple):
-    """Something that happens to the `pick`-th eligible pod or device."""
+    """A step of a history that becomes an event about the `pick`-th eligible pod or device."""
 
     kind: type[Payload]
     pick: int
     final: bool = False
 
     def about(self, state: State) -> Payload | None:
-        """Return the event, or None if there is nothing that it could happen to."""
+        """Return the event of this step, or None if no pod or device is eligible."""
         if self.kind is DeviceHealthChanged:
             return self._about_device(state)
         phases = _PHASES[self.kind]
@@ -179,7 +180,7 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A decision: folded, or lost on its way and retried; a rival's comes from another
+    """A step of a history that makes a decision: folded, or lost and retried, or made by a rival
     scheduler."""
 
     lost: bool = False
@@ -311,7 +312,7 @@ odd_shapes = st.builds(
 
 
 def _usual_shapes() -> list[Shape]:
-    """Shapes that usually fit somewhere."""
+    """Return shapes that usually fit somewhere."""
     usual = [
         (300, None, 0, 1), (500, None, 10, 1), (1000, None, 50, 1), (None, 50, 10, 1),
         (None, None, 100, 1), (None, None, 100, 2), (300, None, 50, 2), (300, None, 100, 1),
@@ -360,7 +361,8 @@ def submissions(
     namespaces: tuple[str, ...] = ("default",),
     wanted: st.SearchStrategy[Shape] | None = None,
 ) -> st.SearchStrategy[PodSubmitted]:
-    """A pod, perhaps in a gang; usually in one of the queues and namespaces, rarely in another."""
+    """Draw a pod, perhaps in a gang; usually in one of these queues and namespaces, rarely in
+    another."""
     usual = (queues, namespaces) == (("",), ("default",))
 
     def submitted(uid: str, group: str, namespace: str, **rest: Any) -> PodSubmitted:
@@ -416,7 +418,7 @@ forgeries = st.sampled_from(("",) * 9 + ("forged",))
 
 @st.composite
 def claims(draw: st.DrawFn) -> PodPlaced:
-    """A placement whose writer has not checked anything: most of these are refused."""
+    """Draw a placement whose writer has checked nothing; the fold refuses most of them."""
     node, uid = draw(names), draw(pods)
     return PodPlaced(
         pod=uid,
@@ -560,14 +562,14 @@ gang_steps = st.builds(
 
 
 def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list[T]]:
-    """Lists of uniformly distributed length; Hypothesis would prefer short ones."""
+    """Draw lists of uniformly distributed length; by default, Hypothesis prefers short lists."""
     return st.sampled_from(range(0, longest + 1, 4)).flatmap(
         lambda length: st.lists(steps, min_size=length, max_size=length)
     )
 
 
 def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """A history in which pods and gangs are in queues with limits, with one roomy node."""
+    """Draw a history in which pods and gangs are in queues with limits, and one node is large."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),
@@ -579,7 +581,7 @@ def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
 
 
 def limited_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """A history in which some namespaces have device quotas, with one roomy node."""
+    """Draw a history in which some namespaces have device quotas, and one node is large."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),
@@ -591,7 +593,7 @@ def limited_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
 
 
 def histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """A history that starts with some nodes, gangs and pods."""
+    """Draw a history that starts with some nodes, gangs and pods."""
     start = st.tuples(
         st.lists(reports(), min_size=2, max_size=4),
         st.lists(gang_steps, max_size=2),

@@ -1,8 +1,7 @@
-"""Play histories of `core_histories`, and check every decision.
+"""Functions that play histories of `core_histories` and check every decision.
 
-Shared by the properties of the engine, queues and quotas.
-Invariant: a history consists of events and decisions only, so whatever fails here can happen to a
-scheduler."""
+The property tests of the engine, queues and quotas share this module. Invariant: a history consists
+of events and decisions only, so whatever fails here can happen to a real scheduler."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,37 +19,38 @@ ROUNDS_MAX = 60
 
 
 def certain(decision: Decision) -> list[DecisionEvent]:
-    """Return the placements and voids: a refusal may have been reported already by an older engine.
+    """Return the placements and voids of a decision, without refusals and evictions.
 
-    Pods are evicted only once there is no refusal to report."""
+    An older engine may already have reported a refusal, and evicts pods only when there is no
+    refusal to report."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
 
 def evictions(decision: Decision) -> list[DecisionEvent]:
-    """Return the evictions, with their beneficiaries."""
+    """Return the evictions of a decision, with their beneficiaries."""
     return [event for event in decision.events if isinstance(event, PodEvicted)]
 
 
 def unheard(decision: Decision, ledger: Ledger) -> set[str]:
-    """Return the pods whose refusal is reported for the first time."""
+    """Return the pods that a decision refuses for the first time."""
     refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """True if a new engine found room for a pending gang: see the engine's invariant."""
+    """Return True if a new engine found room for a pending gang: see the engine's invariant."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
 
 
 def gangs_placed(decision: Decision) -> set[str]:
-    """Return the gangs of which a decision places a pod."""
+    """Return the gangs of which the decision places a pod."""
     return {pod.submitted.group for pod in decision.placed} - {""}
 
 
 def decision_of(ledger: Ledger, step: Decide) -> Decision:
-    """Return one decision of the ledger's engine, checked to be complete and repeatable, not
-    folded."""
+    """Return one decision of the ledger's engine, checked to be complete and repeatable, without
+    folding it."""
     before = ledger.digest()
     fresh = decided(Engine(ledger.state), events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
@@ -69,7 +69,8 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
 
 
 def told(ledger: Ledger, step: Payload | Effect) -> Payload | None:
-    """Return the event of a step that is no decision; None if no pod is in the phase for it."""
+    """Return the event of a step that is not a decision, or None if no pod is in the required
+    phase."""
     return step.about(ledger.state) if isinstance(step, Effect) else step
 
 
@@ -78,9 +79,9 @@ def follow(
     steps: list[Step],
     watched: Callable[[State], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Play the history; invariants are checked after every event.
+    """Play the history, and check the invariants after every event.
 
-    `watched` surrounds the events of each decision, and may check what they change."""
+    The context `watched` surrounds the events of each decision, and may check their effects."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)
@@ -96,7 +97,7 @@ def follow(
 
 
 def fall_silent(ledger: Ledger) -> None:
-    """Decide until no decision has events, which must happen."""
+    """Decide until a decision has no events; fail if that never happens."""
     for _ in range(ROUNDS_MAX):
         if not ledger.decide():
             return
@@ -104,7 +105,7 @@ def fall_silent(ledger: Ledger) -> None:
 
 
 def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
-    """Yield the changes of the history; each decision is made by a new engine."""
+    """Yield the state changes of the history; a new engine makes each decision."""
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]

@@ -1,7 +1,7 @@
-"""Histories of few devices and many pods of several priorities, with evictions.
+"""Strategies for histories of few devices and many pods of several priorities, with evictions.
 
-Shared by the properties of preemption.
-Invariant: a scheduler may meet whatever is drawn here."""
+The property tests of preemption share this module. Invariant: a real scheduler can meet every
+history drawn here."""
 
 from hypothesis import strategies as st
 
@@ -35,9 +35,9 @@ budgets = st.builds(
 
 
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """A history with few devices for many pods, some protected by disruption budgets.
+    """Draw a history with few devices for many pods, some of them protected by disruption budgets.
 
-    Some use the devices when others of any priority arrive."""
+    Some pods already use the devices when further pods of any priority arrive."""
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
     start = st.tuples(
         st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),

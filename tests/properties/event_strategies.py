@@ -1,7 +1,7 @@
-"""Strategies for any event that the catalogue allows, derived from the types themselves.
+"""Strategies for any event that the catalogue allows, derived from the event types.
 
-A new event or field is covered at once. Bounds are drawn on purpose, because there a schema and its
-codec may disagree."""
+New events and fields are covered automatically. Bounds are drawn often, because a schema and its
+codec may disagree there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ TIMES = st.just("2026-03-01T09:30:00.000000Z")
 
 
 def events() -> st.SearchStrategy[Event]:
-    """Any event of any type."""
+    """Draw any event of any type."""
     return st.sampled_from(CATALOGUE).flatmap(events_of)
 
 
 def events_of(row: EventType) -> st.SearchStrategy[Event]:
-    """Any event of one type."""
+    """Draw any event of one type."""
     revision = st.integers(0, 1 << 53)
     return st.builds(
         Event,
@@ -37,7 +37,7 @@ def events_of(row: EventType) -> st.SearchStrategy[Event]:
 
 
 def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """Any value of a msgspec type."""
+    """Draw any value of a msgspec type."""
     if isinstance(kind, inspect.Metadata):
         return values(kind.type)
     return STRATEGIES[type(kind)](kind)
@@ -88,7 +88,7 @@ STRATEGIES: dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[Any]]] = 
 
 
 def texts(least: int, most: int) -> st.SearchStrategy[str]:
-    """Any JSON text, mostly short, and sometimes of the greatest length."""
+    """Draw any JSON text: mostly short, and sometimes of the greatest length."""
     letters = st.characters(codec="utf-8")  # no lone surrogates
     short = st.text(letters, min_size=least, max_size=max(least, min(most, TEXT_MAX)))
     return short | st.just("x" * most)

@@ -1,7 +1,7 @@
-"""The engine's choice made the plain way: every filter on every node, one by one.
+"""A reference for the engine's choice: apply every filter to every node in turn.
 
-Written from the documentation of filters, scores and orders, without index, columns or packed
-amounts. It covers pods with `binpack` or `spread` for nodes and devices."""
+This reference follows the documentation of filters, scores and orders, without index, columns or
+packed amounts. It covers pods with policies `binpack` or `spread` for nodes and devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,8 +28,11 @@ WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode
 
 
 class Choice(NamedTuple):
-    """The chosen node (or ""), the reasons against others, how many nodes could take the pod,
-    and how many pass every filter, although containers may compete for the same device there."""
+    """The result of a full scan: the chosen node (or ""), the reasons against other nodes, and two
+    counts of nodes.
+
+    The first count is of nodes that could run the pod. The second also includes nodes that pass
+    every filter but where containers compete for a device."""
 
     node: str
     shares: tuple[Share, ...]
@@ -40,7 +43,7 @@ class Choice(NamedTuple):
 
 
 def choose(state: State, shape: Shape) -> Choice:
-    """Return the best node and its shares; among equal nodes the first by name."""
+    """Return the best node and the pod's shares there; of equal nodes, the first by name."""
     refused: Counter[RefusalCode] = Counter()
     best: tuple[int, str, tuple[Share, ...]] | None = None
     fitting = 0
@@ -65,7 +68,7 @@ def choose(state: State, shape: Shape) -> Choice:
 
 
 def _collision(shape: Shape) -> RefusalCode:
-    """Return why containers that each fit do not fit together."""
+    """Return the code for containers that fit separately but not together."""
     if shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
     paired = len(shape.asks) == 1 and _in_pairs(shape.asks[0])
@@ -73,12 +76,12 @@ def _collision(shape: Shape) -> RefusalCode:
 
 
 def _in_pairs(ask: Ask) -> bool:
-    """True for several 910C dies, which are allocated as whole modules."""
+    """Return True for a request for several 910C dies, which are allocated as whole modules."""
     return ask.family == "ascend910c" and ask.count > 1
 
 
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """Return why the node does not fit, ignoring containers that compete for the same device."""
+    """Return why the node does not fit, ignoring that containers may compete for one device."""
     verdict = refused_node(shape, node)
     if verdict is not None:
         return verdict.code
@@ -97,7 +100,7 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
     """Return the rank of the first filter that the device fails, or `FITS`.
 
-    The kind of device is checked first, then which device it is, then the amounts."""
+    The kind of device is checked first, then its identity, then its amounts."""
     wanted = demand(ask, state.device)
     failed = [refused_kind(ask, shape.devices, state.device)]
     if failed[0] in WHAT_IT_IS:
@@ -111,7 +114,7 @@ def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
 
 
 def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
-    """Return the pod's shares on the node, in the order of its requests; None if they do not
+    """Return the pod's shares on the node in the order of its requests, or None if they do not
     fit."""
     ranked = sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at))
     for group in _groups(shape, node):
@@ -122,9 +125,11 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """Return the node's score: how full or how empty it is, plus half of that for its preferences.
+    """Return the node's score: how full or how empty the node is, plus its preferences with half of
+    that weight.
 
-    `shunned`: a taint asks such pods to prefer other nodes of the cluster."""
+    `shunned` is True if a PreferNoSchedule taint makes the pod prefer other nodes of the cluster.
+    """
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
@@ -153,7 +158,8 @@ def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
 
 
 def _load(pairs: list[tuple[int, int]]) -> int:
-    """The mean used fraction of amounts, given as total and free; 0 if a total is 0."""
+    """Return the mean used fraction of amounts, given as (total, free); a total of 0 counts as
+    0."""
     if any(total == 0 for total, _ in pairs):
         return 0
     used = [(total - free) * POINTS // total for total, free in pairs]
@@ -170,7 +176,8 @@ def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
 
 
 def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
-    """Sort key of requests: exclusive ones first, then the most memory, then the most devices."""
+    """Return the sort key of a request: exclusive requests first, then the most memory, then the
+    most devices."""
     wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
     sizes = [found for found in wanted if isinstance(found, Demand)]
     alone = any(found.alone for found in sizes)
@@ -180,7 +187,7 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
 def _searched(
     shape: Shape, ranked: list[int], devices: list[DeviceState]
 ) -> dict[int, list[Share]] | None:
-    """The shares of these requests that fit together, by request; the first choice in order."""
+    """Return the first choice of shares, by request, with which all requests fit together."""
     if not ranked:
         return {}
     at, *later = ranked
@@ -204,7 +211,10 @@ def _searched(
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
-    """`binpack`: the fullest; `spread`: the fewest pods, then the emptiest; then by index."""
+    """Return the device's sort key.
+
+    With `binpack` the fullest device comes first; with `spread` the one with the fewest pods, then
+    the emptiest. The index breaks ties."""
     device = state.device
     load = _load([(device.memory_mib, state.memory_free_mib), (device.cores, state.cores_free)])
     if shape.device_policy == "spread":

@@ -1,10 +1,10 @@
-"""A process that folds and decides the histories on its input, and prints digests.
+"""A program that plays the histories on its input, and prints digests of states and decisions.
 
     python -m tests.properties.replaying < histories
 
 Standard input has one history per line: a JSON list of `[subject, event]`, where null means that
-the engine decides. Each history gives one line: the digest of the state, and the SHA-256 of all
-decisions. Run it under several hash seeds."""
+the engine decides. The program prints one line per history: the digest of the state, and the
+SHA-256 of all decisions. Run it under several hash seeds."""
 
 import hashlib
 import json
@@ -25,7 +25,8 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as a line; effects become the events that they cause on the state."""
+    """Return the history as a line; every effect is written as the event that it causes in the
+    state."""
     line: list[list[str] | None] = []
 
     def take(data: Payload) -> None:
@@ -46,7 +47,7 @@ def written(steps: Iterable[Step], state: State) -> str:
 
 
 def played(line: str) -> str:
-    """Play a line. Returns the digests of the state and of the decisions."""
+    """Play the history in a line, and return the digests of the state and of the decisions."""
     state, said = State(), hashlib.sha256()
     engine = Engine(state)
 

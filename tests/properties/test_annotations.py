@@ -1,4 +1,5 @@
-"""For every placement: an unmodified device plugin reads the shares of the ledger."""
+"""Property: an unmodified device plugin reads the ledger's shares from the annotations of any
+placement."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +27,7 @@ STARTS = {"1g.5gb": (1, range(7)), "2g.10gb": (2, (0, 2, 4)), "3g.20gb": (4, (0,
 
 @st.composite
 def containers(draw: Any, *, cut: bool) -> list[tuple[Ask, list[Share]]]:
-    """Requests of some containers, with their shares."""
+    """Draw the requests of some containers, with their shares."""
     found = []
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True)):
         devices = draw(st.lists(st.sampled_from(CUT if cut else SHARED), min_size=1, unique=True))
@@ -53,7 +54,7 @@ def _share(draw: Any, name: str, device: str, memory: int, cores: int) -> Share:
 def written(
     dialect: str, held: list[tuple[Ask, list[Share]]], **nvidia: Any
 ) -> tuple[PodSubmitted, PodPlaced, dict[str, str]]:
-    """Return the pod, its placement and its annotations; some containers have no devices."""
+    """Return a pod, its placement and its annotations; some of the containers have no devices."""
     submitted = pod("p", shape=shape(*(ask for ask, _ in held)), dialect=dialect)
     submitted = msgspec.structs.replace(submitted, containers=tuple(NAMES))
     place = placed("p", shares=[share for _, shares in held for share in shares])
@@ -70,7 +71,7 @@ def written(
 
 
 def by_container(place: PodPlaced) -> Iterator[list[Share]]:
-    """Yield the shares of each container, in the order of the spec."""
+    """Yield the shares of each container, in the order of the pod's spec."""
     for name in NAMES:
         yield [share for share in place.shares if share.container == name]
 
@@ -78,8 +79,8 @@ def by_container(place: PodPlaced) -> Iterator[list[Share]]:
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=False))
 def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi reads device, memory and cores of each container, and empty containers in their
-    place."""
+    """HAMi reads device, memory and cores of each container at the container's position, including
+    containers without devices."""
     _, place, notes = written("hami", held)
     read = hami_containers(notes["hami.io/vgpu-devices-allocated"])
     assert [[(r.device, r.memory, r.cores) for r in each] for each in read] == [
@@ -94,7 +95,8 @@ def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[S
 def test_volcano_reads_the_containers_that_have_devices(
     held: list[tuple[Ask, list[Share]]], factor: int
 ) -> None:
-    """Volcano reads the same in its own memory unit, without empty containers."""
+    """Volcano reads the same shares in its own memory unit, without containers that have no
+    devices."""
     _, place, notes = written("volcano-vgpu", held, gpu_memory_factor=factor)
     read = volcano_containers(notes["volcano.sh/vgpu-ids-new"])
     assert [[(r.device, r.memory, r.cores) for r in each] for each in read] == [
@@ -108,7 +110,7 @@ def test_volcano_reads_the_containers_that_have_devices(
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=True))
 def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> None:
-    """Both read the MIG instance: HAMi by profile and slices, Volcano by group and position."""
+    """HAMi reads the MIG instance by profile and slices, and Volcano by group and position."""
     _, place, notes = written("hami", held)
     allocations = msgspec.json.decode(notes["hami.io/vgpu-mig-allocations"])
     assert {
@@ -134,8 +136,8 @@ def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> 
 def test_our_annotations_have_the_whole_placement(
     held: list[tuple[Ask, list[Share]]], dialect: str
 ) -> None:
-    """Our annotations contain the whole placement, so a lost ledger can be rebuilt from the
-    pods."""
+    """Apportion's annotations contain the whole placement, so that a lost ledger can be rebuilt
+    from the pods."""
     _, place, notes = written(dialect, held)
     assert read_shares(notes) == place.shares
 
@@ -145,7 +147,8 @@ def test_our_annotations_have_the_whole_placement(
 def test_vcuda_reads_card_numbers_by_container(
     held: list[tuple[Ask, list[Share]]], prefix: str
 ) -> None:
-    """The vcuda plugin reads device numbers per container, only under the prefix of the pod."""
+    """The vcuda plugin reads device numbers per container, and only under the prefix that the pod
+    uses."""
     _, place, notes = written(f"{prefix}/vcuda", held)
     read = {
         int(key.rpartition("-")[2]): [int(index) for index in text.split(",")]

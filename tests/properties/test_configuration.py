@@ -1,4 +1,4 @@
-"""For every configuration document and order of arrival."""
+"""Properties of every configuration document, in any order of arrival."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ MOVES = st.lists(st.integers(-6, 41_000), min_size=1, max_size=14)
 @settings(max_examples=300, deadline=None)
 @given(CONFIGURATIONS)
 def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any) -> None:
-    """A valid configuration printed by `config show` is read back as the same."""
+    """A valid configuration that `config show` prints is parsed back to the same configuration."""
     try:
         check(found)
     except ManifestError:
@@ -97,7 +97,7 @@ def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any)
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(["nvidia", "nodeconfig", "policy", "y"]), JSON) | JSON)
 def test_any_document(document: object) -> None:
-    """Any document is a configuration or is refused with a key; nothing else happens."""
+    """Any document is either a valid configuration or is refused with a key."""
     said = ""
     try:
         found = read_configuration(document)
@@ -113,10 +113,10 @@ def test_any_document(document: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(GENERATED), min_size=1, max_size=4, unique=True), MOVES)
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
-    """A MIG device keeps to one allowed group, and each slice is used once, as pods come and go.
+    """A MIG device keeps to one allowed group and uses each slice once, while pods come and go.
 
-    Positive numbers are memory of new pods, negative ones end a pod. The ledger checks its own
-    invariants after every event."""
+    A positive number is the memory of a new pod, and a negative number ends a pod. The ledger
+    checks its own invariants after every event."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

@@ -1,4 +1,5 @@
-"""For every history: decisions are valid and repeatable, end, and depend only on the state."""
+"""Properties of decisions after any history: valid, repeatable, finite, and dependent only on the
+state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,15 +19,15 @@ SETTINGS = trying(50)
 @SETTINGS
 @given(histories())
 def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
-    """No event of a decision is refused if nothing came between, and a new engine decides the
-    same."""
+    """The fold accepts every event of a decision if nothing came between, and a new engine makes
+    the same decision."""
     follow(Ledger(), steps)
 
 
 @SETTINGS
 @given(histories())
 def test_decisions_end_without_new_events(steps: list[Step]) -> None:
-    """Without new events, a few decisions later there is nothing left to decide."""
+    """Without new events, the engine has nothing left to decide after a few decisions."""
     ledger = Ledger()
     follow(ledger, steps)
     fall_silent(ledger)
@@ -37,7 +38,8 @@ def test_decisions_end_without_new_events(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
-    """In the end each pod is placed, refused with a reason, or waits for its gang or gates."""
+    """At the end of a history, each pod is placed, refused with a reason, or waiting for its gang
+    or gates."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -51,7 +53,7 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """Decisions cut short place the same pods: none before those that come first."""
+    """Decisions that are cut short place the same pods on the same nodes as full decisions."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)
@@ -67,7 +69,7 @@ def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
 
 
 def first_of(events: list[Payload]) -> list[DecisionEvent]:
-    """Return the first decision after these events in this order."""
+    """Return the engine's first decision after these events, folded in this order."""
     ledger = Ledger()
     for data in events:
         ledger.take(data)
@@ -94,12 +96,13 @@ def test_the_order_in_which_nodes_are_learnt_does_not_count(
 
 
 def own_devices(report: NodeReported) -> NodeReported:
-    """Return the report without devices shared with another node, which are first come, first
-    served."""
+    """Return the report without devices that another node may report too, which the first node to
+    report gets."""
     own = tuple(device for device in report.devices if device.id.startswith(report.node))
     return NodeReported(node=report.node, devices=own, host=report.host)
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """The compared events are those that decisions contain; otherwise these tests check nothing."""
+    """The events that these tests compare can occur in decisions; otherwise the tests would check
+    nothing."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

@@ -1,4 +1,5 @@
-"""For every history: no event breaks an invariant, and every reader reaches the same state."""
+"""Properties of the fold of any history: no event breaks an invariant, and every reader reaches the
+same state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ HISTORIES = exactly(weighed((1, payloads), (1, effects)), 60)
 
 
 def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
-    """Return the state, checked after every event, and the events in the ledger."""
+    """Play the steps, check the state after every event, and return the state and the ledger's
+    events."""
     state = State()
     events: list[Event] = []
     for step in steps:
@@ -39,8 +41,8 @@ def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
 @SETTINGS
 @given(HISTORIES)
 def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
-    """No event raises or breaks an invariant; a refused one changes only its record and the
-    attempt."""
+    """No event raises or breaks an invariant, and a refused event changes only its record and the
+    pod's attempt."""
     state, events = played(steps)
     assert state.revision == len(events)
 
@@ -50,7 +52,8 @@ def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
 def test_every_reader_comes_to_the_same_state(
     steps: list[Payload | Effect], data: st.DataObject
 ) -> None:
-    """A reader reaches the same state from bytes, with redelivered events, and from any start."""
+    """A reader reaches the same state from encoded events, with redelivered events, and from any
+    starting point."""
     state, events = played(steps)
     again = State()
     for revision, event in enumerate(events, 1):

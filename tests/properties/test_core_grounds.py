@@ -1,4 +1,4 @@
-"""For every placement: the state keeps enough to give the event back."""
+"""Property: the state keeps enough of every placement to reconstruct its event."""
 
 from hypothesis import given, settings
 from msgspec import inspect, structs
@@ -12,7 +12,8 @@ from tests.properties.event_strategies import values
 @settings(max_examples=200, deadline=None)
 @given(placed=values(inspect.type_info(PodPlaced)))
 def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
-    """A placement gives its event back, except fields that follow from the submission."""
+    """A placement in the state yields its event again, except for fields that follow from the
+    submission."""
     placed = structs.replace(placed, borrowed=(), controls={})
     submitted = PodSubmitted(
         uid=placed.pod, namespace=placed.namespace, name=placed.name, shape=Shape(), dialect="plain"

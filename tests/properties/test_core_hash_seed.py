@@ -1,4 +1,4 @@
-"""For every history: the same state and decisions under every hash seed."""
+"""Property: any history leads to the same state and decisions under every hash seed."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def lines() -> list[str]:
-    """Some histories, the same in every run."""
+    """Return some histories, the same in every run."""
     found: list[str] = []
 
     @settings(trying(25), derandomize=True, database=None, phases=[Phase.generate])
@@ -32,7 +32,8 @@ def lines() -> list[str]:
 
 @pytest.mark.parametrize("seed", ["0", "4711"])
 def test_hash_seeds_make_no_difference(seed: str) -> None:
-    """Digests and decisions do not depend on the hash seed: no set is iterated in its own order."""
+    """Digests and decisions do not depend on the hash seed, so no code depends on the iteration
+    order of a set."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.properties.replaying"],
         input="\n".join(lines()),

@@ -1,6 +1,7 @@
-"""For every history: an event that makes a refused pod fit is in the hint table and wakes the pod.
+"""Property: an event that makes a refused pod fit is in the table of queueing hints and wakes the
+pod.
 
-The table of queueing hints is checked against filters and limits, event by event."""
+The tests compare the table with filters and limits, event by event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ from tests.support.ledger_of import Ledger
 
 @st.composite
 def adoptions(draw: st.DrawFn) -> PodAdopted:
-    """A pod that another scheduler has bound, with the shares it reports."""
+    """Draw the adoption of a pod that another scheduler has bound, with its reported shares."""
     pod, claim = draw(submissions()), draw(claims())
     shares = claim.shares if draw(st.booleans()) else ()
     return PodAdopted(pod=pod.uid, node=draw(names), submitted=pod, shares=shares)
@@ -59,7 +60,7 @@ SORTS: tuple[st.SearchStrategy[Payload | Effect], ...] = (
 
 @st.composite
 def steps(draw: st.DrawFn) -> Payload | Effect:
-    """Any event except a decision."""
+    """Draw any event except those of a decision."""
     return draw(SORTS[draw(st.integers(0, len(SORTS) - 1))])
 
 
@@ -82,7 +83,8 @@ def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
 
 
 def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
-    """Return the refused pods with their reasons, and the pods that would be placed, in order."""
+    """Return the refused pods with their reasons, and the pods that the engine would place, in
+    order."""
     with as_if_nobody_had_heard(ledger):
         events = ledger.consider().events
     refused = {event.pod: event for event in events if isinstance(event, PodRefused)}
@@ -90,7 +92,7 @@ def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
 
 
 def named_for(refused: PodRefused) -> set[type[Payload]]:
-    """Return the events that the table lists for the pod's refusal."""
+    """Return the event types that the table of hints lists for the pod's refusal."""
     return {hint.event for code in refused.reasons for hint in BY_REASON[code]}
 
 
@@ -99,10 +101,10 @@ def named_for(refused: PodRefused) -> set[type[Payload]]:
 def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
-    """An event that the table does not list for a refusal never makes the pod fit.
+    """An event that the table does not list for a refusal never makes the refused pod fit.
 
-    Only the first pod that then fits is checked, because others may fit as a consequence. A gang
-    that lacked places may be ordered differently after any event."""
+    Only the first pod that then fits is checked, because further pods may fit as a consequence. A
+    gang that lacked places may be ordered differently after any event."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:
@@ -121,7 +123,8 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 
 
 def alone(step: Step) -> bool:
-    """True if the step concerns no gang, whose placement may depend on any other."""
+    """Return True if the step concerns no gang, because a gang's placement may depend on any other
+    step."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
     return not (isinstance(submitted, PodSubmitted) and submitted.group)
 
@@ -129,8 +132,7 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event the decision equals that of a new engine, so every pod that fits is
-    woken."""
+    """After each event, the engine decides like a new engine, so every pod that fits is woken."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []
@@ -142,7 +144,8 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """If a pod ends after it was decided, pods refused in the same decision are decided again."""
+    """If a pod ends after a decision placed it, the engine retries the pods that the same decision
+    refused."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

@@ -1,4 +1,5 @@
-"""For every state: the index answers as the filters do, and chooses as a scan of all nodes."""
+"""Properties of the index in any state: its answers equal the filters', and its choice equals a
+full scan's."""
 
 from collections.abc import Iterator
 
@@ -65,7 +66,8 @@ TOGETHER = (
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Return for each device of the row whether it suffices for the request, ignoring the host."""
+    """Return, for each device of the row, whether the device suffices for the request, ignoring the
+    host."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
@@ -76,7 +78,7 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
 
 @st.composite
 def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
-    """A shape that chooses nodes and devices by load."""
+    """Draw a shape whose policies choose nodes and devices by load."""
     policies = st.sampled_from(("binpack", "spread"))
     return structs.replace(
         draw(wanted),
@@ -138,8 +140,8 @@ DIES = st.lists(st.lists(STATES, min_size=2, max_size=6), min_size=1, max_size=2
 def test_dies_of_modules_are_those_of_a_full_scan(
     nodes: list[list[str]], counts: list[int], soft: bool
 ) -> None:
-    """Dies are chosen as in a full scan: whole modules or none, whatever is in use, unhealthy or
-    split."""
+    """The index chooses dies as a full scan does: only whole modules, whatever is in use, unhealthy
+    or split."""
     ledger = Ledger()
     for at, dies in enumerate(nodes):
         mode = "hami-core" if soft else "vnpu"
@@ -170,8 +172,8 @@ def test_dies_of_modules_are_those_of_a_full_scan(
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=5))
 def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
-    """Packed amounts match the filters for each device, and cluster facts match them for each
-    node."""
+    """Packed amounts give the same answer as the filters for each device, and cluster facts for
+    each node."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -218,7 +220,8 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
 @trying(40)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
-    """What fits now also fits an empty node, so "can never fit" is never wrong."""
+    """A pod that fits a node now also fits the node when empty, so "can never fit" is never
+    wrong."""
     state = cluster_of(steps).state
     for shape in wanted:
         rules = rules_of(state, shape)
@@ -230,7 +233,7 @@ def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]
 @trying(40)
 @given(histories())
 def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
-    """With a spare row after every row, an old engine decides as a new one."""
+    """With a spare row after every row, an old engine decides like a new engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_columns, "SPARE_EVERY", 1)
         ledger = Ledger()
@@ -241,12 +244,13 @@ def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
 
 
 def told(ledger: Ledger) -> list[Payload]:
-    """All events except refusals, which may be repeated after rows are laid out again."""
+    """Return all events except refusals, which may be repeated after rows are laid out again."""
     return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 
 def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[int]:
-    """Play the history without its decisions, and update the columns. Yields the steps' numbers."""
+    """Play the history without its decisions, update the columns, and yield the number of each
+    step."""
     for number, step in enumerate(steps):
         if isinstance(step, Decide):
             continue
@@ -262,7 +266,7 @@ def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[in
 def test_index_kept_up_to_date_is_the_index_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """An index that is updated incrementally equals a rebuilt one, at any time."""
+    """An index that is updated step by step always equals a rebuilt index."""
     ledger = Ledger()
     policy = ledger.state.policy  # a cache lets classes follow policy changes
     columns = Columns(ledger.state)
@@ -288,7 +292,8 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Cached classes answer like rebuilt ones, whatever policies, prices and wider nodes came."""
+    """Cached classes give the same answers as rebuilt classes, whatever policies, prices and wider
+    nodes arrive."""
     ledger = Ledger()
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)
@@ -307,7 +312,8 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 
 
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
-    """Return by node its score, the cluster filter that refuses it, and the chosen device."""
+    """Return, by node, the score, the cluster filter that refuses the node, and the chosen
+    device."""
     return {
         columns.names[row]: (
             int(class_.board.points[row]),

@@ -1,6 +1,6 @@
-"""The compiled loops of the index compute the same as their Python source.
+"""Property: the compiled loops of the index give the same results as their Python source.
 
-Also for amounts at the limits of their fields."""
+The inputs include amounts at the limits of their fields."""
 
 import importlib.util
 from pathlib import Path
@@ -18,7 +18,7 @@ WIDTH, KINDS, CUTS = 4, 3, 8
 
 
 def written(module: ModuleType) -> ModuleType:
-    """Return the module loaded from source, as it runs uncompiled."""
+    """Return the module loaded from its source, so that it runs uncompiled."""
     source = Path(str(module.__file__)).parent / f"{module.__name__.rpartition('.')[2]}.py"
     spec = importlib.util.spec_from_file_location(module.__name__, source)
     assert spec is not None
@@ -42,8 +42,8 @@ needs = st.one_of(amounts, st.just(packed.NEVER))
 
 
 class Fleet:
-    """Random nodes and the demands of a request on each kind of device, flat as the loops take
-    them."""
+    """Random nodes and a request's demands on each kind of device, as the flat arrays that the
+    loops take."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         def many(of: st.SearchStrategy[int], count: int, kind: type[np.integer[Any]]) -> Any:
@@ -67,13 +67,13 @@ class Fleet:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
-    """A random fleet."""
+    """Draw a random fleet."""
     return Fleet(draw)
 
 
 @given(fleets())
 def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
-    """`look`, `rank` and `pick` agree for any request."""
+    """The compiled `look`, `rank` and `pick` equal their source for any request."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
@@ -94,7 +94,7 @@ def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
 
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
 def test_helped_agrees(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
-    """`helped` agrees for queues with large and small demands."""
+    """The compiled `helped` equals its source for queues with large and small demands."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
     answers = []
@@ -111,7 +111,7 @@ writes = st.lists(st.dictionaries(st.integers(0, 2 * BLOCK), st.integers(REFUSED
 
 @given(writes, st.integers(1, 4))
 def test_best_and_write_agree(turns: list[dict[int, int]], count: int) -> None:
-    """`write` and `best` agree with a scan over all scores."""
+    """The functions `write` and `best` agree with a scan over all scores."""
     rows = 2 * BLOCK + 1
     boards: tuple[Any, ...] = (board_loops, BOARD_SOURCE)
     for write, best_of in ((each.write, each.best) for each in boards):

@@ -1,4 +1,4 @@
-"""For every history with changing schedulers: each pod is decided once, by its owner."""
+"""Property: in any history with changing schedulers, each pod is decided once, by its owner."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +24,7 @@ NAMES = ("s0", "s1", "s2")
 
 
 class Be(NamedTuple):
-    """From now on these are the schedulers."""
+    """A step of a history that sets the list of running schedulers."""
 
     names: tuple[str, ...]
 
@@ -44,7 +44,7 @@ quotas = st.sampled_from(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step | Be]:
-    """A crowded history in which schedulers come and go and placements fail."""
+    """Draw a crowded history in which schedulers come and go and placements fail."""
     steps: list[Step | Be] = list(draw(crowded_histories()))
     others: st.SearchStrategy[Step | Be] = weighed((1, teams), (1, voids), (1, quotas))
     for step in draw(exactly(others, 16)):
@@ -53,7 +53,7 @@ def histories(draw: st.DrawFn) -> list[Step | Be]:
 
 
 def check(members: Members, name: str, decision: Decision) -> None:
-    """Check that the pods are the member's own, and that each is decided once."""
+    """Check that the decided pods belong to this scheduler, and that each pod is decided once."""
     engine, pods = members.engines[name], members.state.pods
     deciding = [event for event in decision.events if isinstance(event, PodPlaced | PodRefused)]
     about = [event.pod for event in deciding]
@@ -64,7 +64,7 @@ def check(members: Members, name: str, decision: Decision) -> None:
 
 
 def play(members: Members, steps: Sequence[Step | Be]) -> None:
-    """Play the history; members decide in turn, and learn of a lost decision one step later."""
+    """Play the history: schedulers decide in turn, and learn of a lost decision one step later."""
     lost: tuple[str, Decision] | None = None
     for number, step in enumerate(steps):
         late, lost = lost, None
@@ -91,7 +91,7 @@ def play(members: Members, steps: Sequence[Step | Be]) -> None:
 
 
 def fall_silent(members: Members) -> None:
-    """Let all decide until none has events, which must happen."""
+    """Let all schedulers decide until none has events; fail if that never happens."""
     for _ in range(ROUNDS_MAX):
         said = False
         for name in sorted(members.engines):
@@ -107,7 +107,7 @@ def fall_silent(members: Members) -> None:
 @trying(80)
 @given(histories())
 def test_each_pod_is_decided_by_its_owner_and_nobody_is_forgotten(steps: list[Step | Be]) -> None:
-    """In the end a new scheduler finds no pod to place, and no refusal to report."""
+    """At the end of a history, a new scheduler finds no pod to place and no refusal to report."""
     members = Members(("s0",))
     play(members, steps)
     fall_silent(members)

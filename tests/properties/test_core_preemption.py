@@ -1,4 +1,5 @@
-"""For every history: evictions are necessary, help their beneficiary, and happen once."""
+"""Properties of evictions in any history: necessary, sufficient for their beneficiary, and
+announced once."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +24,7 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """Return a copy of the state where these pods have ended and only this node is open."""
+    """Return a copy of the state in which these pods have ended and only this node is open."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only
@@ -33,7 +34,7 @@ def without(state: State, gone: set[str], only: str) -> State:
 
 
 def fits(state: State, uid: str) -> bool:
-    """Return True if the pod fits there, according to new structures over the state."""
+    """Return True if the pod fits in this state, according to new index structures."""
     limits, neighbours = Limits(state), Neighbours(state)
     reservations = Reservations(state, Columns(state), limits, neighbours)
     finder = PlaceFinder(state, limits, neighbours, reservations)
@@ -41,13 +42,13 @@ def fits(state: State, uid: str) -> bool:
 
 
 def gang_of(pod: PodState, state: State) -> str:
-    """Return the pod's gang if it is evicted as a whole; "" if its pods may run alone."""
+    """Return the pod's gang if the gang is evicted as a whole, or "" if its pods may run alone."""
     group = pod.submitted.group
     return group if group and state.groups[group].together else ""
 
 
 def units(pods: list[PodState], state: State) -> list[set[str]]:
-    """Group pods that are evicted together: one pod, or all placed pods of a gang."""
+    """Group the pods that are evicted together: a single pod, or all placed pods of a gang."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         group = gang_of(pod, state)
@@ -59,7 +60,7 @@ def units(pods: list[PodState], state: State) -> list[set[str]]:
 
 @contextmanager
 def watched(state: State) -> Iterator[None]:
-    """Check what a decision adds to the evictions."""
+    """Check the evictions that a decision adds."""
     before = set(state.evictions)
     yield
     new = [event for uid, event in state.evictions.items() if uid not in before]
@@ -78,7 +79,8 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the pod fits with all of them gone, and not if any of them stays."""
+    """Check that the beneficiary fits once all victims are gone, and does not fit if any victim
+    stays."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -94,12 +96,12 @@ def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> Non
 @SETTINGS
 @given(crowded_histories())
 def test_only_pods_of_lower_priority_no_more_than_needed_and_whole_gangs(steps: list[Step]) -> None:
-    """Only pods of lower priority are evicted, no more than needed, and gangs as a whole."""
+    """The engine evicts only pods of lower priority, no more than needed, and gangs as a whole."""
     follow(Ledger(), steps, watched=watching)
 
 
 def watching(state: State) -> AbstractContextManager[None]:
-    """Return `watched`, with a context type that `follow` takes."""
+    """Return `watched`, with the context type that `follow` expects."""
     return watched(state)
 
 
@@ -116,7 +118,8 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """The drawn histories contain evictions, also of gangs and beyond budgets."""
+    """The drawn histories contain evictions, including evictions of gangs and evictions beyond
+    disruption budgets."""
     found: list[PodEvicted] = []
 
     @seed(5)

@@ -1,6 +1,6 @@
-"""For every history with queues: no decision takes a queue beyond its limits.
+"""Property: in any history with queues, no decision exceeds a queue's limits.
 
-Usage is added up here from the state alone, without the code that decides."""
+These tests sum up usage from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +28,8 @@ def queue_name(state: State, pod: PodState) -> str:
 
 
 def held(state: State, queue: QueueObserved) -> Counter[str]:
-    """Return a queue's usage by the names of its limits; GPUs by the name in its quota."""
+    """Return a queue's usage by the names of its limits. GPUs are also counted by their name in the
+    GPU quota."""
     found: Counter[str] = Counter()
     for pod in state.pods.values():
         if pod.placement is None or queue_name(state, pod) != queue.queue:
@@ -53,7 +54,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that the resources a decision adds to a queue are within its limits."""
+    """Check that the resources which a decision adds to a queue are within the queue's limits."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}
     yield
     for name, queue in state.queues.items():
@@ -71,14 +72,16 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(queued_histories())
 def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
-    """Capability, GPU quota and closed queues hold, independent of the engine's history."""
+    """No decision exceeds a capability or GPU quota or uses a closed queue, whatever the engine's
+    history."""
     follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
 @given(queued_histories())
 def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
-    """With queues too, the engine ends, and a new one finds no pod that it has missed."""
+    """With queues, the engine also runs out of decisions, and a new engine finds no pod that was
+    missed."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -88,7 +91,7 @@ def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
-    """When pods end, pods that wait for their queue are decided again as soon as they fit."""
+    """When pods end, the engine retries the pods that wait for their queue as soon as they fit."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

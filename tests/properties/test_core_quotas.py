@@ -1,6 +1,6 @@
-"""For every history with quotas: no decision takes a namespace beyond its quotas.
+"""Property: in any history with quotas, no decision exceeds a namespace's quotas.
 
-Usage is added up here from the state alone, without the code that decides."""
+These tests sum up usage from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Held = dict[str, Counter[str]]
 
 
 def held(state: State) -> Held:
-    """Return each namespace's usage by the names of the limits."""
+    """Return each namespace's usage by the names of its limits."""
     found: Held = {}
     for pod in state.pods.values():
         if pod.placement is None:
@@ -41,7 +41,8 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that the resources a decision adds to a namespace are within all its quotas."""
+    """Check that the resources which a decision adds to a namespace are within all of its
+    quotas."""
     before = held(state)
     yield
     for name, now in held(state).items():
@@ -54,14 +55,15 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(limited_histories())
 def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> None:
-    """Counts, memory and cores hold, independent of the engine's history."""
+    """No decision exceeds a quota on counts, memory or cores, whatever the engine's history."""
     follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
 @given(limited_histories())
 def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
-    """With quotas too, the engine ends, and a new one finds no pod that it has missed."""
+    """With quotas, the engine also runs out of decisions, and a new engine finds no pod that was
+    missed."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -71,7 +73,7 @@ def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
 @SETTINGS
 @given(limited_histories())
 def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
-    """When pods end, pods that wait for a quota are decided again as soon as they fit."""
+    """When pods end, the engine retries the pods that wait for a quota as soon as they fit."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()

@@ -1,4 +1,4 @@
-"""For every full cluster: a pod that waits for room gets it as soon as another leaves."""
+"""Property: in any full cluster, a pod that waits for room gets it as soon as another pod ends."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ leaving = st.builds(Effect, st.sampled_from((PodGone, PodGone, PlacementVoided))
 def test_an_unschedulable_pod_gets_the_room_that_another_leaves(
     nodes: list[NodeReported], arriving: list[PodSubmitted], later: list[Step]
 ) -> None:
-    """The decision after each step equals that of a new engine."""
+    """After each step, the engine decides like a new engine."""
     steps: list[Step] = [*nodes, *arriving, DECIDE]
     for step in later:
         steps += [step, DECIDE]

@@ -1,4 +1,5 @@
-"""For every history: every difference has its event, and no event causes an unseen one."""
+"""Property: in any history, every difference has its event, and no event causes a difference
+outside of its objects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
-    """Yield what is written step by step, given the current state."""
+    """Yield the event of each step, given the current state."""
     for step in steps:
         data = step.about(state) if isinstance(step, Effect) else step
         if data is not None:
@@ -33,7 +34,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """Return all differences, by list."""
+    """Return all differences between the two pictures, by list."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 
@@ -42,7 +43,7 @@ def rows(before: Picture, after: Picture) -> dict[str, Rows]:
 def test_an_event_makes_no_difference_outside_of_what_it_touches(
     steps: list[Payload | Effect],
 ) -> None:
-    """An event changes only what it touches, and a refused one changes nothing."""
+    """An event changes only the objects that it names, and a refused event changes nothing."""
     state = State()
     for data in happened(state, steps):
         part = touched(state, data)
@@ -60,7 +61,7 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
 def test_each_difference_has_the_event_that_made_it(
     steps: list[Payload | Effect], drawn: st.DataObject
 ) -> None:
-    """Between any two revisions, the index names every object that differs."""
+    """Between any two revisions, the index of events names every object that differs."""
     with TemporaryDirectory() as folder:
         index, checkpoints = open_index(Path(folder), "c")
         indexer = Indexer(State(), index, checkpoints)

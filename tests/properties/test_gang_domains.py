@@ -1,4 +1,5 @@
-"""A gang with required affinity is placed whenever some choice of domains has room for it."""
+"""Property: a gang with required affinity is placed whenever some choice of domains has room for
+it."""
 
 from itertools import permutations, product
 
@@ -18,7 +19,7 @@ SETTINGS = trying(100)
 
 
 def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
-    """Return a gang's pod labelled `app` that must share a rack with a pod labelled `near`."""
+    """Return a gang's pod with label `app` that must share a rack with a pod labelled `near`."""
     means = PodSelector(expressions=(LabelExpression(key="app", operator="In", values=(near,)),))
     wishes = PodConstraints(affinity=(PodTerm(pods=means, topology_key=RACK),) if near else ())
     made = member(uid, labels={"app": app}, shape=shape(cards(count)))
@@ -26,7 +27,7 @@ def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
 
 
 def fleet(nodes: list[tuple[str, int]]) -> Ledger:
-    """Build nodes from rack and GPU count; an empty rack name means none."""
+    """Return a ledger of nodes, given by rack and GPU count; an empty rack name means no rack."""
     ledger = Ledger()
     for at, (where, count) in enumerate(nodes):
         labels = {RACK: where} if where else {}
@@ -35,7 +36,7 @@ def fleet(nodes: list[tuple[str, int]]) -> Ledger:
 
 
 def rooms(nodes: list[tuple[str, int]], each: int = 1) -> dict[str, int]:
-    """Return by rack how many pods with `each` GPUs fit."""
+    """Return, by rack, how many pods with `each` GPUs fit."""
     found: dict[str, int] = {}
     for where, count in nodes:
         if where:
@@ -44,7 +45,8 @@ def rooms(nodes: list[tuple[str, int]], each: int = 1) -> dict[str, int]:
 
 
 def placed_whole(ledger: Ledger, pods: list[PodSubmitted]) -> bool:
-    """Submit the gang. Returns True if it is placed whole; otherwise none of it may be placed."""
+    """Submit the gang and return True if it is placed as a whole; fail if only a part of it is
+    placed."""
     ledger.play(gang(min_available=len(pods))).submit(*pods).settle()
     where = [ledger.where(pod.uid) for pod in pods]
     assert all(where) or not any(where)
@@ -53,7 +55,7 @@ def placed_whole(ledger: Ledger, pods: list[PodSubmitted]) -> bool:
 
 @pytest.mark.parametrize("racks", sorted(set(permutations((8, 16, 16)))))
 def test_a_gang_of_16_is_placed_in_a_rack_of_16(racks: tuple[int, ...]) -> None:
-    """A gang of 16 goes to the rack of 16, although the rack of 8 is fuller."""
+    """A gang of 16 is placed in the rack of 16, although the rack of 8 is fuller."""
     small = "abc"[racks.index(8)]
     nodes = [(name, room // 4) for name, room in zip("abc", racks, strict=True)] * 4
     alone = fleet(nodes).submit(pod("alone", cards(1))).settle()
@@ -73,7 +75,8 @@ nodes = st.lists(
 @SETTINGS
 @given(nodes, st.integers(2, 9), st.integers(1, 2))
 def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, each: int) -> None:
-    """A gang that must be together is placed exactly if one rack fits it, and in one rack."""
+    """A gang whose pods must share a rack is placed exactly if one rack has room for all of
+    them."""
     ledger = fleet(fleet_of)
     pods = [member_of(f"w{n}", "w", "w", each) for n in range(size)]
     found = placed_whole(ledger, pods)
@@ -86,7 +89,8 @@ def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, 
 @SETTINGS
 @given(nodes, st.integers(1, 8))
 def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], workers: int) -> None:
-    """Workers follow a leader without affinity, whichever rack it has to start in."""
+    """Workers with affinity to their leader are placed in its rack, so the leader must start where
+    all of them fit."""
     pods = [member_of("leader", "leader", "", 1)]
     pods += [member_of(f"w{n}", "w", "leader", 1) for n in range(workers)]
     could = any(room >= 1 + workers for room in rooms(fleet_of).values())
@@ -98,7 +102,8 @@ def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], wor
 def test_two_sets_that_must_each_be_together(
     fleet_of: list[tuple[str, int]], first: int, second: int, mixed: bool
 ) -> None:
-    """Two sets get a rack each, or share one, if any choice of racks fits both."""
+    """Two sets of pods, each of which must share a rack, are placed if any choice of racks has room
+    for both."""
     pods = [member_of(f"a{n}", "a", "a", 1) for n in range(first)]
     pods += [member_of(f"b{n}", "b", "b", 1) for n in range(second)]
     if mixed:

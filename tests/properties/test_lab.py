@@ -1,4 +1,4 @@
-"""Plans come true, and replays repeat what happened, for every history."""
+"""Properties of every history: pods end up as planned, and a replay repeats what happened."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ POLICIES = ("", "binpack", "spread", "bestfit")
 
 
 def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
-    """Return these pods as manifests would describe them, with unique names."""
+    """Return these pods as drafts from manifests, with unique names."""
     fields = set(PodDraft.__struct_fields__) & set(PodSubmitted.__struct_fields__)
     return tuple(
         PodDraft(**{name: getattr(pod, name) for name in fields} | {"name": f"new-{number}"})
@@ -43,21 +43,23 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 
 class Happened(NamedTuple):
-    """Evicted pods among those placed `before`, and the new uid of each recreated one."""
+    """The result of letting a plan happen: evicted pods among those placed `before`, and new uids
+    of recreated pods."""
 
     before: frozenset[str]
     gone: list[str]
     again: dict[str, str]
 
     def end(self, ledger: Ledger, uid: str) -> PodState | None:
-        """Return a pod's final state, across its recreations."""
+        """Return the final state of a pod, followed across its recreations."""
         while uid in self.again:
             uid = self.again[uid]
         return ledger.state.pods.get(uid)
 
 
 def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
-    """Decide until no decision has events; evicted pods end, and gangs' pods are recreated."""
+    """Decide until no decision has events; evicted pods end, and evicted gangs' pods are
+    recreated."""
     happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
@@ -83,7 +85,8 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """Check that plan and outcome have the same place and shares, or none."""
+    """Check that the plan and the outcome have the same node and shares, or that neither has a
+    placement."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return
@@ -100,7 +103,7 @@ def agree(planned: PlannedPod, pod: PodState | None) -> None:
 def test_what_was_planned_then_happens(
     steps: list[Step], wanted: list[PodSubmitted], policy: str
 ) -> None:
-    """Pods of any shape, gang, priority and queue end up as planned, with either policy."""
+    """Pods of any shape, gang, priority and queue end up as planned, under both policies."""
     ledger = Ledger()
     follow(ledger, steps)
     pods = drafts(wanted)
@@ -118,7 +121,7 @@ def test_what_was_planned_then_happens(
 
 
 def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> Happened:
-    """Submit the pods, after changing the policy if requested."""
+    """Submit the pods and let the engine decide, after changing the policy if requested."""
     before = frozenset(uid for uid, pod in ledger.state.pods.items() if pod.placement is not None)
     for uid in list(ledger.state.evictions):
         ledger.gone(uid)
@@ -142,7 +145,7 @@ arrivals = st.lists(
 def lived(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
 ) -> VirtualLedger:
-    """Return a ledger in which these pods arrived on these nodes."""
+    """Return a ledger in which these pods arrived on these nodes in virtual time."""
     ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0
@@ -176,8 +179,8 @@ def lived(
 def test_what_happened_is_replayed(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
-    """From any revision on, a replay places every pod where and when it was, also evicted and
-    recreated ones."""
+    """A replay from any revision places every pod on the same node at the same time, including
+    evicted and recreated pods."""
     ids = [device.id for node in fleet for device in node.devices]
     assume(len(set(ids)) == len(ids))
     ledger = lived(fleet, came, watched=watched)

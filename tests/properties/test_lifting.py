@@ -1,4 +1,4 @@
-"""For every payload of an older version: it is read as an event of the same subject."""
+"""Property: every payload of an older version can be read as an event on the same subject."""
 
 import msgspec
 import pytest
@@ -21,7 +21,8 @@ RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.ve
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_every_older_payload_is_lifted(row: EventType, version: int, data: st.DataObject) -> None:
-    """Any older payload lifts to one that the newest version accepts, on its own subject."""
+    """Any payload of an older version converts to a payload that the newest version accepts, on the
+    same subject."""
     older = data.draw(values(inspect.type_info(row.payload_of(version))))
     told = lifted(row, version, msgspec.json.encode(older))
     assert type(told) is row.payload

@@ -1,4 +1,4 @@
-"""For every document and text: a result or a named refusal, never another exception."""
+"""Property: any document or text gives a result or a named refusal, and never another exception."""
 
 import copy
 import re
@@ -69,7 +69,8 @@ GOOD: list[dict[str, Any]] = [
 
 
 def places(value: object) -> list[tuple[Any, Any]]:
-    """Return every container with one of its keys: each place where a value can be put."""
+    """Return every container in the document with each of its keys, as the places where a value can
+    be put."""
     if isinstance(value, dict):
         pairs: list[tuple[Any, Any]] = list(value.items())
     elif isinstance(value, list):
@@ -80,8 +81,8 @@ def places(value: object) -> list[tuple[Any, Any]]:
 
 
 def check(documents: list[object]) -> None:
-    """Read the documents; every pod must encode, and every refusal must name its field in one
-    line."""
+    """Read the documents, and check that every pod encodes and that every refusal names its field
+    in one line."""
     for outcome in read_documents(documents):
         assert (outcome.manifest is None) != (outcome.error is None)
         if outcome.error is not None:
@@ -99,7 +100,7 @@ def check(documents: list[object]) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ANYTHING, max_size=3))
 def test_any_document(documents: list[object]) -> None:
-    """Any YAML or JSON document, and any other object, is read or refused by name."""
+    """Any YAML or JSON document, and any other object, is either read or refused by name."""
     check(documents)
 
 
@@ -108,7 +109,8 @@ def test_any_document(documents: list[object]) -> None:
 def test_a_good_document_with_anything_in_one_place(
     good: dict[str, Any], data: st.DataObject
 ) -> None:
-    """A good document with any field replaced, removed, or set near a bound is read or refused."""
+    """A valid document stays readable or is refused when any of its fields is replaced, removed or
+    set near a bound."""
     document = copy.deepcopy(good)
     holder, key = data.draw(st.sampled_from(places(document)))
     edge = st.sampled_from([-1, 0, 1, 63, 64, 65, 128, 10_000, 10_001, 1 << 31, 1 << 53, 1 << 63])
@@ -119,7 +121,7 @@ def test_a_good_document_with_anything_in_one_place(
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=60) | st.text("ab:-&*[]{}!#|>\"' \n\t?,0.", max_size=60))
 def test_any_text(text: str) -> None:
-    """Any text gives documents, or errors with an existing line number."""
+    """Any text yields documents, or errors with an existing line number."""
     for is_json in (False, True):
         for parsed in parse(text, is_json=is_json):
             if parsed.error is not None:
@@ -144,7 +146,7 @@ def trace(lines: list[str]) -> tuple[list[PodDraft], str]:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text('0123456789,-.ab|"\n', max_size=30), max_size=3))
 def test_any_trace(lines: list[str]) -> None:
-    """Any trace rows are pods, or refused with a line number."""
+    """Any rows of a trace become pods or are refused with a line number."""
     drafts, refused = trace(lines)
     assert not refused or re.match(r"line \d+", refused)
     for draft in drafts:
@@ -155,7 +157,8 @@ def test_any_trace(lines: list[str]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ROW, max_size=5))
 def test_any_rows_of_numbers(rows: list[tuple[int, ...]]) -> None:
-    """Rows of numbers are read exactly, percents rounded up, until a GPU with a request of zero."""
+    """Rows of numbers are read exactly, with percentages rounded up, until a row requests zero
+    percent of a GPU."""
     empty = [at for at, (_, _, gpus, milli) in enumerate(rows) if gpus and not milli]
     drafts, refused = trace([f"p{at},{','.join(map(str, row))},T4" for at, row in enumerate(rows)])
     assert refused == (f"line {empty[0] + 2}.gpu_milli" if empty else "")

@@ -1,7 +1,8 @@
-"""Receipts: any tampering with records between two receipts is found at the first difference.
+"""Property: receipts reveal any tampering with records between two receipts, at the first
+difference.
 
-The ledger is a recorded one. A rewritten stream numbers its records from the changed one on, as a
-server does; one with a deleted record skips its revision."""
+The ledger is a recorded one. A rewritten stream numbers its records again from the changed record
+on, as a server does; a stream with a deleted record skips that revision."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -45,18 +46,18 @@ TIME = "2026-11-25T00:00:00.000000Z"
 
 
 class Signed(NamedTuple):
-    """A folder of receipts of RECORDS, and their key."""
+    """A folder of receipts of RECORDS, and the key that signed the receipts."""
 
     folder: Path
     key: VerifyingKey
 
     def check(self) -> ReceiptCheck:
-        """Return a check of a reading against the receipts."""
+        """Return a check that compares a reading of the ledger with the receipts."""
         return ReceiptCheck(Receipts(self.folder), [self.key])
 
 
 def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RECORDS) -> None:
-    """Write one receipt up to each of ENDS."""
+    """Write one receipt for the records up to each of ENDS."""
     fold, tree = StateFold(quiet=True), Tree()
     for record in records:
         fold.take(record)
@@ -68,7 +69,7 @@ def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RE
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
-    """Receipts with fingerprints."""
+    """Return receipts with fingerprints."""
     folder = tmp_path_factory.mktemp("receipts")
     public = make_key(folder / "key")
     write_receipts(folder, read_signing_key(folder / "key"))
@@ -77,7 +78,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
-    """The same receipts, without their fingerprints."""
+    """Return the same receipts without their fingerprints."""
     folder = tmp_path_factory.mktemp("bare")
     for path in signed.folder.glob("receipt-*.json"):
         (folder / path.name).write_bytes(path.read_bytes())
@@ -85,7 +86,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
 
 
 def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterator[tuple[int, str]]:
-    """Yield the problems found in these records, read from `start` to the end."""
+    """Yield the problems that the check finds in these records, read from `start` to the end."""
     check = signed.check()
     for record in records:
         if record.revision >= start:
@@ -94,7 +95,7 @@ def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterat
 
 
 def numbered(records: Sequence[Record]) -> list[Record]:
-    """Return the records with the revisions of a new stream."""
+    """Return the records with the revisions that a new stream would give them."""
     return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
 
 
@@ -125,7 +126,7 @@ def tampered(kind: str, at: int, seed: int) -> list[Record]:
 
 
 def first_difference(records: Sequence[Record]) -> int:
-    """Return the first revision that differs from RECORDS; 0 if none does."""
+    """Return the first revision that differs from RECORDS, or 0 if there is none."""
     pairs = zip(records, RECORDS, strict=False)
     different = [theirs.revision for ours, theirs in pairs if ours != theirs]
     if different:
@@ -139,8 +140,8 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """The first changed record is named exactly with fingerprints, else by segment or missing
-    end."""
+    """With fingerprints, the check names exactly the first changed record; without them, its
+    segment or the missing end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
@@ -153,7 +154,7 @@ def test_the_first_record_that_differs_is_named(
 
 
 def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
-    """A state that does not follow from its signed records is reported."""
+    """The check reports a signed state that does not follow from the signed records."""
     check, fold = signed.check(), StateFold(quiet=True)
     fold.state.released_count += 1
     found: list[tuple[int, str]] = []
@@ -164,7 +165,8 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 
 
 def test_unchanged_records_are_proven(signed: Signed) -> None:
-    """Unchanged records are proven, also by a reading that starts later, for whole segments."""
+    """The check proves unchanged records. A reading that starts later proves the whole segments
+    after its start."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)
@@ -180,7 +182,7 @@ def test_unchanged_records_are_proven(signed: Signed) -> None:
 def test_a_path_leads_to_the_root_from_its_own_place_alone(
     size: int, index: int, other: int, seed: int
 ) -> None:
-    """As in RFC 6962, a path leads to the root only with its own leaf, index and length."""
+    """As in RFC 6962, an audit path leads to the root only with its own leaf, index and length."""
     index, other = index % size, other % size
     leaves = [leaf_of(each + 1, "s", str(seed).encode()) for each in range(size)]
     tree = Tree()
@@ -196,7 +198,7 @@ def test_a_path_leads_to_the_root_from_its_own_place_alone(
 
 @given(index=st.integers(9, 18), what=st.sampled_from(["payload", "subject", "revision"]))
 def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, what: str) -> None:
-    """A proof holds only for its own record."""
+    """A proof is valid only for its own record."""
     found = Receipts(signed.folder).of(index + 1)
     assert found is not None
     first = found.checkpoint.first
@@ -222,7 +224,7 @@ def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, wh
 
 @given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
 def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
-    """A receipt with any flipped bit, in content or signature, is refused."""
+    """A receipt with any flipped bit, in content or in signature, is refused."""
     whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
     data = bytearray(whole)
     data[at % len(data)] ^= 1 << bit

@@ -1,6 +1,6 @@
-"""A pod's secrets are in no event, whatever its dialect and its life.
+"""Property: no event contains a pod's secrets, whatever the pod's dialect and history.
 
-The secret is put where users put secrets: environment, arguments, commands, probes, images,
+The tests put a secret where users put secrets: environment, arguments, commands, probes, images,
 volumes, pull secrets, foreign annotations, and the status. The pods are samples of every dialect,
 read as manifests and from an API server."""
 
@@ -88,7 +88,7 @@ SAMPLES = samples()
 
 
 def with_secrets(document: Any, places: set[str]) -> Any:
-    """Return the document with the secret at these places of each of its pods."""
+    """Return the document with the secret inserted at these places of each of its pods."""
     told = copy.deepcopy(document)
     for pod in templates(told):
         spec = pod["spec"]
@@ -102,7 +102,7 @@ def with_secrets(document: Any, places: set[str]) -> Any:
 
 
 def written(data: Payload) -> bytes:
-    """Return the event as it would be in the ledger."""
+    """Return the event encoded as in the ledger."""
     time = "2026-01-01T00:00:00.000000Z"
     return encode(Event(id="e", source="watcher/test", time=time, data=data))
 
@@ -112,7 +112,8 @@ some_places = st.sets(st.sampled_from(PLACES), min_size=1) | st.just(set(PLACES)
 
 @given(document=st.sampled_from(SAMPLES), places=some_places)
 def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) -> None:
-    """A manifest's secret is neither in its events nor in the error if it cannot be read."""
+    """A manifest's secret is in none of its events, nor in the error if the manifest cannot be
+    read."""
     for outcome in read_documents([with_secrets(document, places)]):
         assert SECRET not in str(outcome.error)
         manifest = outcome.manifest
@@ -127,7 +128,8 @@ def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) 
 @pytest.mark.parametrize("broken", [False, True], ids=["good", "cannot be read"])
 @given(document=st.sampled_from(SAMPLES), places=some_places)
 def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: set[str]) -> None:
-    """A pod's secret is in no event from its creation to its end, nor if it cannot be read."""
+    """A pod's secret is in no event from the pod's creation to its end, even if the pod cannot be
+    read."""
     for at, pod in enumerate(templates(with_secrets(document, places))):
         told = life(pod, f"p{at}", broken=broken)
         assert told

@@ -1,4 +1,4 @@
-"""A snapshot at any revision, plus the events after it, equals the fold of everything."""
+"""Property: a snapshot at any revision, plus the events after it, equals the fold of all events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from tests.support.states import assert_same
 
 
 def folded(events: list[Payload], state: State | None = None) -> State:
-    """Fold these events into a state, a new one by default."""
+    """Fold these events into the given state, or into a new state by default."""
     state = state or State()
     for data in events:
         happen(state, data)
@@ -23,7 +23,8 @@ def folded(events: list[Payload], state: State | None = None) -> State:
 
 @given(happenings(), st.data())
 def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObject) -> None:
-    """A state restored at any revision and folded on equals the state folded from the start."""
+    """A state that is restored at any revision and then folded further equals the state folded from
+    the start."""
     cut = data.draw(st.integers(0, len(events)))
     half = folded(events[:cut])
     restored = restore(take(half))
@@ -35,7 +36,8 @@ def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObje
 def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
     events: list[Payload], data: st.DataObject
 ) -> None:
-    """A snapshot taken in slices while events arrive is that of the revision it names."""
+    """A snapshot taken in slices while events arrive equals the state at the revision that the
+    snapshot names."""
     cut = data.draw(st.integers(0, len(events)))
     state = folded(events[:cut])
     taking = Taking(state)
@@ -48,7 +50,7 @@ def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
 
 
 def test_nothing_of_the_state_is_forgotten() -> None:
-    """Every field of the state is in the snapshot, or listed here as derived."""
+    """Every field of the state is in the snapshot or in this test's list of derived fields."""
     none = set[str]()
     for of, record, derived, of_record in (  # fields derived from the rest, on either side
         (State, kept._Head, {"shapes"}, none),

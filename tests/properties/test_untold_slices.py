@@ -1,6 +1,6 @@
-"""Another scheduler's pods come to MIG devices and end, in any order.
+"""Property: no pod is placed on a MIG slice that another scheduler's pod may use.
 
-Nothing is placed where a pod may run on an unknown slice."""
+Other schedulers' pods come to MIG devices and end, in any order, on known and unknown slices."""
 
 from itertools import count
 from typing import Any
@@ -29,9 +29,9 @@ STEPS = st.one_of(
 def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
     steps: list[tuple[str, str, Any]], late: bool
 ) -> None:
-    """No slice is allocated that a pod with an unknown or known slice may use.
+    """No slice is allocated that another scheduler's pod uses or, if its slice is unknown, may use.
 
-    The node may report its devices after half of the steps (`late`)."""
+    With `late`, the node reports its devices only after half of the steps."""
     cluster, numbers = Cluster(), count()
     cluster.see("nodes", kube_node("n1"))
     running: dict[str, tuple[str, str, int | None]] = {}
@@ -64,7 +64,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 
 
 def follow(cluster: Cluster) -> None:
-    """Write what the watcher sees."""
+    """Write to the ledger what the watcher sees in the cluster."""
     cluster.write(cluster.pod_facts())
     for data, problem, _ in cluster.facts.adoptions(cluster.view.pods):
         if not problem:
@@ -73,7 +73,7 @@ def follow(cluster: Cluster) -> None:
 
 
 def taken(ledger: Ledger, card: str) -> set[int]:
-    """Return the slices that the ledger has allocated."""
+    """Return the slices of the device that the ledger has allocated."""
     state = ledger.state.nodes.get("n1")
     held = state.by_id.get(card) if state else None
     return {at for at in range(8) if held and held.slices >> at & 1}

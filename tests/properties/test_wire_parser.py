@@ -1,4 +1,5 @@
-"""NATS messages: our fast parser passes on what the client's own parser does."""
+"""Property: the fast parser of NATS messages yields the same messages as the client library's own
+parser."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ lines = st.one_of(
 
 
 class _Told:
-    """Records what a parser found."""
+    """A recorder of the messages that a parser found."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -69,8 +70,8 @@ def _parsed(kind: type[Parser], pieces: Sequence[bytes]) -> tuple[list[Any], byt
 
 @given(said=st.lists(lines, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 60), max_size=20))
 def test_messages_are_parsed_as_by_the_client(said: list[bytes], cuts: list[int]) -> None:
-    """However lines are split, each message is parsed as by the client's parser, with nothing
-    left over."""
+    """However the input is split, the fast parser yields each message as the client's parser does,
+    and leaves no input unparsed."""
     data, pieces = b"".join(said), []
     for cut in cuts:
         pieces.append(data[:cut])

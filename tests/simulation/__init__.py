@@ -1,1 +1,2 @@
-"""The whole system from one seed: virtual time, an in-memory ledger, faults, checks."""
+"""Simulation of the whole system from one seed: virtual time, an in-memory ledger, faults and
+checks."""

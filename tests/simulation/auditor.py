@@ -1,10 +1,12 @@
-"""Check the ledger whenever something is stored.
+"""The auditor of a simulation, which checks the ledger whenever something is stored.
 
-Invariants checked after every event: core's invariants on the auditor's own fold; those of the
-second set of books; the chain; the writer's rights; gangs at their first placement; that nothing
-was placed where it was closed at the decision's basis; and that a new engine decides the same from
-the same state. An event of an honest writer that the fold refuses must have been correct at its
-basis."""
+Invariants checked after every event:
+- core's invariants hold on the auditor's own fold, and so do those of the second set of books;
+- the chain is intact, and the writer had the right to write the event;
+- a gang is complete at its first placement, and no pod was placed on what was closed at the basis;
+- a new engine decides the same from the same state.
+
+An event of an honest writer that the fold refuses must have been correct at its basis."""
 
 from __future__ import annotations
 
@@ -73,17 +75,17 @@ _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
 
 
 class Accepted(Protocol):
-    """Called with every event that the fold accepts."""
+    """A callback for every event that the fold accepts."""
 
     def __call__(self, revision: int, event: Event, *, honest: bool) -> None:
-        """Take the event; `honest` is True if an honest service wrote it."""
+        """Process the event; `honest` is True if an honest service wrote it."""
 
 
 class Auditor:
-    """One fold, one set of books, and the first problem found.
+    """A checker with one fold, one set of books, and the first problem found.
 
-    `shards` has the shard of a decision's scheduler, by the first payload of its append.
-    `connections` counts each process's connections, because each starts with a full budget.
+    The argument `shards` has the shard of a decision's scheduler, by the first payload of its
+    append. `connections` counts each process's connections, because each starts with a full budget.
     `on_accepted` is called with what the fold accepted. `oldest` returns the server's first
     revision."""
 
@@ -111,11 +113,11 @@ class Auditor:
 
     @property
     def silent_for_s(self) -> float:
-        """Seconds since anything was stored."""
+        """Return the seconds since anything was stored."""
         return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
 
     def take(self, stored: Stored) -> None:
-        """Check one append; pass this to `MemoryServer.watch`."""
+        """Check one append; pass this method to `MemoryServer.watch`."""
         for record, identity in zip(stored.records, stored.ids, strict=True):
             text = record.payload.decode("utf-8", "backslashreplace")
             self.log.append(
@@ -136,7 +138,8 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Compare a reader's state with this fold, at some revisions."""
+        """Compare a reader's state with this auditor's fold, at revisions for which a digest was
+        kept."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -162,8 +165,8 @@ class Auditor:
         return event
 
     def _check_intake(self, record: Record, event: Event, stored: Stored) -> None:
-        """Check that agents' events are appended for their own node, and hostile ones only if
-        harmless."""
+        """Check that an agent's events concern its own node, and that a hostile agent's accepted
+        events are harmless."""
         if stored.role != "intake" or stored.writer == ROGUE:
             return
         if isinstance(event.data, ReportRefused):
@@ -182,8 +185,8 @@ class Auditor:
             self._check_flood(record.revision, stored.writer)
 
     def _check_flood(self, revision: int, intake: str) -> None:
-        """Check that an intake appends a node's changes within its budget, whatever the agent
-        sends."""
+        """Check that an intake appends a node's changes within the node's budget, whatever the
+        agent sends."""
         self._floods[intake] += 1
         budget = (
             taking.CHANGES_BURST * self.connections[intake] + taking.CHANGES_RATE * self._now_s()
@@ -255,7 +258,8 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """An honest writer may be late, but not wrong."""
+        """Check that an event which the fold refused was late rather than wrong, if its writer is
+        honest."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:
@@ -290,7 +294,7 @@ class Auditor:
             self._complain(f"{what}, although its id was taken")
 
     def _came_too_late(self, data: object, basis: int) -> bool:
-        """True if the pod to evict, or its beneficiary, has ended or been placed since the
+        """Return True if the pod to evict, or its beneficiary, has ended or been placed since the
         basis."""
         if not isinstance(data, PodEvicted):
             return False
@@ -298,11 +302,11 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """True if two writers crossed, neither having read the other's event.
+        """Return True if two writers' events crossed: neither writer had read the other's event.
 
-        That is an adoption and a placement on one node, two placements of a pod, or one watcher's
-        submission or rejection and another's adoption. No fence separates them, because an adopted
-        pod already runs there."""
+        The possible pairs are an adoption and a placement on one node, two placements of a pod, or
+        one watcher's submission or rejection and another's adoption. No fence separates them,
+        because an adopted pod already runs there."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -316,7 +320,7 @@ class Auditor:
         return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
-        """True if the writer's basis is older than the server's memory of ids."""
+        """Return True if the event's basis is older than the server's duplicate window."""
         if basis >= len(self._stored_at_s):
             return False
         return self._now_s() - self._stored_at_s[basis] > DUPLICATE_WINDOW_S
@@ -324,7 +328,7 @@ class Auditor:
     # ------------------------------------------------------------------ one decision
 
     def _check_decision(self, events: list[Event], stored: Stored) -> None:
-        """Check that any engine would have decided the same on the same state."""
+        """Check that a new engine would have decided the same on the same state."""
         decisions = [event for event in events if isinstance(event.data, DecisionEvent)]
         if not decisions or stored.writer == ROGUE:
             return
@@ -345,10 +349,11 @@ class Auditor:
             )
 
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield what a scheduler of this shard may decide: alone, or apart from the others.
+        """Yield what a scheduler of this shard may decide, with and without separation from other
+        schedulers.
 
-        Also for fewer pods, after its decisions were refused, and with one decision or many small
-        ones."""
+        The results also cover fewer pods, after decisions were refused, and one large decision or
+        many small ones."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -370,10 +375,11 @@ class Auditor:
 
 
 def _harmless(said: Payload, cards: set[str]) -> bool:
-    """True if a hostile agent reports no devices, or only ones that another node once had.
+    """Return True if a hostile agent reports no devices, or only devices that another node once
+    had.
 
-    The fold refuses a device that is still there, if an intake had not read of it yet. Any other
-    may have moved."""
+    The fold refuses a device that its node still has, if the intake had not read of the device yet.
+    Any other device may have moved."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
@@ -381,7 +387,8 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
 
 
 def _unread(data: object, why: str) -> bool:
-    """True if an intake let a hostile agent claim a device, not having read yet whose it is."""
+    """Return True if an intake accepted a hostile agent's device because it had not yet read which
+    node owns the device."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE
     return hostile_report and "is reported by node" in why
 
@@ -391,7 +398,7 @@ def _once_bound(attempt: int) -> tuple[tuple[str, int], ...]:
 
 
 def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
-    """The placements, in the order in which they were decided."""
+    """Return the placements, in the order in which they were decided."""
     return [
         (data.pod, data.attempt, data.node, tuple((s.container, s.device) for s in data.shares))
         for data in events
@@ -400,16 +407,16 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def _is_of(found: list[Any], anew: list[Any]) -> bool:
-    """True if these placements are the other ones, or a prefix of them.
+    """Return True if the placements `found` equal the placements `anew`, or a prefix of them.
 
-    An engine with much to consider puts the rest into its next decision."""
+    An engine with much to consider puts the remaining placements into its next decision."""
     return found == anew or (bool(found) and found == anew[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:
-    """True if a pod is adopted on a device that moved to another node.
+    """Return True if a pod is adopted on a device that has moved to another node.
 
-    A device that is not there has room for whatever runs on it."""
+    A device that is not present does not limit the pods that run on it."""
     if not isinstance(data, PodAdopted):
         return False
     known = state.nodes[data.node].by_id

@@ -1,8 +1,8 @@
 """A second set of books over the same events, independent of core's fold.
 
-It knows less than the fold (placements, their resources, what was open when) and derives it
-differently, so that a bug of the fold does not hide itself.
-Invariant: an entry at a revision never depends on anything later."""
+The books contain less than the fold (placements, their resources, what was open when) and derive it
+differently, so that a bug of the fold does not hide itself. Invariant: an entry at a revision never
+depends on a later event."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT = "gone from the cluster"
 
 
 class History:
-    """A value that changes at revisions."""
+    """A value with the revisions at which it changed."""
 
     def __init__(self, first: Any) -> None:
         self._revisions = [0]
@@ -52,7 +52,7 @@ class History:
 
     @property
     def now(self) -> Any:
-        """The newest value."""
+        """Return the newest value."""
         return self._values[-1]
 
     def set(self, revision: int, value: Any) -> None:
@@ -67,9 +67,9 @@ class History:
 
 @dataclass
 class Standing:
-    """One pod's life; `life` is a history of (phase, attempt).
+    """The history of one pod; `life` records its (phase, attempt) by revision.
 
-    `adopted` is the revision at which it was adopted; 0 if it was submitted."""
+    The field `adopted` is the revision of the pod's adoption, or 0 if the pod was submitted."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))
@@ -79,7 +79,7 @@ class Standing:
 
 
 class Books:
-    """The effects of every accepted event."""
+    """A record of the effects of every accepted event."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}
@@ -94,7 +94,8 @@ class Books:
         self._least: dict[str, History] = defaultdict(lambda: History(1))
 
     def why_closed(self, device: str, node: str, revision: int) -> str:
-        """Return why no new pod could use the device at that revision; empty if one could."""
+        """Return why no new pod could use the device at that revision, or an empty string if a pod
+        could."""
         for what, key in (("node", node), ("device", device)):
             for history in (self._shut, self._sick, self._cordon, self._silent):
                 if why := history[f"{what} {key}"].at(revision):
@@ -102,11 +103,11 @@ class Books:
         return ""
 
     def least(self, group: str, revision: int) -> int:
-        """Return how many of the gang had to start together, as declared at that revision."""
+        """Return how many pods of the gang had to start together, as declared at that revision."""
         return int(self._least[group].at(revision))
 
     def held_shares(self, device: str) -> Iterator[tuple[int, int]]:
-        """Yield memory and cores of every share of the device."""
+        """Yield the memory and cores of every share of the device."""
         for pod in self.pods.values():
             if pod.placed is not None:
                 for share in pod.placed.shares:
@@ -114,7 +115,7 @@ class Books:
                         yield share.memory_mib, share.cores
 
     def free(self, device: str) -> tuple[int, int, int]:
-        """Return the free memory, cores and slots."""
+        """Return the free memory, cores and slots of the device."""
         held = list(self.held_shares(device))
         known = self.devices[device]
         return (
@@ -124,7 +125,7 @@ class Books:
         )
 
     def take(self, revision: int, data: Any) -> str:
-        """Record an event that the fold accepted. Returns the error in it, or ""."""
+        """Record an event that the fold accepted, and return the error in the event, or ""."""
         match data:
             case NodeReported():
                 self._report(revision, data)
@@ -247,7 +248,7 @@ class Books:
         return wrong
 
     def _overlaps(self, device: str) -> bool:
-        """True if two instances cover the same memory slice."""
+        """Return True if two instances on the device cover the same memory slice."""
         covered = [
             at
             for pod in self.pods.values()
@@ -258,7 +259,7 @@ class Books:
         return len(covered) != len(set(covered))
 
     def _end_gang(self, group: str) -> None:
-        """Forget a gang whose last pod has ended; it may start again."""
+        """Forget a gang whose last pod has ended, because the gang may start again."""
         if group and all(
             pod.life.now[0] == GONE for pod in self.pods.values() if pod.group == group
         ):
@@ -266,8 +267,8 @@ class Books:
 
 
 def _why_shut(data: NodeObserved) -> str:
-    """Why a node is closed: all simulated pods need NVIDIA devices, which foreign pods may use
-    unnamed."""
+    """Return why a node is closed. All simulated pods need NVIDIA devices, which foreign pods may
+    use without naming them."""
     if not data.ready or data.unschedulable:
         return "not ready"
     return "held by nobody knows whom" if data.unnamed_families else ""

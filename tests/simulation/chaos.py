@@ -1,7 +1,7 @@
-"""What happens to a running system: users, operators, broken devices, crashes, partitions, rogues.
+"""Faults of a running system: users, operators, broken devices, crashes, partitions and rogues.
 
-Invariant: chaos can undo all its faults, so that whatever is wrong after `mend` is the system's own
-bug. Failed devices stay failed if the seed says so."""
+Invariant: `mend` can undo all faults, so that any later problem is the system's own bug. Failed
+devices stay failed if the seed says so."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chaos:
-    """Injects the faults of a run."""
+    """An injector of a run's faults."""
 
     def __init__(self, world: World, weather: Weather, server: MemoryServer) -> None:
         self._world = world
@@ -89,7 +89,7 @@ class Chaos:
         }
 
     async def reign(self) -> None:
-        """Inject faults as the weather dictates, until cancelled."""
+        """Inject faults at the rates of the run's weather, until cancelled."""
         while True:
             await rest(TICK_S * self._chance.uniform(0.2, 1.8))
             for kind, deed in self._deeds.items():
@@ -102,7 +102,8 @@ class Chaos:
                         deed()
 
     def _with_the_next(self, deed: Callable[[], object]) -> None:
-        """Act while the services process the next event, when it hurts most."""
+        """Carry out the deed while the services process the next event, when a fault does most
+        harm."""
 
         def arm() -> None:
             self._server.forget(number)
@@ -134,7 +135,7 @@ class Chaos:
             await rest(1.0)
 
     def say(self, data: Payload) -> None:
-        """Append as the operator, or as the operator instead of the watcher."""
+        """Append an event as the operator, also an event that a watcher would write."""
         self._numbers += 1
         identity = f"operator/{self._numbers}"
         basis = self._server.last_revision
@@ -156,11 +157,12 @@ class Chaos:
         self._world.shelf.tear(self._chance)
 
     def _forge(self) -> None:
-        """Write a false snapshot, as a stolen scheduler key allows."""
+        """Write a false snapshot, which is possible with a stolen scheduler key."""
         self._world.shelf.forge(self._chance)
 
     def _trim(self) -> None:
-        """Drop as much as `apportion ledger trim --older-than 0` would; see runtime.retention."""
+        """Drop as many events as `apportion ledger trim --older-than 0` would; see
+        runtime.retention."""
         pods = self._world.auditor.state.pods.values()
         waiting = [pod.placed_revision for pod in pods if pod.phase is Phase.PLACED]
         if begins := self._world.shelf.begin():
@@ -175,7 +177,8 @@ class Chaos:
             self._later(self._chance.uniform(0.1, 8.0), process.start)
 
     def _crash_soon(self) -> None:
-        """Crash between any two steps of the loop, within one instant."""
+        """Crash a process between any two steps of the event loop, within one instant of virtual
+        time."""
         process = self._any()
         if process is None:
             return
@@ -206,7 +209,8 @@ class Chaos:
             self._later(self._chance.uniform(0.2, longest_s), process.mend)
 
     def _mute(self) -> None:
-        """Make a working scheduler and the others believe each other gone."""
+        """Drop a working scheduler's messages for a while, so that the remaining schedulers
+        consider it gone."""
         process = self._any("scheduler")
         if process is not None:
             process.mute()
@@ -238,12 +242,12 @@ class Chaos:
             self._server.append([draft], {}, role=role, writer=ROGUE)
 
     def _attack(self) -> None:
-        """Send an attack with the rights of one node's agent; answers are ignored."""
+        """Send an attack with the rights of one node's agent, and ignore the answers."""
         for payload in self._hostile.payloads(self._world.auditor.state):
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
     def _flood(self) -> None:
-        """Flood intakes with changes of one node, as fast as its agent can."""
+        """Flood the intakes with changes of one node, as fast as an agent can."""
         for payload in self._hostile.flood():
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
@@ -294,7 +298,7 @@ class Chaos:
         )
 
     def _let_go(self) -> None:
-        """Release a pod that still runs in the cluster, as an operator may."""
+        """Release a pod that still runs in the cluster, as an operator may do."""
         phases = (Phase.BOUND, Phase.ALLOCATED)
         pods = self._world.auditor.state.pods.values()
         running = [pod.uid for pod in pods if pod.phase in phases]

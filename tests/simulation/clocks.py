@@ -12,21 +12,21 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SkewedClock:
-    """See runtime.clock.Clock. Its wall clock is off by `skew_s`; its monotonic clock is right."""
+    """A `runtime.clock.Clock` whose wall clock is off by `skew_s`; its monotonic clock is exact."""
 
     def __init__(self, chance: random.Random, *, skew_s: float) -> None:
         self._chance = chance
         self._skew = timedelta(seconds=skew_s)
 
     def now(self) -> datetime:
-        """See Clock."""
+        """Implement `Clock.now`."""
         passed = timedelta(seconds=asyncio.get_running_loop().time())
         return EPOCH + passed + self._skew
 
     def monotonic(self) -> float:
-        """See Clock."""
+        """Implement `Clock.monotonic`."""
         return asyncio.get_running_loop().time()
 
     async def pause(self, longest_s: float) -> None:
-        """See Clock."""
+        """Implement `Clock.pause`."""
         await rest(longest_s * self._chance.uniform(0.5, 1.0))

@@ -1,8 +1,9 @@
-"""A cluster: an in-memory API server with its users, kubelets and controllers, and its faults.
+"""A simulated cluster: an in-memory API server with its users, kubelets and controllers, and its
+faults.
 
-Users and kubelets always reach the API server at once; only our services have a network.
-Invariant: a kubelet ends pods that are deleted on its node, and pods without a node are collected,
-so the cluster always comes to rest."""
+Users and kubelets always reach the API server at once; only Apportion's services use a simulated
+network. Invariant: kubelets end deleted pods on their nodes and a collector ends pods without a
+node, so the cluster always comes to rest."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """See Side. `nodes` exist from the start; one may leave for good."""
+    """The cluster as a `Side` of the simulation. The given `nodes` exist from the start, and one
+    may leave for good."""
 
     quiet_s = IDLE_S + 10.0
 
@@ -82,13 +84,13 @@ class Cluster:
         }
 
     def access(self, name: str) -> KubeAccess:
-        """See Side."""
+        """Implement `Side.access`."""
         access = KubeAccess(self._front, name)
         self._accesses.append(access)
         return access
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """See Side."""
+        """Implement `Side.watcher`."""
         choice = SimulatedCluster(wanted=True, access=access)
 
         async def body(service: Service) -> None:
@@ -98,17 +100,17 @@ class Cluster:
         return body
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """See Side."""
+        """Implement `Side.binder`."""
         choice = SimulatedCluster(wanted=True, access=access)
         # No kubelet counts here; tests/unit/binder covers what nodes show, in virtual time.
         return lambda service: binder.kube_body(service, choice, show=False, dra=False)
 
     def stir(self) -> None:
-        """See Side."""
+        """Implement `Side.stir`."""
         self._users.stir()
 
     def mend(self) -> None:
-        """See Side."""
+        """Implement `Side.mend`."""
         self._front.come_back()
         for access in self._accesses:
             access.mend()
@@ -118,7 +120,7 @@ class Cluster:
         self._users.let_go()
 
     def differences(self, state: State) -> Iterator[str]:
-        """See Side."""
+        """Implement `Side.differences`."""
         return self.judge.differences(state)
 
     # ------------------------------------------------------------------ the API server
@@ -141,7 +143,8 @@ class Cluster:
     # ------------------------------------------------------------------ nodes
 
     def _join(self, name: str) -> None:
-        """Add the node as ready; its kubelet ends the pods that were deleted without it."""
+        """Add the node as ready; its kubelet ends the pods that were deleted while the node was
+        away."""
         node = kube_node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
         if not self._do("POST", "/api/v1/nodes", node).ok:
             self._say_ready(name, "True")
@@ -170,7 +173,7 @@ class Cluster:
     # ------------------------------------------------------------------ pods on nodes
 
     def _wrote(self, write: Write) -> None:
-        """React to a write as a kubelet, or as the collector of pods without a node."""
+        """React to a write as a kubelet does, or as the collector of pods without a node does."""
         if write.resource != "pods" or write.type == "DELETED":
             return
         pod = write.object
@@ -188,7 +191,7 @@ class Cluster:
             self._later(START_S, partial(self._say_phase, meta["name"], meta["uid"], "Running"))
 
     def _say_phase(self, name: str, uid: str, phase: str, reason: str = "") -> None:
-        """Report a pod's phase as its kubelet does, unless the pod has ended."""
+        """Report a pod's phase as the kubelet does, unless the pod has ended."""
         found = self.server.store.get("pods", f"sim/{name}")
         if found is None or found["status"]["phase"] in ENDED:
             return
@@ -201,7 +204,7 @@ class Cluster:
         self._later(when_s, lambda: self._do("DELETE", path, options))
 
     def _collect(self, pod: dict[str, Any]) -> None:
-        """End the pod later, if its node is still missing then."""
+        """End the pod later if its node is still missing by then."""
         node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
 
@@ -212,7 +215,7 @@ class Cluster:
         self._later(COLLECT_S, end)
 
     def _end(self) -> None:
-        """Let a pod succeed or fail."""
+        """Let a random pod succeed or fail."""
         running = [
             pod["metadata"]
             for pod in self.server.store.all("pods")
@@ -224,7 +227,8 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """Fail pods whose plugin has no devices, as a kubelet does; pass this to the ledger."""
+        """Fail pods for which the device plugin has no devices, as a kubelet does; pass this to the
+        ledger's server."""
         for record in stored.records:
             if ".allocation." not in record.subject:
                 continue
@@ -240,13 +244,13 @@ class Cluster:
         self._later(START_S, partial(self._say_phase, name, uid, "Failed", why))
 
     def _bind_one(self) -> None:
-        """Let another scheduler take one of our pods."""
+        """Let another scheduler bind one of Apportion's pods."""
         pending = self._users.pending()
         if pending:
             self._bind(self._chance.choice(pending))
 
     def _take_slice(self) -> None:
-        """Run a HAMi pod on a slice of a MIG device; HAMi up to 2.9 does not report which slice."""
+        """Run a HAMi pod on a slice of a MIG device; HAMi up to 2.9 does not report the slice."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name
@@ -273,7 +277,7 @@ class Cluster:
         self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
 
     def _shrink(self) -> None:
-        """Shrink a pod of another scheduler; half of the kubelets never carry it out."""
+        """Shrink a pod of another scheduler; half of the kubelets never apply the change."""
         found = [
             pod
             for pod in self.server.store.all("pods")
@@ -294,12 +298,12 @@ class Cluster:
             asyncio.get_running_loop().call_later(delay_s, said)
 
     def _say_given(self, name: str, uid: str, limits: dict[str, str]) -> None:
-        """Report the resources that a kubelet has given a pod's container."""
+        """Report, as a kubelet, the resources that a pod's container has been given."""
         given = {"name": "main", "resources": {"requests": limits}, "allocatedResources": limits}
         patch = {"metadata": {"uid": uid}, "status": {"containerStatuses": [given]}}
         self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)
 
     def _bind(self, name: str) -> None:
-        """Bind a pod as another scheduler, without naming devices."""
+        """Bind a pod as another scheduler does, without naming devices."""
         target = {"apiVersion": "v1", "kind": "Node", "name": self._chance.choice(self._nodes)}
         self._do("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})

@@ -1,8 +1,8 @@
-"""A compromised agent: it has the rights of one node's agent and reports whatever it likes.
+"""A compromised agent, which has the rights of one node's agent and reports anything.
 
-It sends requests to intakes on its own subject, which is all that the server permits. Its node has
-no device, so no pod is ever placed there, and that is all it may truthfully report. Every other
-report is marked with its node in the id under which it would be appended."""
+The agent sends requests to intakes on its own subject, because the server permits nothing else. Its
+node has no device, so no pod is ever placed there, and the agent can truthfully report no devices
+only. Every false report has the agent's node in the id under which it would be appended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOTHING = NodeReported(node=NODE, devices=(), host=Host(cpu_milli=0, memory_mib=
 
 
 class Hostile:
-    """Draws its messages from a random stream."""
+    """A source of hostile messages, drawn from a random stream."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -58,7 +58,7 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """Yield as many changes of its own node as an intake allows unanswered."""
+        """Yield as many changes of the agent's own node as an intake allows without an answer."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))
@@ -70,7 +70,7 @@ class Hostile:
         return encode(Event(id=identity, source=f"agent/{by}", time=time, data=data, basis=basis))
 
     def _another_node(self, state: State) -> bytes:
-        """Report another node as empty, or its devices as broken."""
+        """Return a report that another node is empty, or that its devices have failed."""
         node = self._victim(state)
         known = state.nodes.get(node)
         data: Payload = structs.replace(NOTHING, node=node)
@@ -80,8 +80,8 @@ class Hostile:
         return self._said(data, by=self._chance.choice((NODE, node)))
 
     def _stolen(self, state: State) -> bytes:
-        """Report another node's devices as its own; a device that left its node may truly have
-        moved."""
+        """Return a report of another node's devices as the agent's own; only a device that left its
+        node may have moved."""
         known = state.nodes.get(self._victim(state))
         there = known.devices if known is not None else ()
         cards = tuple(each.device for each in there if each.present)
@@ -91,7 +91,8 @@ class Hostile:
         return self._said(structs.replace(NOTHING, devices=(_card(MEMORY_MIB_MAX),)))
 
     def _answers(self, state: State) -> bytes:
-        """Answer for a pod of another node, in its own name or in that node's."""
+        """Return an allocation for another node's pod, in the agent's own name or in that
+        node's."""
         pods = [pod for pod in state.pods.values() if pod.placement is not None]
         if not pods:
             return self._said(SharesAllocated(pod="nobody", node=NODE, attempt=1, devices=()))
@@ -114,7 +115,7 @@ class Hostile:
         return self._said(NOTHING, by=self._victim(state))
 
     def _not_an_agents(self, state: State) -> bytes:
-        """End another user's pod."""
+        """Return an event that ends a user's pod, which no agent may write."""
         uid = self._chance.choice([*state.pods, "nobody"])
         return self._said(PodGone(uid=uid)).replace(b'"uid"', f'"node":"{NODE}","uid"'.encode())
 
@@ -125,7 +126,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """Send a permitted event under the id that a pod's next placement will have."""
+        """Return a permitted event under the id of a pod's next placement."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:
@@ -134,7 +135,7 @@ class Hostile:
         return self._said(NOTHING, name=name)
 
     def _usage(self, state: State) -> bytes:
-        """Report usage for a pod of another node."""
+        """Return a usage report for a pod of another node."""
         known = state.nodes.get(self._victim(state))
         if known is None or not known.devices:
             return self._said(UsageRecorded(node=self._victim(state), seconds=60))
@@ -154,7 +155,7 @@ class Hostile:
 
 
 def of_a_later_version(event: bytes) -> bytes:
-    """Return the event as a later build may write it, which this build cannot read."""
+    """Return the event as a later build might write it, which this build cannot read."""
     return re.sub(rb'"schemaversion":\d+', b'"schemaversion":99', event)
 
 

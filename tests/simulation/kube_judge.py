@@ -1,9 +1,13 @@
-"""Check that cluster and ledger agree, at every write of either, and in the end.
+"""A judge that checks that cluster and ledger agree, at every write of either and at the end.
 
-Invariants checked at once: a pod is bound at most once, and only as a placement in the ledger says.
-No device is overcommitted by what bound pods were given. The ledger records a binding only after it
-happened, voids only what is not bound, and releases nothing that runs. Nothing is placed on a MIG
-device where a pod of unknown slice may run, and no such slice is on offer in the end."""
+Invariants checked at every write:
+- A pod is bound at most once, and only according to a placement in the ledger.
+- The shares of bound pods never overcommit a device.
+- The ledger records a binding only after it happened, voids only placements that are not bound,
+  and releases nothing that runs.
+- Nothing is placed on a MIG device where a pod on an unknown slice may run.
+
+At the end, no such slice is on offer."""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """A pod of the cluster: its node, attempt, shares and uid."""
+    """A pod of the cluster as the judge sees it: its node, attempt, shares and uid."""
 
     name: str
     ours: bool
@@ -60,7 +64,7 @@ class Standing(NamedTuple):
 
 
 class Judge:
-    """One cluster and its ledger."""
+    """A judge for one cluster and its ledger."""
 
     def __init__(self, server: MemoryKube, books: Books, complain: Callable[[str], None]) -> None:
         self._server = server
@@ -94,7 +98,7 @@ class Judge:
             self._check_devices(now)
 
     def _check_binding(self, uid: str, now: Standing) -> None:
-        """Check that a binder bound this very pod according to its placement."""
+        """Check that a binder bound exactly this pod, according to its placement."""
         if not now.attempt:
             return
         self._bound[uid] = self._bound[now.told_uid] = (now.node, now.attempt)
@@ -111,7 +115,7 @@ class Judge:
             self._complain(f"pod {now.name} is bound by attempt {now.attempt}, which was given up")
 
     def _check_devices(self, newest: Standing) -> None:
-        """Check that devices have room for all that pods on nodes were given."""
+        """Check that devices have room for all shares of bound pods."""
         mine = {share.device for share in _held(newest)}.difference(*self._by_hand.values())
         for device in sorted(mine):
             held = [
@@ -186,11 +190,11 @@ class Judge:
         return named
 
     def _running(self, card: str) -> Iterator[Standing]:
-        """Pods that HAMi bound to the device and that run."""
+        """Yield the running pods that HAMi bound to the device."""
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Check that no pod of the ledger may run on a slice that is placed now."""
+        """Check that no pod of the ledger is placed on a slice where a HAMi pod may run."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -200,7 +204,8 @@ class Judge:
                 )
 
     def _offered(self, state: State) -> Iterator[str]:
-        """Slices on offer where a pod that HAMi bound runs or may run."""
+        """Yield a problem for each slice that is on offer although a HAMi pod runs or may run
+        there."""
         for pod in self._pods.values():
             node = state.nodes.get(pod.node)
             held = node.by_id.get(pod.card) if node else None
@@ -212,7 +217,8 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """An operator released the pod, so its devices may be given to another pod from now on."""
+        """Record that an operator released the pod, so that its devices may be allocated to other
+        pods."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 
@@ -259,7 +265,8 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Check that the ledger counts the CPU that kubelets have given, even after a resize."""
+        """Yield a problem if the ledger does not count the CPU that kubelets have given, even after
+        a resize."""
         running = (
             pod
             for pod in self._server.store.all("pods")
@@ -278,7 +285,8 @@ def limits_of(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def _cpu_milli(pod: dict[str, Any]) -> int:
-    """The CPU of a pod: its spec's request, or what its kubelet gave it if that is more."""
+    """Return the CPU of a pod: the request in its spec, or the amount that its kubelet gave if that
+    is more."""
     given = (each["allocatedResources"] for each in pod["status"].get("containerStatuses", ()))
     return max(_milli(each.get("cpu", "0")) for each in (limits_of(pod), *given))
 

@@ -1,8 +1,8 @@
-"""The network between a process and the API server, with the faults of the weather.
+"""The simulated network between a process and the API server, with the run's faults.
 
-As in the ledger's network, a request in transit is independent of its sender.
-Invariants: a lost answer is lost only for its sender. A link delivers a watch's lines in the
-server's order, without gaps up to the point where it breaks. Nothing passes a dead link."""
+As in the ledger's network, a request in transit is independent of its sender. Invariants: a lost
+answer is lost only for its sender. A link delivers a watch's lines in the server's order, without
+gaps up to the point where the link breaks. Nothing passes a dead link."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FAILED = tuple(
 
 
 class Front:
-    """The API server as clients see it: up, or down for all of them."""
+    """The API server as all clients see it: up or down."""
 
     def __init__(self, server: MemoryKube, weather: Weather) -> None:
         self.server = server
@@ -53,7 +53,7 @@ class Front:
 
 
 class FaultyKubeLink:
-    """One client's way to the API server and back; see memory_kube_api.KubeLink."""
+    """A `memory_kube_api.KubeLink` with faults: one client's connection to the API server."""
 
     def __init__(self, front: Front, chance: random.Random, whole: asyncio.Event) -> None:
         self._front = front
@@ -64,7 +64,7 @@ class FaultyKubeLink:
         self._waiting: dict[asyncio.Future[Answer], None] = {}
 
     def kill(self) -> None:
-        """Cut the link for good, as the process at this end is dead."""
+        """Cut the link for good, because the client process is dead."""
         self._dead = True
         self.lose_all()
 
@@ -80,7 +80,7 @@ class FaultyKubeLink:
         return self._whole.is_set() and not self._dead and not self._front.away
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink."""
+        """Implement `KubeLink.ask` with faults."""
         if self._dead:
             raise KubeUnavailable("the process is dead")
         loop = asyncio.get_running_loop()
@@ -95,7 +95,7 @@ class FaultyKubeLink:
     def _arrive(
         self, method: str, act: Callable[[], Answer], answer: asyncio.Future[Answer]
     ) -> None:
-        """Deliver the request to the server, or not, independent of its sender."""
+        """Deliver the request to the server or drop it, independent of its sender."""
         strikes, chance = self._weather.strikes, self._chance
         writes = method not in READS
         loop = asyncio.get_running_loop()
@@ -126,12 +126,12 @@ class FaultyKubeLink:
             answer.set_result(found)
 
     def _lose(self, answer: asyncio.Future[Answer]) -> None:
-        """Fail the sender's request, at once or by its timeout."""
+        """Fail the sender's request, at once or by the sender's timeout."""
         if not answer.done() and self._chance.random() < 0.6:
             answer.set_exception(KubeUnavailable("the connection was lost"))
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """See KubeLink. Lines sent during a cut arrive once it is mended."""
+        """Implement `KubeLink.carry`. Lines sent during a cut arrive once the link is mended."""
         strikes, chance = self._weather.strikes, self._chance
         await rest(chance.uniform(*TRIP_S))
         if strikes("watch event late", chance):
@@ -151,7 +151,7 @@ class FaultyKubeLink:
 
 
 class KubeAccess:
-    """A process's access to the API server, across restarts."""
+    """One process's access to the API server, across restarts of the process."""
 
     def __init__(self, front: Front, name: str) -> None:
         self._front = front
@@ -162,7 +162,7 @@ class KubeAccess:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[KubeApi]:
-        """Open the connection of one life."""
+        """Open the connection that the process uses until its next restart."""
         link = FaultyKubeLink(self._front, self._chance, self._whole)
         self._links.append(link)
         front = self._front
@@ -181,16 +181,16 @@ class KubeAccess:
             link.lose_all()
 
     def mend(self) -> None:
-        """Mend the network."""
+        """Mend the network between this process and the API server."""
         self._whole.set()
 
 
 class SimulatedCluster(KubeChoice, frozen=True):
-    """The choice of a simulated service."""
+    """A simulated service's choice of API server."""
 
     access: KubeAccess | None = None
 
     def open(self) -> AbstractAsyncContextManager[KubeApi]:
-        """See KubeChoice."""
+        """Implement `KubeChoice.open`."""
         assert self.access is not None
         return self.access.open()

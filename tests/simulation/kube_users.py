@@ -1,6 +1,6 @@
-"""What users of a cluster do: create, delete and recreate pods and gangs of every kind.
+"""The users of a simulated cluster, who create, delete and recreate pods and gangs of every kind.
 
-Invariant: the number of pods is limited, and what users delete stays deleted."""
+Invariant: the number of pods is limited, and pods that users delete stay deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Users:
-    """All users of the cluster."""
+    """All users of the simulated cluster together."""
 
     def __init__(self, server: MemoryKube, chance: random.Random) -> None:
         self._server = server
@@ -39,7 +39,7 @@ class Users:
         self._members: dict[str, list[str]] = {}
 
     def stir(self) -> None:
-        """Act once or several times."""
+        """Let users act once or several times."""
         self._pods = {name: pod for name, pod in self._pods.items() if self._there(name)}
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             deed = self._chance.random()
@@ -55,7 +55,7 @@ class Users:
                 self._make_unreadable()
 
     def pending(self) -> list[str]:
-        """Return our pods that are not bound yet."""
+        """Return Apportion's pods that are not bound yet."""
         found = ((name, self._there(name)) for name in self._pods)
         return [name for name, pod in found if pod and _is_ours(pod) and not _node(pod)]
 
@@ -100,7 +100,8 @@ class Users:
             self._delete(name, None)
 
     def make_for(self, scheduler: str) -> str:
-        """Create a pod for another scheduler. Returns its name, or "" if there are too many."""
+        """Create a pod for another scheduler, and return its name, or "" if there are too many
+        pods."""
         pod = self._pod(SLICE, schedulerName=scheduler)
         self._make(pod)
         name = str(pod["metadata"]["name"])
@@ -150,7 +151,7 @@ class Users:
         return self._chance.choice(list(self._pods)) if self._pods else ""
 
     def _there(self, name: str) -> dict[str, Any] | None:
-        """The pod, unless it is deleted, terminating or ended."""
+        """Return the pod, or None if it is deleted, terminating or ended."""
         pod = self._server.store.get("pods", f"{NAMESPACE}/{name}")
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return None

@@ -1,9 +1,8 @@
-"""An event loop in virtual time: it never waits, and every run is the same.
+"""An event loop in virtual time, which never waits and makes every run the same.
 
-Sleeping jumps the clock to the next timer.
-Invariants: the same calls in the same order give the same run on every machine and under any hash
-seed; for that, tasks and futures are hashed by number, not by address. A loop with nothing left to
-do raises instead of hanging."""
+Sleeping moves the clock to the next timer. Invariants: the same calls in the same order give the
+same run on every machine and under any hash seed, because tasks and futures are hashed by number,
+not by address. A loop with nothing left to do raises instead of hanging."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ THREAD_S = 0.05
 
 
 class NothingLeft(Exception):
-    """Every task waits for something that will never happen."""
+    """Error: every task waits for something that will never happen."""
 
 
 class Spinning(Exception):
-    """Some task runs on without letting time pass."""
+    """Error: a task keeps running without letting virtual time pass."""
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -46,7 +45,7 @@ class _NumberedFuture(asyncio.Future[Any]):
 
 
 class _Selector:
-    """A selector without input, so the time passes at once."""
+    """A selector without input, which advances virtual time instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -65,7 +64,7 @@ class _Selector:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Single-threaded, without sockets, threads or signals."""
+    """A single-threaded event loop in virtual time, without sockets, threads or signals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._make_task)  # type: ignore[arg-type] # generic in the stubs
 
     def time(self) -> float:
-        """Virtual seconds since the loop was created."""
+        """Return the virtual seconds since the loop was created."""
         return self._now_s
 
     def advance(self) -> None:
@@ -85,7 +84,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = max(self._now_s, timers[0].when())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a future with a number."""
+        """Return a future that is hashed by number."""
         future = _NumberedFuture(loop=self)
         future.number = next(self._numbers)
         return future
@@ -93,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
-        """Run `func` at once, and return its result as late as a thread would."""
+        """Run `func` at once, and deliver its result as late as a thread would."""
         del executor
         done = self.create_future()
 
@@ -120,14 +119,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are no events."""
+        """Do nothing, because there are no I/O events."""
 
     def _write_to_self(self) -> None:
-        """There is no other thread to wake this one."""
+        """Do nothing, because no other thread can wake this loop."""
 
 
 async def rest(seconds: float) -> None:
-    """Let virtual time pass."""
+    """Let this many virtual seconds pass."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(seconds, _finish, done)
@@ -143,7 +142,8 @@ def _finish(done: asyncio.Future[None]) -> None:
 
 
 def after_steps(steps: int, call: Callable[[], None]) -> None:
-    """Call once the loop has gone round `steps` times: in the middle of an instant."""
+    """Call the function after the loop has run `steps` rounds, within one instant of virtual
+    time."""
     loop = asyncio.get_running_loop()
     if steps <= 0:
         call()
@@ -152,7 +152,7 @@ def after_steps(steps: int, call: Callable[[], None]) -> None:
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a new loop, end what it left running, and return its result."""
+    """Run `main` on a new loop, end the tasks that are still running, and return the result."""
     loop = VirtualLoop()
     try:
         asyncio.set_event_loop(loop)

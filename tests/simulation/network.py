@@ -1,8 +1,8 @@
-"""The simulated network: one link per connection, with the faults of the weather.
+"""The simulated network: one link per connection, with the run's faults.
 
 A message in transit is independent of its sender: it arrives even if the sender was killed.
-Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until it is mended,
-and nothing ever passes a dead one."""
+Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until the link is
+mended, and nothing ever passes a dead link."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS_AT_ONCE = 24
 
 
 class FaultyLink:
-    """One connection's way to the server and back; see memory_ledger.Link."""
+    """A `memory_ledger.Link` with faults: one connection to the server."""
 
     def __init__(self, weather: Weather, chance: random.Random) -> None:
         self._weather = weather
@@ -55,12 +55,12 @@ class FaultyLink:
             self._whole.set()
 
     def kill(self) -> None:
-        """Cut the link for good, as the process at this end is dead."""
+        """Cut the link for good, because the client process is dead."""
         self._dead = True
         self.cut()
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """See memory_ledger.Link."""
+        """Implement `memory_ledger.Link.ask` with faults."""
         await self._connected()
         answer = self._expect_answer()
         number = self._asked
@@ -86,7 +86,7 @@ class FaultyLink:
             self._waiting.pop(number, None)
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """See memory_ledger.Link."""
+        """Implement `memory_ledger.Link.send` with faults."""
         if self.muted and what == "publish":
             return
         if not self._whole.is_set():
@@ -96,7 +96,7 @@ class FaultyLink:
             asyncio.get_running_loop().call_later(self._trip_s(), act)
 
     async def carry(self) -> int:
-        """See memory_ledger.Link."""
+        """Implement `memory_ledger.Link.carry` with faults."""
         await rest(self._trip_s())
         if self._weather.strikes("dropped connection", self._chance):
             await rest(self._chance.uniform(*DROP_S))
@@ -147,14 +147,14 @@ class FaultyLink:
             answer.set_result(result)
 
     def _lose(self, number: int) -> None:
-        """Fail the sender's request, at once or by its timeout."""
+        """Fail the sender's request, at once or by the sender's timeout."""
         answer = self._waiting.get(number)
         if answer is not None and not answer.done() and self._chance.random() < 0.7:
             answer.set_exception(LostReply("the connection was lost before the answer"))
 
 
 def _repeat(act: Callable[[], object]) -> None:
-    """Deliver the message again, or late; the server's answer is ignored."""
+    """Deliver the message again or late, and ignore the server's answer."""
     try:
         act()
     except LedgerError:

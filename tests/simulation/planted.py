@@ -1,7 +1,7 @@
-"""Broken variants of the real code, one for each guarantee: the simulation must catch each.
+"""Broken variants of the real code, one for each guarantee; the simulation must catch each variant.
 
 A check that cannot fail proves nothing. Each entry breaks one code path of the services or of core
-within a `with`, and states within how many seeds the simulation notices."""
+within a `with` block, and states within how many seeds the simulation notices."""
 
 from __future__ import annotations
 
@@ -64,12 +64,13 @@ Patch = pytest.MonkeyPatch
 
 
 class Planted(NamedTuple):
-    """One broken variant, and the number of seeds from `first` on within which it must show.
+    """A broken variant of the code, and the number of seeds from `first` on within which the
+    simulation must notice it.
 
-    `first` is the seed that showed it last, or a little lower, so that the search is short; if the
-    code has changed since, a later seed shows it. `rates` are faults that are on in all of these
-    seeds, for variants that show only in a race. Runs with a `cluster` show it, or runs without
-    one."""
+    The seed `first` showed the fault when it was last searched, or is a little lower, so that the
+    search is short. After code changes a later seed may show it. The faults in `rates` are on in
+    all of these seeds, for variants that show only in a race. The flag `cluster` says whether runs
+    with or without a cluster show the fault."""
 
     name: str
     plant: Callable[[Patch], None]
@@ -84,7 +85,7 @@ class Planted(NamedTuple):
 
 
 def _no_node_fence(patch: Patch) -> None:
-    """A placement has no fence on its node."""
+    """Make placements lack the fence on their node."""
     real = cycle.fence
 
     def fence(*arguments: Any) -> list[Draft]:
@@ -94,14 +95,14 @@ def _no_node_fence(patch: Patch) -> None:
 
 
 def _no_pod_fence(patch: Patch) -> None:
-    """Every append of a placement has a new id."""
+    """Make every append of a placement use a new id."""
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
 
 
 def _ack_before_effect(patch: Patch) -> None:
-    """A binder acknowledges before it records the binding."""
+    """Make a binder acknowledge before it records the binding."""
 
     async def record(self: Binding, placed: PodPlaced, delivery: Delivery) -> None:
         await delivery.ack()
@@ -112,7 +113,7 @@ def _ack_before_effect(patch: Patch) -> None:
 
 
 def _cursor_before_publish(patch: Patch) -> None:
-    """A binder moves the queue's cursor as soon as it has fetched."""
+    """Make a binder advance the queue's cursor as soon as it has fetched."""
     real = Binding._fetch
 
     async def fetch(self: Binding, queue: WorkQueue, reader: Reader[Any]) -> list[Delivery]:
@@ -128,7 +129,7 @@ def _cursor_before_publish(patch: Patch) -> None:
 
 
 def _failed_bind_forgotten(patch: Patch) -> None:
-    """A temporarily failed binding is acknowledged instead of retried."""
+    """Make a binder acknowledge a temporarily failed binding instead of retrying it."""
 
     async def record(self: Binding, placed: PodPlaced, failed: Any, delivery: Delivery) -> None:
         data = BindFailed(
@@ -145,7 +146,7 @@ def _failed_bind_forgotten(patch: Patch) -> None:
 
 
 def _binds_what_is_gone(patch: Patch) -> None:
-    """A binder does not check whether the placement still exists."""
+    """Make a binder skip the check that the placement still exists."""
 
     def is_live(self: Binding, placed: PodPlaced, revision: int) -> bool:
         del self, placed, revision
@@ -155,7 +156,7 @@ def _binds_what_is_gone(patch: Patch) -> None:
 
 
 def _decides_before_folding(patch: Patch) -> None:
-    """A scheduler continues before it has folded what it appended."""
+    """Make a scheduler decide again before it has folded its own appends."""
 
     async def reached(self: Reader[Any], revision: int) -> None:
         del self, revision
@@ -165,13 +166,13 @@ def _decides_before_folding(patch: Patch) -> None:
 
 
 def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> None:
-    """Make the module create a subclass with other methods, because compiled methods cannot be
+    """Make the module create a subclass with these methods, because compiled methods cannot be
     replaced."""
     patch.setattr(module, of.__name__, type(of.__name__, (of,), methods))
 
 
 def _lost_undo(patch: Patch) -> None:
-    """The engine keeps what it only assumed."""
+    """Make the engine keep reservations that it should undo."""
 
     def roll_back(self: Reservations, checkpoint: int = 0) -> None:
         self._newest = None
@@ -181,7 +182,7 @@ def _lost_undo(patch: Patch) -> None:
 
 
 def _refused_pods_lost(patch: Patch) -> None:
-    """After a refused append the pods are not decided again."""
+    """Make the engine drop the pods of a refused append instead of deciding them again."""
 
     def retry(self: Engine, decision: Decision) -> None:
         del self, decision
@@ -190,9 +191,9 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Queues of shapes that fitted nowhere next to a refused decision stay unschedulable.
+    """Make shapes that did not fit next to a refused decision stay unschedulable.
 
-    If the fold also refuses the placement, the hint table would wake them."""
+    If the fold also refused the placement, the table of hints would wake these shapes."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -207,7 +208,7 @@ def _unschedulable_for_what_never_came(patch: Patch) -> None:
 
 
 def _double_release(patch: Patch) -> None:
-    """A pod that has ended releases its shares twice."""
+    """Make a pod that has ended release its shares twice."""
     real = HANDLERS[PodGone]
 
     def gone(context: Any, data: PodGone) -> Any:
@@ -223,7 +224,7 @@ def _double_release(patch: Patch) -> None:
 
 
 def _attempt_not_raised(patch: Patch) -> None:
-    """The attempt after a voided placement reuses the previous number."""
+    """Make the attempt after a voided placement reuse the previous number."""
     real = HANDLERS[PlacementVoided]
 
     def voided(context: Any, data: PlacementVoided) -> Any:
@@ -236,7 +237,7 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Nodes are in order of first use, so ties depend on history."""
+    """Make the engine order nodes by first use, so that ties depend on history."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -249,7 +250,7 @@ _touched = itertools.count()
 
 
 def _fold_by_reader(patch: Patch) -> None:
-    """A fold counts something that is not in the ledger: how often it ran."""
+    """Make the fold count something that is not in the ledger: how often it ran."""
     real = HANDLERS[PodGone]
     count = itertools.count()
 
@@ -261,7 +262,7 @@ def _fold_by_reader(patch: Patch) -> None:
 
 
 def _offer(patch: Patch, **as_if: Any) -> None:
-    """Compute a device's free resources with changed attributes."""
+    """Make the engine compute a device's free resources as if these attributes applied."""
 
     def refresh(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
         true = [{name: getattr(state, name) for name in as_if} for state in node.devices]
@@ -280,17 +281,17 @@ def _become(state: DeviceState, values: dict[str, Any]) -> None:
 
 
 def _sick_devices_offered(patch: Patch) -> None:
-    """Unhealthy devices are offered."""
+    """Make the engine offer unhealthy devices."""
     _offer(patch, healthy=True)
 
 
 def _cordons_ignored(patch: Patch) -> None:
-    """Cordoned devices are offered."""
+    """Make the engine offer cordoned devices."""
     _offer(patch, cordon="")
 
 
 def _gangs_in_part(patch: Patch) -> None:
-    """A gang starts with whatever fits."""
+    """Make a gang start with the pods that fit."""
     real = gangs.deficit_of
 
     def deficit_of(group: Any) -> GangDeficit | None:
@@ -301,12 +302,12 @@ def _gangs_in_part(patch: Patch) -> None:
 
 
 def _unschedulable_for_ever(patch: Patch) -> None:
-    """A pod that ends wakes no other pod."""
+    """Make the end of a pod wake no other pod."""
     patch.delitem(hints.BY_EVENT, PodGone)
 
 
 def _allocates_when_placed(patch: Patch) -> None:
-    """An agent allocates shares when it reads a placement, even if it is not bound."""
+    """Make an agent allocate shares when it reads a placement, even if the pod is not bound."""
     real = FleetView.apply
 
     def apply(self: FleetView, record: Any, event: Any) -> str:
@@ -321,7 +322,7 @@ def _allocates_when_placed(patch: Patch) -> None:
 
 
 def _wrong_devices(patch: Patch) -> None:
-    """An agent allocates the first devices of its node, whatever was decided."""
+    """Make an agent allocate the first devices of its node, whatever the scheduler decided."""
     real = FleetView._bound
 
     def bound(self: FleetView, node: NodeView, *rest: Any) -> None:
@@ -338,7 +339,7 @@ def _wrong_devices(patch: Patch) -> None:
 
 
 def _answers_once(patch: Patch) -> None:
-    """An agent without an acknowledgement assumes that its answer arrived."""
+    """Make an agent assume without an acknowledgement that its answer was stored."""
 
     async def answer(self: Agent, *what: Any) -> None:
         try:
@@ -351,7 +352,7 @@ def _answers_once(patch: Patch) -> None:
 
 
 def _gives_up(patch: Patch) -> None:
-    """An append that fails at the first try is forgotten."""
+    """Make a service forget an append that fails at the first try."""
 
     async def append(self: Insistence, draft: Draft) -> Appended:
         try:
@@ -363,7 +364,7 @@ def _gives_up(patch: Patch) -> None:
 
 
 def _compares_too_early(patch: Patch) -> None:
-    """A watcher writes under a new id each time, so two watchers write everything twice."""
+    """Make a watcher use a new id for each write, so that two watchers write everything twice."""
     numbers = itertools.count()
     real = Watching._append
 
@@ -375,7 +376,7 @@ def _compares_too_early(patch: Patch) -> None:
 
 
 def _starts_at_the_end(patch: Patch) -> None:
-    """A reader that restarts skips what was there before."""
+    """Make a restarted reader skip the records that were stored before."""
     real = Reader.run
 
     async def run(self: Reader[Any]) -> None:
@@ -403,7 +404,7 @@ class _Following:
 
 
 def _void_of_the_living(patch: Patch) -> None:
-    """A scheduler voids healthy bound placements without a cause."""
+    """Make a scheduler void healthy bound placements without a cause."""
     real = Engine._voids
 
     def voids(self: Engine, events_max: int) -> list[Any]:
@@ -420,7 +421,7 @@ def _void_of_the_living(patch: Patch) -> None:
 
 
 def _snapshot_off_by_one(patch: Patch) -> None:
-    """A service starts with a state that claims to be one event ahead.
+    """Make a service start with a state that claims to be one event ahead.
 
     An intake that attests snapshots reads them directly, so it would refuse all of them."""
     real = Snapshots.restore
@@ -434,7 +435,8 @@ def _snapshot_off_by_one(patch: Patch) -> None:
 
 
 def _snapshot_believed(patch: Patch) -> None:
-    """Damaged bytes are not noticed, and an empty state is taken for the snapshot's."""
+    """Make readers use an empty state in place of a damaged snapshot, without noticing the
+    damage."""
 
     async def load(self: Snapshots, stored: Any) -> State | None:
         try:
@@ -446,17 +448,18 @@ def _snapshot_believed(patch: Patch) -> None:
 
 
 def _forged_snapshot_attested(patch: Patch) -> None:
-    """An intake attests every snapshot that it can read."""
+    """Make an intake attest every snapshot that it can read."""
     patch.setattr(reads, "_same", lambda *_: True)
 
 
 def _dead_members_stay(patch: Patch) -> None:
-    """A silent scheduler is never noticed, so no other takes over a killed one's pods."""
+    """Make schedulers never notice that a scheduler is silent, so that no other takes over its
+    pods."""
     patch.setattr(Membership, "_count_silence", lambda _self: None)
 
 
 def _gained_not_woken(patch: Patch) -> None:
-    """A scheduler learns that pods became its own, and does not decide them."""
+    """Make a scheduler that takes over pods not decide them."""
 
     def own(self: Waiting, shard: Shard) -> None:
         self.shard = shard
@@ -468,7 +471,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """A scheduler never checks where the ledger starts."""
+    """Make a scheduler never check where the ledger starts."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger
@@ -477,7 +480,7 @@ def _fences_upon_what_was_dropped(patch: Patch) -> None:
 
 
 def _agents_begin_with_nothing(patch: Patch) -> None:
-    """An agent takes nothing from the snapshot of a trimmed ledger."""
+    """Make an agent ignore the snapshot of a trimmed ledger."""
 
     def begin(self: FleetView, state: State) -> None:
         del self, state
@@ -486,7 +489,7 @@ def _agents_begin_with_nothing(patch: Patch) -> None:
 
 
 def _intake_takes_any_node(patch: Patch) -> None:
-    """Any sender is accepted as the node that the event names."""
+    """Make an intake accept any sender for the node that the event names."""
     real = taking.read
 
     def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
@@ -498,22 +501,22 @@ def _intake_takes_any_node(patch: Patch) -> None:
 
 
 def _intake_takes_any_card(patch: Patch) -> None:
-    """A device is accepted with any size that its agent reports."""
+    """Make an intake accept a device with any size that its agent reports."""
     patch.setattr(judging, "implausible", lambda *_: "")
 
 
 def _intake_takes_any_id(patch: Patch) -> None:
-    """An event is appended under the id that its agent chose."""
+    """Make an intake append an event under the id that the agent chose."""
     patch.setattr(taking, "append_id", lambda _node, event_id: event_id)
 
 
 def _intake_takes_any_answer(patch: Patch) -> None:
-    """Any report is accepted, for any pod and device, from any agent."""
+    """Make an intake accept any report from any agent, for any pod and device."""
     patch.setattr(taking, "judge", lambda *_: None)
 
 
 def _floods_taken(patch: Patch) -> None:
-    """An intake appends all changes of a node that its agent sends."""
+    """Make an intake append all changes of a node, however many its agent sends."""
     patch.setattr(Lane, "may_change", lambda _self, _now_s: True)
 
 

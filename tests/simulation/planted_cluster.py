@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _conflict_is_success(patch: Patch) -> None:
-    """A binder takes a conflict for a pod that it has already bound."""
+    """Make a binder treat a conflict as a pod that it has already bound."""
     real = KubernetesTarget._refused
 
     async def refused(self: KubernetesTarget, placed: PodPlaced, answer: Answer) -> Any:
@@ -43,7 +43,7 @@ def _conflict_is_success(patch: Patch) -> None:
 
 
 def _no_answer_is_failure(patch: Patch) -> None:
-    """A binder gives up a request that may have been carried out."""
+    """Make a binder give up a request that the API server may have carried out."""
     real = KubernetesTarget._try
 
     async def attempt(self: KubernetesTarget, placed: PodPlaced, binding: bytes) -> Any:
@@ -55,7 +55,8 @@ def _no_answer_is_failure(patch: Patch) -> None:
 
 
 def _given_up_with_its_node(patch: Patch) -> None:
-    """A binder gives up an unbound pod of a node that left, while a late call may still bind it."""
+    """Make a binder give up an unbound pod of a removed node, although a late call may still bind
+    the pod."""
     real = KubernetesTarget._gone
 
     async def gone(self: KubernetesTarget, placed: PodPlaced) -> Outcome:
@@ -78,17 +79,17 @@ def _binding_without(patch: Patch, field: str) -> None:
 
 
 def _uid_not_checked(patch: Patch) -> None:
-    """A binder binds any pod with the right name."""
+    """Make a binder bind any pod with the right name, whatever its uid."""
     _binding_without(patch, "uid")
 
 
 def _bound_without_annotations(patch: Patch) -> None:
-    """A pod is bound without its annotations."""
+    """Make a binder bind a pod without its annotations."""
     _binding_without(patch, "annotations")
 
 
 def _bound_by_whomever(patch: Patch) -> None:
-    """A pod on any node is taken for bound where it was placed."""
+    """Make a binder treat a pod on any node as bound to its placement's node."""
     real = kubernetes_target._found
 
     def found(placed: PodPlaced, pod: Any, refusal: Any) -> Any:
@@ -98,7 +99,7 @@ def _bound_by_whomever(patch: Patch) -> None:
 
 
 def _said_before_done(patch: Patch) -> None:
-    """A binder reports a binding before it happens."""
+    """Make a binder report a binding before it happens."""
     real = Binding._bind
 
     async def bind(self: Binding, placed: PodPlaced) -> Outcome:
@@ -111,7 +112,7 @@ def _said_before_done(patch: Patch) -> None:
 
 
 def _acknowledged_before_done(patch: Patch) -> None:
-    """A binder that dies while binding has already acknowledged."""
+    """Make a binder acknowledge before it binds, so that a crash in between loses the binding."""
     real = Binding.settle
 
     async def settle(self: Binding, delivery: Delivery) -> None:
@@ -122,7 +123,7 @@ def _acknowledged_before_done(patch: Patch) -> None:
 
 
 def _missed_deletions(patch: Patch) -> None:
-    """Objects missing from a list are not noticed, nor requested by name."""
+    """Make a watcher ignore objects that are missing from a list, and not request them by name."""
 
     def listed(self: Kind[Any], version: int) -> None:
         self._missing.clear()
@@ -133,7 +134,7 @@ def _missed_deletions(patch: Patch) -> None:
 
 
 def _resumes_too_far_on(patch: Patch) -> None:
-    """A broken watch resumes some versions too late."""
+    """Make a broken watch resume some versions too late."""
     real = Watch._rest
 
     async def rest(self: Watch, problem: str) -> None:
@@ -145,7 +146,7 @@ def _resumes_too_far_on(patch: Patch) -> None:
 
 
 def _goes_on_after_410(patch: Patch) -> None:
-    """A watcher does not list again after 410 Gone: it continues with what it has."""
+    """Make a watcher continue with its old objects after 410 Gone instead of listing again."""
     real = Watch._take
 
     def take(self: Watch, event: Any) -> None:
@@ -158,7 +159,7 @@ def _goes_on_after_410(patch: Patch) -> None:
 
 
 def _first_page_only(patch: Patch) -> None:
-    """Only the first page of a list is read."""
+    """Make a watcher read only the first page of a list."""
     real = kube_watch.pages
 
     async def pages(api: KubeApi, path: str) -> AsyncIterator[Any]:
@@ -170,12 +171,12 @@ def _first_page_only(patch: Patch) -> None:
 
 
 def _ended_pods_hold(patch: Patch) -> None:
-    """A finished pod is taken to run until it is deleted."""
+    """Make a watcher treat a finished pod as running until it is deleted."""
     patch.setattr(kubernetes_objects, "ENDED", ())
 
 
 def _nodes_stay(patch: Patch) -> None:
-    """A node that left the cluster is not reported."""
+    """Make a watcher not report a node that left the cluster."""
     real = Facts.nodes
 
     def nodes(self: Facts, names: Iterable[str]) -> Iterator[Fact]:
@@ -185,7 +186,8 @@ def _nodes_stay(patch: Patch) -> None:
 
 
 def _spent_ids_believed(patch: Patch) -> None:
-    """The id of an older event is taken as acknowledged: nothing changes after a restart."""
+    """Make a watcher treat the id of an older event as acknowledged, so that nothing changes after
+    a restart."""
 
     class Unasked:
         def __init__(self, ledger: Any) -> None:
@@ -209,17 +211,18 @@ def _spent_ids_believed(patch: Patch) -> None:
 
 
 def _taken_back_unasked(patch: Patch) -> None:
-    """A watcher that has not noticed a pod's end claims it again after another released it."""
+    """Make a watcher that has missed a pod's end adopt the pod again after an operator released
+    it."""
     patch.setattr(Doubts, "note", lambda _self, _uid, _revision: None)
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
-    """A watcher compares current pods with an older ledger state."""
+    """Make a watcher compare current pods with an older ledger state."""
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 
 def _untold_slices_offered(patch: Patch) -> None:
-    """A pod on a MIG device with an unknown slice is adopted without a share."""
+    """Make a watcher adopt a pod on an unknown slice of a MIG device without a share."""
 
     def without_shares(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
         found = taken(claim, node, known)
@@ -233,7 +236,7 @@ def _untold_slices_offered(patch: Patch) -> None:
 
 
 def _shrunk_at_once(patch: Patch) -> None:
-    """A watcher counts a pod by its spec before its kubelet has shrunk it."""
+    """Make a watcher count a shrunk pod by its spec before the kubelet has applied the change."""
     patch.setattr(kubernetes_objects._Given, "parts", kubernetes_objects._NOT_GIVEN)
 
 

@@ -1,8 +1,7 @@
-"""Runs of unmodified code, each played once per process however many tests use it.
+"""Runs of unmodified code, each played once per process however many tests use the run.
 
-A run is a function of its seed, rates and side, so a repetition shows nothing new.
-Invariant: no planted fault is active here; tests with a planted fault call
-`run` instead."""
+A run is a function of its seed, rates and side, so playing it twice shows nothing new. Invariant:
+no planted fault is active here; tests with a planted fault call `run` instead."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tests.simulation.world import Outcome, run
 def played(
     seed: int, *, rates: Mapping[str, float] | None = None, cluster: bool | None = None
 ) -> Outcome:
-    """Return the run of this seed with these rates; with `cluster` None the seed decides."""
+    """Return the run of this seed with these rates; if `cluster` is None, the seed decides."""
     side = bool(Weather(seed, cluster=cluster).cluster)
     return _play(seed, tuple(sorted((rates or {}).items())), side)
 

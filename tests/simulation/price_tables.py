@@ -1,8 +1,8 @@
-"""Price tables that are computed once per run, however many readers need them.
+"""A shared cache of price tables, each computed once per run.
 
-Separate processes would each compute them. Here all schedulers, and the auditor with each new
-engine, share one process, and the tables are a third of a run's cost.
-Invariant: equal prices and devices give equal tables, so sharing makes no difference."""
+In production every process computes its own tables. Here all schedulers, and the auditor with each
+new engine, share one process, and the tables are a third of a run's cost. Invariant: equal prices
+and devices give equal tables, so sharing makes no difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @contextmanager
 def shared_price_tables() -> Iterator[None]:
-    """Let engines share their tables within a `with`."""
+    """Let engines share their price tables within a `with` block."""
     made: dict[tuple[bytes, bytes], PriceTable] = {}
 
     def price_table(

@@ -1,7 +1,8 @@
-"""The services as processes: the real bodies, started, killed at any await, and restarted.
+"""The services as simulated processes: the real bodies, started, killed at any await, and
+restarted.
 
 Invariant: a killed process has no further effect. Its link dies before its tasks are cancelled, so
-its `finally` blocks reach nothing, and its successor starts without its memory."""
+its `finally` blocks reach nothing, and the restarted process has no memory."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ Folded = Callable[[str, StateFold, int], None]
 
 
 class SimulatedService(Service):
-    """A service that reports its unexpected errors, in addition to restarting after them."""
+    """A service that reports its unexpected errors in addition to restarting after them."""
 
     def __init__(
         self, name: str, *, clock: SkewedClock, connect: lifecycle.Connect, complain: Complain
@@ -62,7 +63,7 @@ class SimulatedService(Service):
         self._complain = complain
 
     async def run_body(self, main: Body) -> None:
-        """See Service."""
+        """Implement `Service.run_body`, and report unexpected errors."""
         try:
             await super().run_body(main)
         except asyncio.CancelledError:
@@ -78,7 +79,7 @@ class SimulatedService(Service):
 
 
 class SimulatedLedger(MemoryLedger):
-    """A connection that knows the whole-cluster folds on it, and how far they are."""
+    """A ledger connection that tracks the complete folds of its process and their revisions."""
 
     folds: list[tuple[Reader[Any], StateFold]]
     told: Folded
@@ -90,7 +91,7 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger. Checks that a scheduler has folded its confirmed decisions.
+        """Append the drafts, and check that a scheduler has folded its confirmed decisions.
 
         Appends with the same basis are one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
@@ -106,7 +107,7 @@ class SimulatedLedger(MemoryLedger):
         return revisions
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """See ledger.Ledger."""
+        """Implement `ledger.Ledger.serve`."""
         listener = getattr(handler, "__self__", None)
         if isinstance(listener, Membership):
             self.membership = listener
@@ -119,7 +120,7 @@ class SimulatedLedger(MemoryLedger):
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """See ledger.Ledger."""
+        """Implement `ledger.Ledger.follow`."""
         reader = getattr(deliver, "__self__", None)
         into = getattr(reader, "_fold", None)
         if not isinstance(reader, Reader) or not isinstance(into, StateFold):
@@ -134,7 +135,7 @@ class SimulatedLedger(MemoryLedger):
 
 
 class Process:
-    """One process: its name, its role on the ledger, and its body."""
+    """A simulated process: its name, its role on the ledger, and its body."""
 
     def __init__(
         self,
@@ -174,11 +175,11 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """True if it is alive."""
+        """Return True if the process is running."""
         return self._task is not None
 
     def start(self) -> None:
-        """Start a new life without memory of the previous one."""
+        """Start the process without memory of its previous run."""
         if self._task is not None:
             return
         self._lives += 1
@@ -202,7 +203,7 @@ class Process:
         self._task.add_done_callback(lambda task: self._ended(task, links))
 
     def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
-        """Return the function by which this life connects and reconnects."""
+        """Return the function by which this run of the process connects and reconnects."""
         numbers = itertools.count(1)
 
         async def connect() -> Ledger:
@@ -234,7 +235,7 @@ class Process:
         return connect
 
     def kill(self) -> None:
-        """Kill the process, as SIGKILL does."""
+        """Kill the process as SIGKILL does."""
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -259,7 +260,7 @@ class Process:
             link.cut()
 
     def mute(self) -> None:
-        """Lose the plain messages that this process sends; everything else passes."""
+        """Drop the plain messages that this process sends; everything else passes."""
         self._muted = True
         for link in self._links:
             link.muted = True
@@ -271,7 +272,7 @@ class Process:
             link.muted = False
 
     def mend(self) -> None:
-        """Mend the network."""
+        """Mend the network between this process and the ledger."""
         self.unmute()
         self._cut = False
         for link in self._links:

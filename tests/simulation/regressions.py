@@ -1,8 +1,8 @@
-"""Seeds that once found a real bug, and must stay green.
+"""Seeds that once found a real bug, and must keep passing.
 
-A seed's course depends on everything that draws random numbers, so an old seed may no longer reach
-the bug. Where that matters, the bug is also a planted fault or has its own test, which is named
-here."""
+What a seed does depends on every draw of a random number, so an old seed may no longer reach the
+bug. Where that matters, the bug is also a planted fault or has its own test, which is named here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 
 class Regression(NamedTuple):
-    """A seed, the bug, and the other test of it; with or without a `cluster`."""
+    """A seed, the bug that it found, and the test that also covers the bug; `cluster` says whether
+    the run has a cluster."""
 
     seed: int
     found: str

@@ -1,8 +1,8 @@
-"""Events that no honest service writes: broken bytes, unknown types, foreign subjects,
+"""Events that no honest service writes: undecodable bytes, unknown types, foreign subjects,
 contradictions.
 
-The writer has a role's password but uses no fence, chain or state.
-Invariant: its ids are its own, so that it never uses up the id of an honest event."""
+The writer has a role's password but uses no fence, chain or state. Invariant: a rogue uses ids of
+its own, so it never uses up the id of an honest event."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ GARBAGE = (
 
 
 class Rogue:
-    """Draws bad events from a random stream."""
+    """A writer of bad events, drawn from a random stream."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """Return a role, and a draft to append in its name."""
+        """Return a role, and a draft to append in that role's name."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)
@@ -50,13 +50,13 @@ class Rogue:
         return role, f"{SUBJECTS}.{channel}.{token(name)}", self._chance.choice(GARBAGE)
 
     def _misplaced(self, state: State) -> tuple[str, str, bytes]:
-        """A valid event on another node's subject."""
+        """Return a valid event on another node's subject."""
         event = self._placed(state, "nowhere", memory_mib=1)
         return "scheduler", f"{SUBJECTS}.placement.{token(self._node(state))}", _encoded(event)
 
     def _placement(self, state: State) -> tuple[str, str, bytes]:
-        """A placement that is too large, of an unknown pod, without its chain, or of a used
-        attempt."""
+        """Return a placement that is too large, is of an unknown pod, lacks its chain, or has a
+        used attempt."""
         node = self._node(state)
         event = self._placed(state, node, memory_mib=self._chance.choice((1, 1, 10_000_000)))
         return "scheduler", f"{SUBJECTS}.placement.{token(node)}", _encoded(event)
@@ -81,7 +81,7 @@ class Rogue:
         )
 
     def _bound(self, state: State) -> tuple[str, str, bytes]:
-        """A binding of a pod that is not placed, or of another attempt."""
+        """Return a binding of a pod that is not placed, or of another attempt."""
         pending = [pod.uid for pod in state.pods.values() if pod.phase is Phase.PENDING]
         pod = self._chance.choice(pending) if pending else "nobody"
         node = self._node(state)
@@ -89,7 +89,7 @@ class Rogue:
         return "binder", f"{SUBJECTS}.binding.{token(node)}", _encoded(event)
 
     def _node(self, state: State) -> str:
-        """A node whose agent answers bindings, as a hostile one does not."""
+        """Return a node whose agent answers bindings, which a hostile agent does not."""
         reported = sorted(
             name for name, node in state.nodes.items() if node.reported and name != hostile.NODE
         )

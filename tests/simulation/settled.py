@@ -1,4 +1,4 @@
-"""What must hold after the faults: every pod that fits is placed, and nothing more happens.
+"""Checks after the faults have ended: every pod that fits is placed, and nothing more happens.
 
 Two judges decide whether a pending pod fits: a new engine, and for simple pods the second set of
 books without an engine."""
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def undone(world: World) -> Iterator[str]:
-    """Yield what is still open; empty once the system has done its work."""
+    """Yield the work that is still open, which is nothing once the system has settled."""
     state = world.auditor.state
     yield from world.side.differences(state)
     for pod in state.pods.values():
@@ -42,7 +42,8 @@ def undone(world: World) -> Iterator[str]:
 
 
 def _not_there(node: NodeState) -> Iterator[str]:
-    """Devices believed to be on another node: the next full report brings them back."""
+    """Yield the node's devices that the ledger has on another node; the next full report brings
+    them back."""
     if node.reported is None or node.gone:
         return
     for device in node.reported.devices:
@@ -51,7 +52,7 @@ def _not_there(node: NodeState) -> Iterator[str]:
 
 
 def _unplaced(world: World) -> Iterator[str]:
-    """Pods that fit but were not placed, according to both judges."""
+    """Yield a problem for each pending pod that fits according to either judge."""
     state = world.auditor.state
     for event in decided(Engine(state)).events:
         # The reasons of a refusal may have changed since it was reported, but not the refusal.
@@ -65,7 +66,8 @@ def _unplaced(world: World) -> Iterator[str]:
 
 
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
-    """True if a pod with one amount of memory and cores fits, according to the books."""
+    """Yield a problem if the pod fits according to the books. Only pods with a single ask are
+    checked."""
     shape = pod.submitted.shape
     if len(shape.asks) != 1:
         return
@@ -90,7 +92,7 @@ def _fits(pod: PodState, books: Books) -> Iterator[str]:
 
 
 def unlike(world: World) -> Iterator[str]:
-    """Yield readers whose state differs from the auditor's."""
+    """Yield the readers whose state differs from the auditor's."""
     expected = digest(world.auditor.state)
     for process in world.processes:
         for reader, into in process.folds:

@@ -1,7 +1,8 @@
-"""Shrink a failing run: fewer kinds of fault, fewer requests of users, while it still fails.
+"""Reduction of a failing run to fewer kinds of fault and fewer user requests, while the run still
+fails.
 
-That leaves less to read when looking for the cause.
-Invariant: the returned case failed when it was last tried."""
+A smaller run leaves less to read when looking for the cause. Invariant: the returned case failed
+when it was last tried."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A seed, the kinds of fault left out, and the number of requests after which users stop."""
+    """A run to try: a seed, the kinds of fault left out, and the number of requests after which
+    users stop."""
 
     seed: int
     spared: frozenset[str] = frozenset()
@@ -27,7 +29,7 @@ class Case:
     cluster: bool | None = None
 
     def command(self) -> str:
-        """Return the command that reproduces it."""
+        """Return the command that reproduces the case."""
         parts = ["python -m tests.simulation", "--seed", str(self.seed)]
         if self.wishes_max < WISHES[1]:
             parts += ["--wishes", str(self.wishes_max)]
@@ -39,7 +41,7 @@ class Case:
 
 
 def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tuple[Case, Outcome]:
-    """Return the smallest failing case found with about a minute of tries, and its outcome."""
+    """Return the smallest failing case found in about a minute, and its outcome."""
     tries = 0
     smaller = True
     while smaller:
@@ -56,7 +58,8 @@ def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tup
 
 
 def _smaller(case: Case, outcome: Outcome) -> Iterator[Case]:
-    """The largest steps first. A fault that never struck cannot be the cause."""
+    """Yield smaller cases, the largest reductions first. A fault that never struck cannot be the
+    cause."""
     idle = frozenset(KINDS) - outcome.struck.keys() - case.spared
     if idle:
         yield replace(case, spared=case.spared | idle)

@@ -1,6 +1,6 @@
 """The counterpart of watchers and binders: a folder of manifests, or a cluster.
 
-Invariant: either side can list the differences to the ledger without asking the services."""
+Invariant: either side can list its differences to the ledger without using the services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.wishes import Wishes
 
 
 class Side(Protocol):
-    """Where pods come from and where they are bound."""
+    """The source of pods and the target of bindings in a simulation."""
 
     quiet_s: float
     """Longer than any service pauses between two tries."""
@@ -27,10 +27,10 @@ class Side(Protocol):
     """The faults that can happen there, by kind."""
 
     def access(self, name: str) -> KubeAccess | None:
-        """Return a process's access to the API server; None if there is no server."""
+        """Return a process's access to the API server, or None if there is no API server."""
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """Return the body of a watcher of this side."""
+        """Return the body of a watcher for this side."""
 
     def binder(self, access: KubeAccess | None) -> Body:
         """Return the body of a binder for this side."""
@@ -39,14 +39,14 @@ class Side(Protocol):
         """Let users act."""
 
     def mend(self) -> None:
-        """End every fault."""
+        """End every fault of this side."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """Yield what the ledger lacks or has differently."""
+        """Yield every object that the ledger lacks or has differently."""
 
 
 class Folder:
-    """No cluster: users' requests are a source, and a binding has no effect."""
+    """A side without a cluster: pods come from users' requests, and a binding has no effect."""
 
     quiet_s = 40.0
 
@@ -56,10 +56,10 @@ class Folder:
         self._target = FailingTarget(weather)
 
     def access(self, name: str) -> None:
-        """See Side."""
+        """Implement `Side.access`."""
 
     def watcher(self, _access: KubeAccess | None) -> Body:
-        """See Side."""
+        """Implement `Side.watcher`."""
 
         async def body(service: Service) -> None:
             await watcher.body(service, self._wishes)
@@ -67,18 +67,18 @@ class Folder:
         return body
 
     def binder(self, _access: KubeAccess | None) -> Body:
-        """See Side."""
+        """Implement `Side.binder`."""
         return lambda service: binder.body(service, self._target)
 
     def stir(self) -> None:
-        """See Side."""
+        """Implement `Side.stir`."""
         self._wishes.stir()
 
     def mend(self) -> None:
-        """See Side."""
+        """Implement `Side.mend`."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """See Side."""
+        """Implement `Side.differences`."""
         wanted = set(self._wishes.wanted)
         live = {f"{pod.submitted.namespace}/{pod.submitted.name}" for pod in state.pods.values()}
         for key in sorted(wanted ^ live):

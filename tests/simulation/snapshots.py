@@ -1,6 +1,7 @@
-"""Snapshots in the simulation: the real rules over an in-memory bucket behind the same link.
+"""Snapshots in the simulation: the real rules over an in-memory bucket behind a simulated link.
 
-Invariant: the bucket has what was put there, unless the fault "torn snapshot" damaged it."""
+Invariant: the bucket contains exactly what was put there, unless the fault "torn snapshot" damaged
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ EVERY_EVENTS = 25
 
 
 class Shelf:
-    """The content of the object store, by revision."""
+    """The contents of the object store, by revision."""
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[Stored, bytes]] = {}
@@ -41,9 +42,8 @@ class Shelf:
         ]
 
     def begin(self) -> int:
-        """Keep the oldest intact one, as `ledger trim` does.
-
-        Returns its revision, or 0 if there is none."""
+        """Keep the oldest intact snapshot, as `ledger trim` does, and return its revision, or 0 if
+        there is none."""
         sound = self.sound()
         if sound:
             stored, data = self.held[min(sound)]
@@ -51,7 +51,8 @@ class Shelf:
         return min(sound, default=0)
 
     def forge(self, chance: random.Random) -> bool:
-        """Replace the newest snapshot by one that lacks a pod. Returns False if there was none."""
+        """Replace the newest snapshot by one that lacks a pod. Return False if there is no
+        snapshot."""
         for revision in sorted(self.held, reverse=True)[:1]:
             stored, data = self.held[revision]
             try:
@@ -70,7 +71,7 @@ class Shelf:
         return False
 
     def tear(self, chance: random.Random) -> bool:
-        """Damage the newest snapshot. Returns False if there was none."""
+        """Damage the newest snapshot. Return False if there is no snapshot."""
         if not self.held:
             return False
         revision = max(self.held)
@@ -84,7 +85,7 @@ class Shelf:
 
 
 class _MemoryBucket:
-    """The part of object_store.Bucket that `Snapshots.load` needs."""
+    """The methods of `object_store.Bucket` that `Snapshots.load` needs, in memory."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf, *, beginning: bool = False) -> None:
         self._ledger = ledger
@@ -92,10 +93,11 @@ class _MemoryBucket:
         self._of_beginning = beginning
 
     async def get(self, entry: Entry, *, size_max: int) -> bytes:
-        """See object_store.Bucket. Half of the damaged bytes are left to the snapshot's own digest.
+        """Return the object's bytes. Half of the damaged snapshots are left for the snapshot's own
+        digest to catch.
 
-        A forged snapshot has a valid digest of its own. As in the real store, it is caught because
-        the listing names the digest of the original bytes."""
+        A forged snapshot has a valid digest of its own. As in the real store, the forgery is caught
+        because the listing has the digest of the original bytes."""
         del size_max
         try:
             held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))
@@ -110,7 +112,7 @@ class _MemoryBucket:
 
 
 def _torn(data: bytes) -> bool:
-    """True if the snapshot's own digest does not match."""
+    """Return True if the snapshot's own digest does not match its bytes."""
     try:
         snapshot.restore(data)
     except snapshot.SnapshotError:
@@ -119,7 +121,7 @@ def _torn(data: bytes) -> bool:
 
 
 class MemorySnapshots(Snapshots):
-    """See runtime.snapshots: only the transport is simulated."""
+    """A `runtime.snapshots.Snapshots` of which only the transport is simulated."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
         self._ledger = ledger
@@ -129,7 +131,7 @@ class MemorySnapshots(Snapshots):
         self._beginning = _MemoryBucket(ledger, shelf, beginning=True)  # type: ignore[assignment]
 
     async def rules(self) -> Rules:
-        """See Snapshots."""
+        """Implement `Snapshots.rules`."""
         try:
             records = await self._ledger.ask("rules", lambda: list(self._server.records))
         except LostReply as lost:
@@ -138,11 +140,11 @@ class MemorySnapshots(Snapshots):
         return rules_of(each for each in said if each is not None)
 
     async def begun_without(self) -> bool:
-        """See Snapshots."""
+        """Implement `Snapshots.begun_without`."""
         return await self._ledger.first_revision() > 1
 
     async def beginning(self) -> list[Stored]:
-        """See Snapshots."""
+        """Implement `Snapshots.beginning`."""
         try:
             found = await self._ledger.ask("beginning", lambda: self._shelf.beginning)
         except LostReply as lost:
@@ -150,14 +152,14 @@ class MemorySnapshots(Snapshots):
         return [found[0]] if found is not None else []
 
     async def attested(self) -> frozenset[Key]:
-        """See Snapshots."""
+        """Implement `Snapshots.attested`."""
         try:
             return await self._ledger.ask("attested", lambda: self._shelf.attested)
         except LostReply as lost:
             raise LedgerUnavailable(str(lost)) from lost
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """See Snapshots."""
+        """Implement `Snapshots.attest`."""
         said = frozenset(keys)
 
         def put() -> None:
@@ -169,7 +171,7 @@ class MemorySnapshots(Snapshots):
             raise LedgerUnavailable(str(lost)) from lost
 
     async def written(self) -> list[Stored]:
-        """See Snapshots."""
+        """Implement `Snapshots.written`."""
         try:
             held = await self._ledger.ask("snapshots", lambda: dict(self._shelf.held))
         except LostReply as lost:
@@ -177,7 +179,7 @@ class MemorySnapshots(Snapshots):
         return [stored for _, (stored, _) in sorted(held.items(), reverse=True)]
 
     async def save(self, taken: Taken) -> None:
-        """See Snapshots."""
+        """Implement `Snapshots.save`."""
         record = self._server.records[taken.revision - 1]
         if record is None:
             raise LedgerUnavailable("the ledger lost a record")

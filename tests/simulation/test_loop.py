@@ -1,4 +1,4 @@
-"""The virtual loop: time passes only while tasks wait, and always in the same way."""
+"""Tests of the virtual loop: time passes only while tasks wait, and every run is the same."""
 
 import asyncio
 
@@ -8,7 +8,8 @@ from tests.simulation.loop import NothingLeft, Spinning, after_steps, rest, run_
 
 
 def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
-    """Sleeping takes no real time, and timers fire in order at their exact time."""
+    """On the virtual loop, sleeping takes no real time, and timers fire in order at their exact
+    time."""
     seen: list[tuple[str, float]] = []
 
     async def nap(name: str, seconds: float) -> None:
@@ -23,7 +24,7 @@ def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
 
 
 def test_a_deadlock_raises() -> None:
-    """A deadlock raises at once instead of hanging."""
+    """A deadlock on the virtual loop raises at once instead of hanging."""
 
     async def main() -> None:
         await asyncio.Event().wait()
@@ -33,7 +34,7 @@ def test_a_deadlock_raises() -> None:
 
 
 def test_a_busy_wait_raises() -> None:
-    """A busy wait raises instead of running forever."""
+    """A busy wait on the virtual loop raises instead of running forever."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -49,7 +50,8 @@ def test_a_busy_wait_raises() -> None:
 
 
 def test_steps_are_counted_within_an_instant() -> None:
-    """A crash can strike between any two steps."""
+    """A callback scheduled with `after_steps` runs between two steps of a task, so a crash can
+    strike there."""
     seen: list[int] = []
 
     async def main() -> None:
@@ -63,7 +65,7 @@ def test_steps_are_counted_within_an_instant() -> None:
 
 
 def test_sets_of_tasks_have_one_order() -> None:
-    """Tasks are hashed by number, so that sets of them have the same order in each run."""
+    """Tasks are hashed by number, so that sets of tasks have the same order in every run."""
 
     async def numbers() -> list[int]:
         tasks = [asyncio.ensure_future(rest(1)) for _ in range(50)]

@@ -1,4 +1,5 @@
-"""Schedulers with a wrong list of members do no harm, because the fences keep them apart."""
+"""Tests that schedulers with a wrong list of members do no harm, because fences refuse conflicting
+placements."""
 
 import random
 from collections import Counter
@@ -18,19 +19,21 @@ View = Callable[[Membership, list[str]], list[str]]
 
 
 def alone(_membership: Membership, _others: list[str]) -> list[str]:
-    """Each scheduler believes to be alone, so each decides for every pod."""
+    """Return an empty list, so that each scheduler believes that it is alone and decides every
+    pod."""
     return []
 
 
 class Mistaken:
-    """During faults each scheduler knows a changing subset of the others."""
+    """A view in which, during faults, each scheduler sees a changing subset of the other
+    schedulers."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
         self._chances: dict[str, random.Random] = {}
 
     def __call__(self, membership: Membership, others: list[str]) -> list[str]:
-        """See View."""
+        """Implement `View`: drop random schedulers from the list unless faults have ended."""
         if self._weather.calm:
             return others
         chance = self._chances.setdefault(membership.member, random.Random(membership.member))
@@ -38,7 +41,7 @@ class Mistaken:
 
 
 def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
-    """Members believe `view` instead of what they have heard."""
+    """Make schedulers use `view` as their member list instead of what they have heard."""
 
     def tell(self: Membership) -> None:
         if not (self._here or self._joined.is_set()):
@@ -54,7 +57,7 @@ def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
 
 
 def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count what the server refuses to schedulers from now on."""
+    """Count the appends that the server refuses to schedulers from now on."""
     counted: Counter[str] = Counter()
     real = MemoryServer.append
 
@@ -78,19 +81,20 @@ def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def delays(weather: Weather) -> None:
-    """Decisions of several members often cross."""
+    """Turn on delayed delivery, so that decisions of several schedulers often conflict."""
     weather.rates["delayed delivery"] = 0.2
 
 
 def heard(weather: Weather) -> None:
-    """Decisions cross, and members hear of one another as they should."""
+    """Turn on delayed delivery, but let schedulers hear of one another without faults."""
     delays(weather)
     weather.rates.pop("unheard member", None)
 
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With wrong lists no invariant breaks and all that fits is placed, thanks to the fences."""
+    """Schedulers with wrong member lists break no invariant and place every pod that fits, thanks
+    to the fences."""
     counted = refusals(monkeypatch)
 
     def adjust(weather: Weather) -> None:
@@ -105,9 +109,10 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members that share the pods collide less often than members that each take all.
+    """Schedulers that share the pods conflict less often than schedulers that each decide every
+    pod.
 
-    The latter do no harm either: fences refuse their duplicates."""
+    The latter do no harm either, because fences refuse their duplicates."""
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

@@ -1,7 +1,7 @@
-"""Every planted fault is caught within its number of seeds, which proves that the simulation can
+"""Tests that every planted fault is caught within its number of seeds, so that the simulation can
 fail.
 
-Without the fault the same run passes, so the fault is what was caught."""
+The same run passes without the fault, which proves that the fault was caught."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SMOKE = (PLANTED[0], PLANTED_IN_A_CLUSTER[0])
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.name)
 def test_a_fault_can_be_planted(fault: Planted) -> None:
-    """Every planted fault still finds the code that it replaces."""
+    """Every planted fault still finds the code that the fault replaces."""
     with planted(fault):
         pass
 
@@ -31,7 +31,7 @@ def test_a_fault_can_be_planted(fault: Planted) -> None:
     ],
 )
 def test_a_planted_fault_is_caught(fault: Planted) -> None:
-    """Some seed in the range shows the fault; without the fault that seed passes."""
+    """At least one seed of the range shows the planted fault, and passes without the fault."""
     seed = caught(fault)
     assert seed is not None, f"{fault.name}: not caught in {fault.seeds} seeds"
     outcome = played(seed, rates=fault.rates, cluster=fault.cluster)
@@ -39,7 +39,7 @@ def test_a_planted_fault_is_caught(fault: Planted) -> None:
 
 
 def caught(fault: Planted) -> int | None:
-    """Return the first seed of the range that shows the fault; None if none does."""
+    """Return the first seed of the range that shows the fault, or None if no seed does."""
     with planted(fault):
         for seed in range(fault.first, fault.first + fault.seeds):
             outcome = run(seed, adjust=fault.adjust, cluster=fault.cluster)

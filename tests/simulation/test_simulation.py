@@ -1,6 +1,6 @@
-"""The whole system under faults: a hundred seeds, the same every time, and nothing goes wrong.
+"""Simulations of the whole system under faults: a hundred seeds, all repeatable, and none may fail.
 
-Another hundred are nightly, and `make sim` runs any number."""
+The nightly build runs another hundred seeds, and `make sim` runs any number."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ PER_TEST = 20
     ],
 )
 def test_nothing_is_ever_wrong(first: int) -> None:
-    """No invariant breaks at any event, and after the faults all that fits is placed."""
+    """No event breaks an invariant, and after the faults every pod that fits is placed."""
     for seed in range(first, first + PER_TEST):
         outcome = played(seed)
         assert not outcome.trouble, outcome.told()
@@ -39,7 +39,8 @@ def test_nothing_is_ever_wrong(first: int) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_every_fault_strikes() -> None:
-    """Each kind of fault strikes within a few seeds; a check of nothing proves nothing."""
+    """Each kind of fault strikes within a few seeds; otherwise the simulation would prove
+    nothing."""
     missing = set(KINDS)
     for seed in range(40):
         missing -= played(seed).struck.keys()
@@ -65,7 +66,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: f"seed-{each.seed}")
 def test_fixed_bugs_stay_fixed(regression: Regression) -> None:
-    """Bugs that the simulation has found stay fixed."""
+    """Every seed that once found a bug passes now."""
     outcome = played(regression.seed, cluster=regression.cluster)
     assert not outcome.trouble, f"{regression.found} ({regression.held_by}): {outcome.told()}"
 

@@ -1,7 +1,6 @@
-"""Which faults a run has, how often they occur, and how often they struck.
+"""The faults of a run: which kinds it has, how often each occurs, and how often each struck.
 
-Every fault is on in about half of the seeds, so that each is combined with the others and also
-alone.
+Each kind of fault is on in about half of the seeds, so that it occurs in combination and alone.
 Invariant: all randomness comes from the seed, through one stream per purpose, so that an additional
 draw for one purpose does not change another."""
 
@@ -91,11 +90,12 @@ CLUSTER_SHARE = 0.25
 
 @dataclass
 class Weather:
-    """The faults of one run: a rate for each that is on, and a count of those that struck.
+    """The faults of one run: the rate of each fault that is on, and a count of those that struck.
 
     The rate is a probability per message or call for faults of network and target, and per virtual
-    second for timed ones. `calm` ends them all; those in `spared` never strike. In a run with a
-    `cluster`, pods come from an API server and are bound there; with None the seed decides."""
+    second for timed faults. The flag `calm` ends all faults, and faults in `spared` never strike.
+    In a run with a `cluster`, pods come from an API server and are bound there; with None the seed
+    decides."""
 
     seed: int
     spared: frozenset[str] = frozenset()
@@ -148,7 +148,7 @@ class Weather:
         return random.Random(f"{self.seed}/{purpose}")
 
     def strikes(self, kind: str, chance: random.Random) -> bool:
-        """Return True, and count it, if this fault strikes now."""
+        """Decide whether this fault strikes now, and count it if it does."""
         rate = self.rates.get(kind, 0.0)
         if self.calm or not rate or chance.random() >= rate:
             return False

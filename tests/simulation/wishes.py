@@ -1,4 +1,4 @@
-"""What users request: pods and gangs that come, change and go, as a source for watchers.
+"""The requests of users: pods and gangs that come, change and go, as a source for watchers.
 
 Invariant: an observation is the same object until the requests change, so a watcher that finds
 nothing new has nothing to do."""
@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """The requests of users, shared by all watchers, because they watch one cluster."""
+    """The requests of all users. All watchers share them, because they watch one cluster."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance
@@ -32,32 +32,32 @@ class Wishes(Source):
         self._observation = Observation()
 
     def uid(self, key: str, incarnation: int) -> str:
-        """See Source."""
+        """Implement `Source.uid`."""
         return f"{UID_PREFIX}-{key.partition('/')[2]}-{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """See Source."""
+        """Implement `Source.incarnation`."""
         number = uid.rpartition("-")[2]
         if not number.isdecimal() or self.uid(key, int(number)) != uid:
             return 0
         return int(number)
 
     async def observe(self, configuration: Configuration | None = None) -> Observation:
-        """See Source; these manifests do not depend on the configuration."""
+        """Implement `Source.observe`; these manifests do not depend on the configuration."""
         del configuration
         return self._observation
 
     async def changed(self) -> None:
-        """See Source: one interval later, as for a folder."""
+        """Implement `Source.changed`: return after one interval, as for a folder."""
         await rest(LOOK_EVERY_S)
 
     @property
     def wanted(self) -> list[str]:
-        """The pods that users request now, as `namespace/name`."""
+        """Return the pods that users request now, as `namespace/name`."""
         return list(self._pods)
 
     def stir(self) -> None:
-        """Act once or several times, as users."""
+        """Let users act once or several times."""
         for _ in range(self._chance.choice((1, 1, 2, 4))):
             self._do()
         self._observation = Observation(
@@ -104,7 +104,7 @@ class Wishes(Source):
             self._pods.pop(key)
 
     def _edit(self) -> None:
-        """Replace a pod under the same name: the next incarnation."""
+        """Replace a pod under the same name, which creates its next incarnation."""
         key = self._any()
         if not self._pods[key].group:
             namespace, _, name = key.partition("/")

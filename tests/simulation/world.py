@@ -1,4 +1,4 @@
-"""One run: real services, a time of faults, a time to settle, and the verdict.
+"""One simulation run: real services, a time of faults, a time to settle, and the verdict.
 
 Invariant: a run is a function of its seed; the same seed gives the same log, byte for byte."""
 
@@ -71,7 +71,7 @@ PAGE = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run. `trouble` is empty if nothing was wrong."""
+    """The result of a run; `trouble` is empty if nothing went wrong."""
 
     seed: int
     trouble: str
@@ -82,7 +82,7 @@ class Outcome:
     log: list[str] = field(repr=False, default_factory=list)
 
     def told(self) -> str:
-        """Return the failure with its last events, and the command to reproduce and shrink it."""
+        """Return the failure with its last events, and the command that shrinks the run."""
         shown = "\n".join(f"  {line[:240]}" for line in self.log[-LAST_EVENTS:])
         return (
             f"seed {self.seed}, event {self.events}, at {self.virtual_s:.3f} s:\n  {self.trouble}\n"
@@ -121,12 +121,13 @@ class World:
         self._over.set()
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """Report a failure of the simulation itself, which nothing else would notice."""
+        """Report an unhandled exception of the simulation itself, which would otherwise go
+        unnoticed."""
         if "handle" in about:
             self.complain(f"the simulation failed: {about.get('exception')!r}")
 
     async def run(self) -> None:
-        """Play faults, then calm, then the final checks. Returns at the first problem."""
+        """Run faults, then a calm time, then the final checks. Return at the first problem."""
         play = asyncio.create_task(self._play())
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait({play, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +140,7 @@ class World:
     # ------------------------------------------------------------------ building
 
     def _draw(self) -> tuple[tuple[int, int, int], list[list[SimulatedNode]]]:
-        """Draw the numbers of schedulers, binders and watchers, and each agent's nodes."""
+        """Draw the number of schedulers, binders and watchers, and the nodes of each agent."""
         chance = self._chance
         counts = (chance.randint(1, 3), chance.randint(1, 2), chance.randint(1, 2))
         racks = []
@@ -214,7 +215,7 @@ class World:
             self.side.stir()
 
     async def _settle(self) -> None:
-        """Wait until it is quiet and everything is done."""
+        """Wait until the ledger is quiet and no work is open."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + PATIENCE_S
         while loop.time() < end_s:
@@ -228,11 +229,12 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Nudge every scheduler without a change: it must decide nothing.
+        """Nudge every scheduler without a change, and check that it decides nothing.
 
-        At the first nudge a pod may still be told that the reasons against it have changed. At the
-        second too, because a gang's failed attempt may bring up a pod that was not considered. In
-        the meantime a node may send its full inventory, as it does every five minutes."""
+        At the first nudge a pod may still get a refusal because the reasons against it have
+        changed. At the second too, because a gang's failed attempt may bring up a pod that was not
+        considered. In the meantime a node may send its full inventory, as it does every five
+        minutes."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -256,13 +258,14 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
 
 
 def _drop(*_entry: object) -> NoReturn:
-    """Drop an entry before it is rendered: a traceback takes longer than its run."""
+    """Drop a log entry before it is rendered, because rendering a traceback takes longer than the
+    run."""
     raise structlog.DropEvent
 
 
 @contextmanager
 def _quiet(*, logs: bool) -> Iterator[None]:
-    """Suppress the services' logs, or show them all."""
+    """Suppress the services' logs within the context, or show all of them."""
     before, structured = logging.root.manager.disable, structlog.get_config()
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer() if logs else _drop],
@@ -280,7 +283,8 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """Draw the services' own randomness from the seed, page lists, and lower the flood limit."""
+    """Draw the services' own randomness from the seed, read lists in small pages, and lower the
+    flood limit."""
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
@@ -299,10 +303,10 @@ def run(
     wishes_max: int = WISHES[1],
     cluster: bool | None = None,
 ) -> Outcome:
-    """Play one whole run; `adjust` may change the weather first.
+    """Play one whole run; `adjust` may change the faults first.
 
-    `spared` kinds of fault never strike, and users make at most `wishes_max` requests. `cluster`
-    forces a run with or without one; None leaves that to the seed."""
+    Kinds of fault in `spared` never strike, and users make at most `wishes_max` requests. `cluster`
+    forces a run with or without a cluster; None leaves that to the seed."""
     weather = Weather(seed, spared, cluster)
     if adjust is not None:
         adjust(weather)

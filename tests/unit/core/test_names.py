@@ -1,4 +1,4 @@
-"""Natural order of names, and pages that are cut anywhere in it."""
+"""Tests of the natural order of names, and of pages in that order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from tests.support.ledger_of import Ledger
 
 
 def test_numbers_count() -> None:
-    """Numbers in names compare by value, also in the middle."""
+    """Numbers anywhere in a name compare by their value."""
     names = ["n10", "n2", "a", "n2-b10", "n2-b9", "10", "9", "n"]
     ordered = ["9", "10", "a", "n", "n2", "n2-b9", "n2-b10", "n10"]
     assert sorted(names, key=natural) == ordered
@@ -19,14 +19,14 @@ def test_numbers_count() -> None:
 
 @given(st.lists(st.text("a01-.²٣", max_size=6), unique=True))
 def test_it_is_a_total_order(names: list[str]) -> None:
-    """The order is total: no two names are equal, not even `a1` and `a01`."""
+    """The order is total: no two different names compare as equal, not even `a1` and `a01`."""
     assert len({natural(name) for name in names}) == len(names)
     backwards = names[::-1]
     assert sorted(backwards, key=natural) == sorted(names, key=natural)
 
 
 def test_pages_are_cut_in_that_order() -> None:
-    """Pages follow the natural order: node-10 comes after node-2, once."""
+    """Pages follow the natural order: node-10 appears exactly once, after node-2."""
     ledger = Ledger(*(rack(f"node-{number}", 1) for number in (1, 10, 11, 2, 3)))
     behind, found = "", []
     while True:

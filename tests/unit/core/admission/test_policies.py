@@ -1,5 +1,5 @@
-"""The API server policies cover every annotation on bound pods and every resource that dialects
-use."""
+"""Tests that the API server policies cover every annotation on bound pods and every device resource
+of the dialects."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ PLAIN = (
 
 
 def patterns(name: str) -> set[str]:
-    """Return every pattern of a policy."""
+    """Return every regular expression in the policy of this name."""
     (policy, _) = yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text("utf-8"))
     return set(re.findall(r"k\.matches\('([^']+)'\)", str(policy["spec"]).replace("\\'", "'")))
 
@@ -44,8 +44,7 @@ def test_whatever_is_read_back_as_held_is_guarded() -> None:
 
 @pytest.mark.parametrize("module", [ascend, cambricon, hami, vcuda, volcano_share])
 def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> None:
-    """Every annotation written for a device plugin is protected, as the dialects' modules spell
-    it."""
+    """The policy protects every annotation that a dialect writes for a device plugin."""
     (pattern,) = patterns("annotations")
     text = Path(str(module.__file__)).read_text("utf-8")  # type: ignore[attr-defined]
     written = re.findall(

@@ -1,4 +1,4 @@
-"""The rule of the admission webhook: a pod in, a patch or a rejection out."""
+"""Tests of the admission rules, which admit a new pod with patches or reject the pod."""
 
 import copy
 from pathlib import Path
@@ -20,7 +20,7 @@ WRITER = "system:serviceaccount:apportion:binder"
 
 
 def rules(document: dict[str, Any] | None = None) -> Rules:
-    """Return the rules under this configuration."""
+    """Return the admission rules under this configuration."""
     configuration = read_configuration(document) if document else Configuration()
     names = scheduler_names(configuration)
     return Rules(
@@ -32,12 +32,12 @@ def rules(document: dict[str, Any] | None = None) -> Rules:
 
 
 def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
-    """Return the verdict on a new pod."""
+    """Return the admission rules' verdict on a new pod."""
     return admit(Asked(operation="CREATE", pod=pod, namespace="team"), under or rules())
 
 
 def admitted(pod: dict[str, Any], under: Rules | None = None) -> Admitted:
-    """Return the verdict on a new pod, which must be admitted."""
+    """Return the verdict on a new pod, and fail unless the pod is admitted."""
     verdict = created(pod, under)
     assert isinstance(verdict, Admitted), verdict
     return verdict
@@ -50,7 +50,7 @@ def rejection(verdict: Admitted | Rejected) -> str:
 
 
 def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
-    """Return the pod after these patches, as the API server applies them."""
+    """Return the pod after the verdict's patches, as the API server applies them."""
     made = copy.deepcopy(pod)
     for patch in verdict.patches:
         assert patch["op"] in {"add", "replace"}
@@ -67,7 +67,7 @@ def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
 
 
 def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str, str]]:
-    """Return each container's environment."""
+    """Return the environment of each container."""
     return [
         {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
          or "NVIDIA" in each["name"]}
@@ -98,8 +98,8 @@ def samples() -> list[Any]:
     "named", [{}, {"schedulerName": ""}, {"schedulerName": "default-scheduler"}]
 )
 def test_a_pod_that_asks_for_a_device_and_names_no_scheduler_is_ours(named: dict[str, str]) -> None:
-    """A pod that requests a device without a scheduler becomes ours; the API server sets
-    default-scheduler."""
+    """A pod that requests a device without naming a scheduler gets Apportion's scheduler, even
+    after the API server has set `default-scheduler`."""
     pod = kube_pod("p", share())
     del pod["spec"]["schedulerName"]
     pod["spec"] |= named
@@ -118,21 +118,22 @@ def test_a_pod_that_asks_for_a_device_and_names_no_scheduler_is_ours(named: dict
     ],
 )
 def test_what_is_no_business_of_ours_goes_through_unchanged(pod: dict[str, Any], why: str) -> None:
-    """A pod without devices, with another scheduler or with the ignore label is not even parsed."""
+    """The webhook does not parse a pod that has no devices, names another scheduler or has the
+    ignore label."""
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert admitted(pod) == Admitted(why)
 
 
 @pytest.mark.parametrize("name", ["apportion", "volcano", "hami-scheduler"])
 def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
-    """A pod with the name of a scheduler that we replace keeps that name."""
+    """A pod that names a scheduler which Apportion replaces keeps that scheduler name."""
     pod = kube_pod("p", share(), schedulerName=name)
     assert admitted(pod) == Admitted("read")
 
 
 def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
-    """With an extended scheduler, node constraints are left to kube-scheduler; amounts are
-    checked."""
+    """Under an extended scheduler, the webhook checks amounts and leaves node constraints to
+    kube-scheduler."""
     under = rules({"extendedSchedulerNames": ["default-scheduler"]})
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"}, schedulerName="default-scheduler")
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -168,16 +169,17 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """Missing amounts get HAMi's defaults: one GPU, exclusive if its whole memory is requested.
+    """The webhook sets missing amounts to HAMi's defaults: one GPU, exclusive if the pod requests
+    the GPU's whole memory.
 
-    A name that does not count devices gets a slot."""
+    A container that sets an amount but no device count gets one slot."""
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
 
 def test_D3_defaults_are_those_of_the_configuration() -> None:
-    """Defaults come from `defaultGPUNum`, `defaultMem` and `defaultCores`, in units of
-    `gpuMemoryFactor`."""
+    """The defaults come from `defaultGPUNum`, `defaultMem` and `defaultCores`. Memory is in units
+    of `gpuMemoryFactor`."""
     nvidia = {"defaultGPUNum": 2, "defaultMemory": 5000, "defaultCores": 20, "gpuMemoryFactor": 10}
     pod = kube_pod("p", {"nvidia.com/priority": "0", "nvidia.com/gpu": "1"})
     under = rules({"nvidia": nvidia})
@@ -190,7 +192,7 @@ def test_D3_defaults_are_those_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("sample", samples())
 def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> None:
-    """Defaulting keeps every sample's shape and dialect, and is idempotent."""
+    """Setting defaults keeps every sample's shape and dialect, and is idempotent."""
     under = rules()
     made = patched(sample, admitted(sample, under))
     (before,), (after,) = (read_document(pod, under.config).pods for pod in (sample, made))
@@ -199,7 +201,8 @@ def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> 
 
 
 def test_a_container_without_limits_gets_them() -> None:
-    """A container without limits gets them; the API server's patch must find its path."""
+    """A container without limits gets a `limits` object, because a JSON patch can only add below an
+    existing path."""
     pod = kube_pod("p")
     pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpumem": "1000"}}
     made = patched(pod, admitted(pod))
@@ -207,7 +210,7 @@ def test_a_container_without_limits_gets_them() -> None:
 
 
 def test_an_init_container_that_takes_no_devices_is_filled_in_too() -> None:
-    """An init container that takes no devices gets defaults too, because its plugin sees
+    """An init container that uses no devices gets defaults too, because its device plugin reads the
     resources."""
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"})
     init = {"name": "i", "image": "app", "resources": {"limits": {"nvidia.com/gpumem": "100"}}}
@@ -225,7 +228,7 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a container as a user writes it."""
+    """Return a container with these limits, as a user writes it in a manifest."""
     return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
 
 
@@ -237,8 +240,8 @@ def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
-    """With overwriteEnv, containers without a GPU see none, in any pod that no other scheduler
-    places."""
+    """With `overwriteEnv`, containers without a GPU see no GPU. Pods that name another scheduler
+    are exempt."""
     under = rules({"nvidia": {"overwriteEnv": True}})
     mixed = pod_of(
         container("asks", share()),
@@ -269,13 +272,14 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """Pods that get GPUs in another way, or have another scheduler, keep their environment."""
+    """With `overwriteEnv`, pods that get GPUs in another way or name another scheduler keep their
+    environment."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 
 def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
-    """With disablecorelimit, containers with a GPU get no core limit unless they set the
-    variable."""
+    """With `disablecorelimit`, a container with a GPU has no core limit unless the container sets
+    the policy variable."""
     under = rules({"nvidia": {"disablecorelimit": True}})
     force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
     pod = pod_of(
@@ -287,7 +291,7 @@ def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() 
 
 
 def test_the_environment_is_nobodys_business_by_default() -> None:
-    """By default the environment is not changed."""
+    """By default the webhook leaves the environment of containers unchanged."""
     pod = pod_of(container("a", share()), container("b", env=ALL))
     assert patched(pod, admitted(pod))["spec"]["containers"] == pod["spec"]["containers"]
 
@@ -312,13 +316,13 @@ def test_the_environment_is_nobodys_business_by_default() -> None:
     ],
 )
 def test_a_contradiction_is_rejected_with_its_fix(pod: dict[str, Any], words: str) -> None:
-    """A contradiction is rejected with the same fix as in `apportion submit`, which shares the
-    parser."""
+    """The webhook rejects contradictory amounts with the same fix as `apportion submit`, because
+    both use one parser."""
     assert words in rejection(created(pod))
 
 
 def test_a_name_that_is_yet_to_be_made_is_no_fault() -> None:
-    """A pod from a controller is admitted without a name and a namespace."""
+    """The webhook admits a pod from a controller before the pod has a name and a namespace."""
     pod = kube_pod("p", share())
     pod["metadata"] = {"generateName": "web-7f9c-"}
     assert admitted(pod).why == "read"
@@ -329,7 +333,7 @@ def test_a_name_that_is_yet_to_be_made_is_no_fault() -> None:
     [None, [], {}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [7]}}],
 )
 def test_whatever_it_is_it_ends_in_an_answer(pod: Any) -> None:
-    """A broken object that requests no device is admitted."""
+    """The webhook admits a malformed object that requests no device."""
     assert created(pod) == Admitted("no device")
 
 
@@ -342,7 +346,7 @@ def test_whatever_it_is_it_ends_in_an_answer(pod: Any) -> None:
     ],
 )
 def test_a_broken_pod_of_ours_is_rejected(spec: dict[str, Any]) -> None:
-    """A broken pod of ours is rejected with the field, without an exception."""
+    """The webhook rejects a malformed pod that Apportion would schedule, and names the field."""
     assert "spec" in rejection(created({"metadata": {}, "spec": spec}))
 
 
@@ -350,8 +354,8 @@ def test_a_broken_pod_of_ours_is_rejected(spec: dict[str, Any]) -> None:
 
 
 def test_nobody_creates_a_pod_with_our_annotations() -> None:
-    """No account may create a pod with our annotations, even if the pod is ignored or has no
-    device."""
+    """No account may create a pod with Apportion's annotations, even if the pod is ignored or
+    requests no device."""
     for more in ({}, {"labels": {"hami.io/webhook": "ignore"}}):
         pod = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"}, **more)
         pod["spec"]["schedulerName"] = "default-scheduler"
@@ -362,7 +366,8 @@ def test_nobody_creates_a_pod_with_our_annotations() -> None:
     ("before", "after"), [({}, {"a": "1"}), ({"a": "1"}, {"a": "2"}), ({"a": "1"}, {})]
 )
 def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, str]) -> None:
-    """Only the binder may add, change or remove our annotations; other changes are allowed."""
+    """Only the binder may add, change or remove Apportion's annotations. Other accounts may change
+    everything else."""
     old, new = (
         kube_pod("p", annotations={f"apportion.dev/{k}": v for k, v in notes.items()})
         for notes in (before, after)
@@ -377,7 +382,7 @@ def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, s
 
 @pytest.mark.parametrize("operation", ["CONNECT", "DELETE"])
 def test_what_is_neither_created_nor_changed_is_not_looked_at(operation: str) -> None:
-    """Other operations are admitted without a check."""
+    """The webhook admits every operation except create and update without a check."""
     forged = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"})
     for pod in (kube_pod("p", {"nvidia.com/gpu": "1"}), forged):
         assert created(pod) != Admitted("skipped")

@@ -1,4 +1,4 @@
-"""All errors of a document are reported at once, each with its key."""
+"""A configuration document's errors are all reported at once, each with its key."""
 
 from apportion.core.configuration.collect_errors import every_error
 
@@ -9,13 +9,13 @@ def keys(document: object) -> list[str]:
 
 
 def test_a_sound_document_has_none() -> None:
-    """A valid document and an empty one have no errors."""
+    """A valid document and an empty document have no errors."""
     assert every_error({}) == []
     assert every_error({"schedulerNames": ["apportion"]}) == []
 
 
 def test_all_are_named_and_not_only_the_first() -> None:
-    """Unknown keys, wrong types and contradictions are all reported, not only the first."""
+    """Unknown keys, wrong types and contradictions are all reported, not only the first error."""
     document = {
         "schedulerNames": ["a", "a"],
         "nvidia": {"deviceSplitCount": "many", "whatever": 1},
@@ -29,7 +29,7 @@ def test_all_are_named_and_not_only_the_first() -> None:
 
 
 def test_entries_keep_their_positions() -> None:
-    """Errors keep the positions of list entries, even after bad entries are removed."""
+    """Errors keep the positions of list entries, even after invalid entries are removed."""
     sound = {"name": "b", "devicesplitcount": 5}
     document = {"nodeconfig": [{"nam": "a"}, sound, {"name": "c", "bogus": 1}, {}]}
     found = keys(document)
@@ -39,5 +39,5 @@ def test_entries_keep_their_positions() -> None:
 
 
 def test_what_is_no_object_is_one_error() -> None:
-    """A document that is no object gives one error."""
+    """A document that is not a JSON object has exactly one error."""
     assert len(every_error(7)) == 1

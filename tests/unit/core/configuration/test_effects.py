@@ -1,4 +1,5 @@
-"""The effects of a configuration on manifests, on a node's devices, and on the ledger's state."""
+"""Tests of a configuration's effects on manifests, on a node's devices, and on the ledger's
+state."""
 
 from typing import Any
 
@@ -26,21 +27,21 @@ MIB = 40960
 
 
 def draft(limits: dict[str, object], **nvidia: Any) -> PodDraft:
-    """Return a pod with these limits, read under a configuration of `nvidia`."""
+    """Return a pod with these limits, parsed under a configuration with these `nvidia` keys."""
     config = manifest_config(read_configuration({"nvidia": nvidia}))
     (only,) = read_document(pod(limits), config).pods
     return only
 
 
 def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
-    """Return the only ask of that pod."""
+    """Return the only ask of the pod with these limits."""
     (only,) = draft(limits, **nvidia).shape.asks
     return only
 
 
 def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() -> None:
-    """With Volcano's plugin under `nvidia.com/gpu`, a count alone means whole GPUs; with memory,
-    shares."""
+    """If Volcano's plugin uses `nvidia.com/gpu`, a count alone requests whole GPUs, and a count
+    with memory requests shares."""
     names = {"resourceCountName": "nvidia.com/gpu", "resourceMemoryName": "volcano.sh/vgpu-memory"}
     assert asked({"nvidia.com/gpu": 2}, **names) == ask(count=2, cores=100)
     shared = draft({"nvidia.com/gpu": 1, "volcano.sh/vgpu-memory": 3000}, **names)
@@ -49,7 +50,7 @@ def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() 
 
 
 def test_D1_every_name_can_be_changed() -> None:
-    """Every resource name of HAMi can be changed."""
+    """The configuration can rename every resource name of HAMi."""
     names = {
         "resourceCountName": "cards.example/gpu",
         "resourceMemoryName": "cards.example/mem",
@@ -61,7 +62,8 @@ def test_D1_every_name_can_be_changed() -> None:
 
 
 def test_the_dialect_of_names_of_one_s_own() -> None:
-    """Renamed resources need a dialect, because only Volcano caps memory at the GPU's."""
+    """Renamed resources need an explicit dialect, because only Volcano caps memory at the GPU's
+    memory."""
     names = {"resourceCountName": "a.b/gpu", "resourceMemoryName": "a.b/mem"}
     volcano = draft({"a.b/gpu": 1, "a.b/mem": 1}, dialect="volcano-vgpu", **names)
     assert (volcano.dialect, volcano.shape.asks[0].cap_memory) == ("volcano-vgpu", True)
@@ -70,7 +72,7 @@ def test_the_dialect_of_names_of_one_s_own() -> None:
 
 
 def test_D3_defaults() -> None:
-    """Missing amounts and the unit of memory come from the configuration."""
+    """Defaults for missing amounts and the unit of memory come from the configuration."""
     assert asked({"nvidia.com/gpucores": 10}, defaultMemory=5000, defaultGPUNum=2) == ask(
         5000, count=2, cores=10
     )
@@ -79,8 +81,8 @@ def test_D3_defaults() -> None:
 
 
 def test_D4_mig_strategy() -> None:
-    """With the mixed strategy, instances are requested by profile, one ask each, and may share a
-    GPU."""
+    """With the mixed strategy, pods request MIG instances by profile. Every instance is a separate
+    ask, and several may share a GPU."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
@@ -91,12 +93,13 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """Return what node n1 offers of these devices."""
+    """Return the devices that node n1 offers out of these devices."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """Slots, memory and cores are scaled; NPUs and MIG devices are not."""
+    """The configuration scales a GPU's slots, memory and cores, but not those of NPUs and MIG
+    devices."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5, "deviceCoreScaling": 2}
     }
@@ -108,7 +111,8 @@ def test_D4_split_count_and_scaling() -> None:
 
 
 def test_E2_what_is_said_of_a_node_wins() -> None:
-    """A node's entry overrides the keys that it has; other keys keep their general value."""
+    """A node's entry overrides the keys that the entry sets; all other keys keep their general
+    value."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5},
         "nodeconfig": [{"name": "n1", "devicememoryscaling": 1.0, "devicecorescaling": 1.5}],
@@ -121,7 +125,8 @@ def test_E2_what_is_said_of_a_node_wins() -> None:
 
 
 def test_devices_that_are_not_offered() -> None:
-    """Filtered devices, by id and by index, are not offered; the others keep their index."""
+    """Devices filtered by id or by index are not offered, and the remaining devices keep their
+    index."""
     entry = {"name": "n1", "filterdevices": {"uuid": ["g0"], "index": [2]}}
     left = offers({"nodeconfig": [entry]}, gpu("g0"), gpu("g1"), gpu("g2"), gpu("g3"))
     assert [(device.id, device.index) for device in left] == [("g1", 1), ("g3", 3)]
@@ -139,7 +144,8 @@ def test_devices_that_are_not_offered() -> None:
     ],
 )
 def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says: str) -> None:
-    """A device takes the node's mode, or is not offered, with advice."""
+    """A device takes the mode configured for its node. If it cannot, the device is not offered and
+    the reason advises what to do."""
     document = {"nodeconfig": [{"name": "n1", "operatingmode": mode}]}
     (found,) = offers(document, device, switchable=switchable)
     assert found.healthy is not bool(says)
@@ -149,13 +155,12 @@ def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says
 
 
 def changed(**fields: Any) -> ConfigurationChanged:
-    """Return the event of a configuration."""
+    """Return the event for a configuration with these fields."""
     return ConfigurationChanged(by="ada", reason="test", configuration=Configuration(**fields))
 
 
 def test_the_fold_takes_the_whole_document() -> None:
-    """A new document replaces the previous one; keys that it leaves out return to their
-    defaults."""
+    """A new document replaces the previous document; omitted keys return to their defaults."""
     first = changed(nvidia=NvidiaConfiguration(default_memory=5000))
     ledger = Ledger(first, PolicyChanged(by="ann", node_policy="spread"), changed())
     assert ledger.state.configuration == Configuration()
@@ -164,7 +169,8 @@ def test_the_fold_takes_the_whole_document() -> None:
 
 
 def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
-    """The latest policy wins, from a document or an event; missing parts stay."""
+    """The latest policy applies, whether from a document or from a policy event. Omitted fields
+    keep their value."""
     weights = {"cpu": 1, "memory": 1, "devices": 10}
     document = read_configuration({"policy": {"nodes": "binpack", "weights": weights}})
     ledger = Ledger(
@@ -178,7 +184,8 @@ def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
 
 
 def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
-    """A contradictory configuration that decodes is refused by every fold and changes nothing."""
+    """Every fold refuses a contradictory configuration, even if the event decodes, and leaves the
+    state unchanged."""
     nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     said = Ledger().contradict(nonsense)
     assert said.startswith('nvidia.resourceMemoryName: "nvidia.com/gpu" ')

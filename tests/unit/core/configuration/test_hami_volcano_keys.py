@@ -1,4 +1,4 @@
-"""Configuration files of HAMi's chart and of Volcano are accepted as they are."""
+"""Apportion reads the configuration files of HAMi's chart and of Volcano unchanged."""
 
 from copy import deepcopy
 from typing import Any
@@ -73,7 +73,7 @@ SIX = (
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """Return the chart's file with another value at this path."""
+    """Return the chart's document with the value at this path replaced."""
     document = deepcopy(CHART)
     *above, last = (int(key) if key.isdecimal() else key for key in path.split("."))
     part: Any = document
@@ -84,7 +84,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
-    """HAMi's chart file is accepted whole; keys without effect are each named once."""
+    """HAMi's chart file is accepted whole, and every key without effect is listed once."""
     names = {key: name for key, name in CHART["nvidia"].items() if key.endswith("Name")}
     kept = {key: name for key, name in names.items() if key != "runtimeClassName"}
     assert read_configuration(CHART) == read_configuration({"nvidia": kept})
@@ -109,7 +109,7 @@ def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
 
 
 def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
-    """`core` in HAMi 2.9's instances and the section `iluvatar` of charts up to 2.6 are
+    """The key `core` in HAMi 2.9's instances and the section `iluvatar` of charts up to 2.6 are
     accepted."""
     instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
     geometries = [
@@ -125,8 +125,8 @@ def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
 
 
 def test_G6_a_known_npu_by_another_word_is_refused() -> None:
-    """A known NPU under another common word is refused (charts up to 2.6), as its pods would
-    wait forever."""
+    """An NPU of a supported model under another resource word (charts up to 2.6) is refused,
+    because its pods would stay pending forever."""
     chips = [chip(NPUS[2]) | {"chipName": "910B3", "commonWord": "Ascend910B"}]
     other = {"resourceName": "huawei.com/Ascend910B"}
     other["resourceMemoryName"] = "huawei.com/Ascend910B-memory"
@@ -143,8 +143,8 @@ def test_G6_a_known_npu_by_another_word_is_refused() -> None:
 
 
 def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
-    """Charts 2.7 to 2.9 give the 910B4-1 the templates of the 910B4; both are named, nothing
-    else."""
+    """A 910B4-1 with the templates of the 910B4, as in charts 2.7 to 2.9, is refused with an error
+    that names both models."""
     b4, b4_1 = (
         next(npu for npu in NPUS if npu.word == w) for w in ("Ascend910B4", "Ascend910B4-1")
     )
@@ -161,7 +161,8 @@ def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
     [("hami-vnpu-core", True), ("filterDevices", {"index": [0]}), ("operatingmode", "mig")],
 )
 def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
-    """Node keys that describe existing NPU settings are ignored; one that hides NPUs is refused."""
+    """Node keys that describe existing NPU settings are ignored; a key that hides NPUs is
+    refused."""
     node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
     assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
     with pytest.raises(ManifestError) as caught:
@@ -170,7 +171,8 @@ def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
 
 
 def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
-    """A core policy of `disable` acts like `disableCoreLimit`, which takes precedence."""
+    """A core policy of `disable` has the effect of `disableCoreLimit`. If both are set,
+    `disableCoreLimit` wins."""
     nvidia = NvidiaConfiguration(disable_core_limit=True)
     document: dict[str, Any] = {"nvidia": {"gpuCorePolicy": "disable"}}
     assert read_configuration(document) == Configuration(nvidia=nvidia)
@@ -206,7 +208,7 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
 def test_F6_what_would_be_otherwise_is_refused_by_its_key(
     path: str, value: object, says: str
 ) -> None:
-    """A value with an effect in HAMi but not here is refused by its key."""
+    """A value that HAMi obeys and Apportion does not is refused by its key."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(changed(path, value))
     assert says in str(caught.value)

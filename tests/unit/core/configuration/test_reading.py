@@ -1,4 +1,5 @@
-"""Reading a document: existing keys, spellings, and errors with key, value and fix."""
+"""Tests of parsing a configuration document: keys, alternative spellings, and errors with key,
+value and fix."""
 
 from typing import Any
 
@@ -27,12 +28,12 @@ def nvidia(**keys: Any) -> dict[str, Any]:
 
 
 def node(**keys: Any) -> dict[str, Any]:
-    """Return a document with one node."""
+    """Return a document with one node that has these keys."""
     return {"nodeconfig": [{"name": "n1", **keys}]}
 
 
 def refused(document: object) -> str:
-    """Return the message of the refusal."""
+    """Return the error message for an invalid document."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(document)
     return str(caught.value)
@@ -87,12 +88,12 @@ def test_E2_the_device_plugin_s_own_file_is_taken_as_it_is() -> None:
 
 
 def test_an_empty_document_is_the_default() -> None:
-    """An empty document gives the defaults."""
+    """An empty document leaves every key at its default."""
     assert read_configuration({}) == Configuration()
 
 
 def test_other_spellings() -> None:
-    """HAMi's spellings of two keys, and its groups without a name, are accepted."""
+    """HAMi's spellings of two keys are accepted, and so are its MIG groups without a name."""
     bare = [group["geometries"] for group in A30["allowedGeometries"]]
     read = read_configuration(
         nvidia(memoryFactor=2, knownMigGeometries=[{"models": ["A30"], "allowedGeometries": bare}])
@@ -131,7 +132,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """A refusal has the key, the value, the problem and the fix."""
+    """Every error has the key, the value, the problem and the fix."""
     golden({str(document): refused(document) for document in WRONG})
 
 
@@ -146,7 +147,8 @@ def test_refusals(golden: Golden) -> None:
     ],
 )
 def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) -> None:
-    """A geometry that no GPU has is refused when it is configured, by its group's name."""
+    """A MIG geometry that no GPU supports is refused by its group's name when the configuration is
+    parsed."""
     instance = {"name": "1g.6gb", "memory": 6144, "count": 4} | change
     groups = [{"group": "group1", "geometries": [instance]}]
     document = nvidia(knownMigGeometries=[{"models": ["A30"], "allowedGeometries": groups}])
@@ -163,7 +165,7 @@ def test_geometries_of_one_model_twice() -> None:
 
 
 def paths(kind: Any, prefix: str = "") -> list[str]:
-    """Return every key of the struct, with `[]` for list entries."""
+    """Return every key of this struct, with `[]` for list entries."""
     found: list[str] = []
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         at = f"{prefix}{field.encode_name}"
@@ -178,5 +180,5 @@ def paths(kind: Any, prefix: str = "") -> list[str]:
 
 
 def test_every_key_is_told() -> None:
-    """The table of keys matches the struct, in order."""
+    """The documented table of keys matches the struct, in the same order."""
     assert [key.path for key in KEYS] == paths(Configuration)

@@ -1,4 +1,4 @@
-"""The device catalogue: type names, and consistent profiles and templates."""
+"""Tests of the device catalogue: type names, MIG profiles and vNPU templates."""
 
 import itertools
 
@@ -51,12 +51,13 @@ A100 = "NVIDIA A100-SXM4-80GB"
     ],
 )
 def test_type_names(pattern: str, model: str, *, means: bool) -> None:
-    """Type names match without case; a full name wins over a part."""
+    """Type names match case-insensitively, and a full name wins over a partial match."""
     assert type_matches(pattern, model) is means
 
 
 def test_normal_name() -> None:
-    """Spaces and hyphens are equivalent: NVML uses spaces, users write hyphens."""
+    """Spaces and hyphens are equivalent in model names: NVML reports spaces, users write
+    hyphens."""
     assert normal(" NVIDIA  A100 80GB ") == "nvidia-a100-80gb"
 
 
@@ -81,7 +82,8 @@ def test_normal_name() -> None:
     ],
 )
 def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> None:
-    """NVML's model names have profiles, with spaces or hyphens."""
+    """The catalogue has profiles for the model names that NVML reports, with spaces or with
+    hyphens."""
     assert mig_profiles("nvidia", model)[0].name == smallest
 
 
@@ -104,7 +106,8 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS)
 def test_profiles_hang_together(model: Model) -> None:
-    """Profiles grow in size, fit the device, and their placements do not overlap."""
+    """Profiles are sorted by size and fit the device, and the placements of one profile do not
+    overlap."""
     sizes = [profile.memory_mib for profile in model.profiles]
     assert sizes == sorted(sizes)
     usual = [profile.cores for profile in model.profiles if not profile.by_name]
@@ -123,7 +126,7 @@ def test_profiles_hang_together(model: Model) -> None:
 
 
 def test_templates_hang_together() -> None:
-    """Templates grow in size, and each is smaller than its device."""
+    """Templates are sorted by size, and every template is smaller than its device."""
     for family in FAMILIES.values():
         sizes = [template.memory_mib for template in family.templates]
         assert sizes == sorted(sizes)

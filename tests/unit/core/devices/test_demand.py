@@ -1,4 +1,4 @@
-"""The demand of an ask on each kind of device and in each mode."""
+"""Tests of an ask's demand on each kind of device and in each mode."""
 
 import pytest
 from msgspec import structs
@@ -41,7 +41,7 @@ MEMORY = [
     ("asked", "device", "mib"), [case[1:] for case in MEMORY], ids=[case[0] for case in MEMORY]
 )
 def test_memory(asked: Ask, device: Device, mib: int) -> None:
-    """Memory comes from amounts, percentages and caps."""
+    """An ask's memory demand comes from an amount, a percentage or a cap."""
     assert memory_needed_mib(asked, device) == mib
 
 
@@ -67,7 +67,8 @@ SHARES = [
     ("asked", "device", "wanted"), [case[1:] for case in SHARES], ids=[case[0] for case in SHARES]
 )
 def test_shared_whole_and_exclusive(asked: Ask, device: Device, wanted: Demand) -> None:
-    """What must be free and what is charged: an ask without cores still needs one percent free."""
+    """A demand has the amounts that must be free and the amounts charged. An ask without cores
+    still needs one percent free."""
     assert demand(asked, device) == wanted
 
 
@@ -96,7 +97,8 @@ INSTANCES = [
     ids=[case[0] for case in INSTANCES],
 )
 def test_smallest_instance(asked: Ask, device: Device, profile: str, mib: int) -> None:
-    """The smallest instance with enough memory and cores is chosen; its slices cover the cores."""
+    """The demand is the smallest MIG instance with enough memory and cores, and its slices cover
+    the cores."""
     wanted = demand(asked, device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -109,7 +111,7 @@ B300 = gpu(model="NVIDIA B300", mode="mig", memory_mib=275_040)
 
 
 def reporting(device: Device, **sizes: int) -> Device:
-    """Return the device with these reported profile sizes, by compute slices."""
+    """Return the device with these reported memory sizes per profile, keyed by compute slices."""
     profiles = mig_profiles(device.family, device.model)
     return structs.replace(
         device,
@@ -133,7 +135,7 @@ def reporting(device: Device, **sizes: int) -> Device:
 def test_the_size_that_a_card_reports_counts(
     device: Device, asked: int, profile: str, mib: int
 ) -> None:
-    """A size that the device reports overrides the catalogue's."""
+    """A profile size that the device reports overrides the catalogue's size."""
     wanted = demand(ask(asked), device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -141,8 +143,8 @@ def test_the_size_that_a_card_reports_counts(
 
 
 def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
-    """A share larger than the largest reported profile is refused; a whole device is the largest
-    instance."""
+    """A share larger than the largest reported profile is refused, and a whole device is the
+    largest instance."""
     less = reporting(MIG_40, **{"7g": 40_000})
     assert demand(ask(40_001), less) is RefusalCode.MIG_NO_PROFILE
     assert largest_part(ask(40_001), less) == (40_001, 40_000)
@@ -152,7 +154,8 @@ def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
 
 
 def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -> None:
-    """Seven small instances fit even if NVML reports slightly less memory than the data sheet."""
+    """Seven small instances fit a device whose reported memory is slightly below the data
+    sheet's."""
     shy = gpu(model=A100_40, mode="mig", memory_mib=40000, physical_memory_mib=40000)
     small, half, most = (demand(asked, shy) for asked in (ask(1), ask(15000), ask()))
     assert isinstance(small, Demand)
@@ -211,5 +214,5 @@ def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
     ],
 )
 def test_never(asked: Ask, device: Device, code: RefusalCode) -> None:
-    """An ask that a device of this kind can never meet is refused with a code."""
+    """An ask that no device of this kind could ever meet is refused with a code."""
     assert demand(asked, device) is code

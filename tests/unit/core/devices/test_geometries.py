@@ -1,4 +1,5 @@
-"""MIG devices that may only be split into groups of instances that the operator allows (A8)."""
+"""Tests of MIG devices that may only be split into groups of instances that the operator allows
+(A8)."""
 
 import re
 from typing import Any
@@ -23,7 +24,8 @@ HALVES = [("3g.20gb", 20480, 2)]
 
 
 def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") -> dict[str, Any]:
-    """Return a document that allows these groups for the model: group1, group2, ..."""
+    """Return a configuration document that allows these groups, named group1, group2 and so on, for
+    the model."""
     allowed = [
         {
             "group": f"group{number}",
@@ -38,32 +40,33 @@ def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") ->
 
 
 def configured(document: dict[str, Any]) -> ConfigurationChanged:
-    """Return the event of a document."""
+    """Return the configuration event for this document."""
     return ConfigurationChanged(by="ada", configuration=read_configuration(document))
 
 
 def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
-    """Return a node of MIG devices that may be split into these groups."""
+    """Return a ledger with one node of MIG devices that may be split into these groups."""
     return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
 
 
 def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
-    """Submit a pod with these amounts per container. Returns the place of its first instance."""
+    """Submit a pod with these amounts per container, and return the position of its first
+    instance."""
     asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
     ledger.submit(pod(uid, *asks)).settle()
     return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
 
 
 def where(share: Share) -> str:
-    """Return the place of a share, as in `group1-3 1g.5gb@6`."""
+    """Return the position of a share's instance, as in `group1-3 1g.5gb@6`."""
     cut = share.instance
     assert cut is not None
     return f"{cut.group}-{cut.position} {cut.profile}@{cut.start}"
 
 
 def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
-    """Generated groups are the device plugin's: as many of one profile as fit, plus what fits
-    next to them."""
+    """Generated groups equal the device plugin's: as many instances of one profile as fit, plus
+    whatever fits in the rest."""
     made = [
         [(entry.name, entry.count) for entry in group.geometries] for group in generated(A100_80)
     ]
@@ -77,7 +80,7 @@ def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
 
 @pytest.mark.parametrize("model", [A100_40, A100_80, "NVIDIA A30", "NVIDIA H200", "NVIDIA B200"])
 def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
-    """Instances of a group have disjoint slices, at starts that their profiles allow."""
+    """The instances of a MIG group have disjoint slices, at starts that their profiles allow."""
     for number, group in enumerate(generated(model), 1):
         occupied = 0
         for position, place in enumerate(laid_out(group, number, model)):
@@ -88,7 +91,8 @@ def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
 
 
 def test_A8_a_card_follows_one_group_as_long_as_it_is_cut() -> None:
-    """The first instance selects a device's group, which stays until the device is empty."""
+    """The first instance selects a device's group, and the group stays until the device is
+    empty."""
     ledger = cluster(MIXED, HALVES)
     assert placed(ledger, "p1", SMALL) == "group1-3 1g.5gb@6"
     assert placed(ledger, "p2", LARGE) == ""
@@ -99,8 +103,7 @@ def test_A8_a_card_follows_one_group_as_long_as_it_is_cut() -> None:
 
 
 def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None:
-    """The smallest free instance of the group with enough memory is used; if it is taken, a
-    larger one."""
+    """A pod gets the smallest free instance of the group that has enough memory."""
     ledger = cluster(MIXED)
     found = [placed(ledger, f"p{i}", SMALL) for i in range(5)]
     assert found == [
@@ -114,7 +117,8 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
 
 
 def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
-    """A device shared before it was split keeps those shares, and an instance must fit the rest."""
+    """A device keeps the shares from before it was split, and new instances must fit the remaining
+    slices."""
     ledger = Ledger(configured(groups(MIXED)), rack("n1", 1, model=A100_40), pod("x"))
     ledger.play(placement("x", "n1", [share("n1-g0", 27_000, 0)]))
     ledger.play(rack("n1", 1, model=A100_40, mode="mig", slots=7))
@@ -142,21 +146,22 @@ def test_two_containers_get_two_instances() -> None:
 
 
 def test_a_profile_that_is_in_no_group_is_never_made() -> None:
-    """No instance larger than those in the groups is created, whatever the device could fit."""
+    """No instance outside the configured groups is created, even if the device could fit one."""
     ledger = cluster(MIXED)
     assert placed(ledger, "p1", LARGE) == ""
     assert ledger.reasons("p1") == {RefusalCode.MIG_NO_PROFILE: 1}
 
 
 def test_memory_is_what_the_person_wrote() -> None:
-    """An instance has the configured memory: a 2g of 9,000 MiB does not fit 9,500."""
+    """An instance has its configured memory: a 2g instance configured with 9,000 MiB does not fit a
+    request for 9,500 MiB."""
     ledger = cluster([("2g.10gb", 9000, 3)])
     assert placed(ledger, "p1", 9500) == ""
     assert placed(ledger, "p2", 9000) == "group1-0 2g.10gb@0"
 
 
 def test_other_models_are_cut_freely() -> None:
-    """A model without an entry is split freely."""
+    """A model without a configured group is split freely."""
     ledger = cluster(MIXED)
     other = card("x0", model=A100_80, mode="mig", slots=7)
     ledger.report(node("n2", other))
@@ -164,8 +169,8 @@ def test_other_models_are_cut_freely() -> None:
 
 
 def test_a_new_document_holds_at_once_and_for_what_is_cut_already_when_it_is_empty() -> None:
-    """A new document applies at once, but a device that is split freely takes nothing until it
-    is empty."""
+    """A new configuration applies at once to empty devices. A device that is already split takes no
+    new pods until it is empty."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     assert placed(ledger, "p1", SMALL) == "-0 1g.5gb@6"
     ledger.play(configured(groups(MIXED)))
@@ -179,7 +184,7 @@ def test_a_new_document_holds_at_once_and_for_what_is_cut_already_when_it_is_emp
 
 
 def test_a_document_may_help_a_pod_that_waits() -> None:
-    """Unschedulable pods are decided again when the allowed groups change."""
+    """The scheduler retries unschedulable pods when the allowed groups change."""
     ledger = cluster(HALVES, cards=1)
     placed(ledger, "p1", LARGE)
     placed(ledger, "p2", LARGE)
@@ -189,7 +194,7 @@ def test_a_document_may_help_a_pod_that_waits() -> None:
 
 
 def test_a_share_of_another_group_is_refused_by_every_fold(golden: Golden) -> None:
-    """A share of another group is refused by every fold."""
+    """Every fold refuses a share that belongs to another group than the device's current group."""
     ledger = cluster(MIXED, HALVES)
     placed(ledger, "p1", SMALL)
     foreign = cluster(MIXED, HALVES)
@@ -200,7 +205,7 @@ def test_a_share_of_another_group_is_refused_by_every_fold(golden: Golden) -> No
 
 
 def test_A2_volcano_s_plugin_finds_the_instance_that_was_chosen() -> None:
-    """Volcano's annotation has the group and position of the instance that was chosen."""
+    """Volcano's annotation has the group and position of the chosen instance."""
     ledger = cluster(MIXED)
     ledger.play(observed("n1"))
     ledger.submit(pod("p1", ask(SMALL, cap_memory=True), dialect="volcano-vgpu")).settle()
@@ -217,7 +222,7 @@ def test_A2_volcano_s_plugin_finds_the_instance_that_was_chosen() -> None:
 
 
 def test_D4_instances_by_profile() -> None:
-    """An instance by profile gets exactly that profile, only on MIG devices."""
+    """A request for a profile gets an instance of exactly that profile, only on MIG devices."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), rack("n2", 1, model=A100_40))
     asks = [ask(profile="2g.10gb")] * 3
     ledger.submit(pod("p1", *asks), pod("p2", ask(profile="2g.20gb"))).settle()
@@ -233,7 +238,8 @@ VARIANTS = ["1g.5gb+me", "1g.5gb-me", "1g.5gb+gfx", "1g.5gb+me.all", "1g.20gb", 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
-    """A profile with other engines or memory does not stand for one that the model lacks."""
+    """A group that names a profile which the model lacks is refused, even if a similar profile
+    exists."""
     group = MigGroup(group="g", geometries=(MigCount(name=name, memory=4864, count=1),))
     with pytest.raises(Unlaid, match=re.escape(name)):
         laid_out(group, 1, A100_40)
@@ -241,7 +247,7 @@ def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "slices"), [("1g.10gb", 2), ("4g.20gb", 4), ("7g.39gb", 8)])
 def test_a_group_may_have_every_profile_of_the_model(name: str, slices: int) -> None:
-    """A group may have any profile of the model, also those with special engines and older
+    """A group may use any profile of the model, including profiles with special engines and older
     names."""
     group = MigGroup(group="g", geometries=(MigCount(name=name, memory=60_000, count=1),))
     (place,) = laid_out(group, 1, A100_40)
@@ -249,14 +255,15 @@ def test_a_group_may_have_every_profile_of_the_model(name: str, slices: int) -> 
 
 
 def test_an_instance_of_a_group_is_chosen_by_memory() -> None:
-    """An instance of a group is chosen by its configured memory, whatever its profile."""
+    """The scheduler chooses an instance of a group by its configured memory, whatever its
+    profile."""
     ledger = cluster([("1g.10gb", 9984, 4)])
     assert placed(ledger, "p1", 9000) == "group1-0 1g.10gb@0"
 
 
 def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
-    """Of two profiles with the same memory, an amount selects the cheaper one, and a name
-    exactly one."""
+    """If two profiles have the same memory, a request by amount gets the cheaper profile, and a
+    request by name gets the named profile."""
     ledger = Ledger(rack("n1", 2, model=A100_40, mode="mig", slots=7))
     named = [ask(profile="1g.10gb")] * 4
     ledger.submit(pod("p1", ask(9000)), pod("p2", *named), pod("p3", ask(profile="4g.20gb")))
@@ -267,7 +274,8 @@ def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
 
 
 def test_an_instance_of_a_group_has_the_size_that_its_card_reports() -> None:
-    """An instance has the size that its device reports, so the pod goes where its memory is."""
+    """An instance has the size that its device reports, so the scheduler picks a device whose
+    instance is large enough."""
     small, large = (
         card(name, model=A100_40, mode="mig", slots=7, mig_sizes=(size,))
         for name, size in (

@@ -1,4 +1,4 @@
-"""Occupying and releasing a share are exact inverses, and nothing is oversold."""
+"""Tests that occupying and releasing a share are exact inverses, and that nothing is oversold."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def state_of(device: Device) -> DeviceState:
 
 
 def amounts(state: DeviceState) -> tuple[int, int, int, int, int]:
-    """Return all amounts that a share may take."""
+    """Return every amount that a share can use up."""
     return (
         state.memory_free_mib,
         state.cores_free,
@@ -69,7 +69,7 @@ CASES = [
     ("device", "held", "left"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...]) -> None:
-    """Releasing a share restores every amount."""
+    """Releasing a share restores every amount that the share had used."""
     state = state_of(device)
     before = amounts(state)
     occupy(state, held)
@@ -87,8 +87,8 @@ def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...
     ],
 )
 def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str) -> None:
-    """An oversold share is refused with device, quantity, demand and availability, and charges
-    nothing."""
+    """A share that exceeds a device is refused with device, quantity, demand and availability, and
+    charges nothing."""
     state = state_of(gpu())
     for held in taken:
         occupy(state, held)
@@ -102,7 +102,7 @@ def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str
     ("start", "size", "mask"), [(0, 1, 0b1), (6, 1, 0b1000000), (4, 4, 0b11110000), (0, 8, 0xFF)]
 )
 def test_slices_of_an_instance(start: int, size: int, mask: int) -> None:
-    """An instance's slices are the bits `[start, start + size)`."""
+    """An instance occupies the slices `[start, start + size)`, one bit per slice."""
     assert slice_mask(share(instance=instance("p", start, size))) == mask
 
 

@@ -1,1 +1,1 @@
-"""Checks of an installation, from collected facts."""
+"""Unit tests of `core/doctor`, which checks an installation from collected facts."""

@@ -1,4 +1,4 @@
-"""Every check on both sides of its limit: state, subject and fix."""
+"""Tests of every doctor check on both sides of its limit: state, subject and fix."""
 
 import re
 from typing import Any
@@ -77,22 +77,22 @@ WELL = Facts(
 
 
 def ledger(**fields: Any) -> Facts:
-    """Return healthy facts except for these of the ledger."""
+    """Return healthy facts, except for these fields of the ledger."""
     return structs.replace(WELL, ledger=structs.replace(SOUND, **fields))
 
 
 def cluster(**fields: Any) -> Facts:
-    """Return healthy facts except for these of the cluster."""
+    """Return healthy facts, except for these fields of the cluster."""
     return structs.replace(WELL, cluster=structs.replace(CALM, **fields))
 
 
 def kube(**fields: Any) -> Facts:
-    """Return healthy facts except for these of Kubernetes."""
+    """Return healthy facts, except for these fields of Kubernetes."""
     return structs.replace(WELL, kube=structs.replace(KUBE, **fields))
 
 
 def others(**fields: Any) -> Facts:
-    """Return healthy facts except for these parts."""
+    """Return healthy facts, except for these top-level fields."""
     return structs.replace(WELL, **fields)
 
 
@@ -214,12 +214,12 @@ CASES: list[tuple[str, str, Facts, str]] = [
 
 
 def found(facts: Facts, name: str) -> CheckAnswer:
-    """Return one check's answer for these facts."""
+    """Return the answer of the named check for these facts."""
     return next(check for check in examined(facts) if check.id == name)
 
 
 def test_all_is_well() -> None:
-    """With healthy facts every check runs and passes."""
+    """If all facts are healthy, every check runs and passes."""
     checks = examined(WELL)
     assert {check.id for check in checks} == {check.id for check in CHECKS}
     assert {(check.state, check.fix, check.link) for check in checks} == {("ok", "", "")}
@@ -227,7 +227,7 @@ def test_all_is_well() -> None:
 
 @pytest.mark.parametrize(("name", "state", "facts", "part"), CASES)
 def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts, part: str) -> None:
-    """Only the affected check fails, with its subject, a fix and a link."""
+    """If a fact is unhealthy, only the affected check fails, with its subject, a fix and a link."""
     check = found(facts, name)
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
@@ -236,8 +236,8 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
 
 
 def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
-    """If the server does not answer, agents and schedulers are unknown, because heartbeats use
-    it."""
+    """If the server does not answer, agents and schedulers are unknown, because heartbeats go
+    through the server."""
     mute = others(ledger=None, ledger_problem="no answer within 5 s", schedulers=SchedulerFacts())
     checks = {check.id: check for check in examined(mute)}
     unknown = {name for name, check in checks.items() if check.state == "unknown"}
@@ -248,7 +248,8 @@ def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
 
 
 def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
-    """A fix is a command with the failed device, so a whole node is not drained for one."""
+    """A fix is a command for the failed device, so that an operator does not drain the whole
+    node."""
     failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 2, 3, ("n2-g0", "n2-g5")))
     fix = found(cluster(devices=9, failed=failed), "devices").fix
     for verb in ("get devices --node n2", "who n2-g0", "drain n2-g0 --reason WHY"):
@@ -282,7 +283,7 @@ def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
 
 
 def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Golden) -> None:
-    """A stopped agent of many nodes is reported first, with few of its nodes named."""
+    """The doctor reports a stopped agent of many nodes first, and names only a few of its nodes."""
     names = tuple(f"s{number}" for number in range(8))
     silent = tuple(
         SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
@@ -306,14 +307,15 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Gold
 
 @pytest.mark.parametrize("bytes_seen", [{}, {"size_bytes": 20, "max_bytes": 100}])
 def test_a_full_ledger_is_broken_whatever_is_seen_of_its_size(bytes_seen: dict[str, int]) -> None:
-    """A full ledger is broken, whatever size is seen."""
+    """A full ledger fails the check, whatever size the doctor sees."""
     full = structs.replace(ledger(store_max_bytes=0, **bytes_seen), frozen="ledger-full")
     states = {check.id: check.state for check in examined(full)}
     assert (states["placements"], states["disk"]) == ("broken", "broken")
 
 
 def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Golden) -> None:
-    """The ledger's own size and its disk's usage are separate figures, in the same unit."""
+    """The doctor reports the ledger's own size and its disk's usage as separate figures in the same
+    unit."""
     kib = 1024
     words = found(
         ledger(size_bytes=216 * kib, store_bytes=420 * kib, store_max_bytes=1 << 33), "disk"
@@ -323,12 +325,12 @@ def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Gold
 
 
 def test_every_check_has_a_case() -> None:
-    """Every check has a test case."""
+    """Every doctor check has a test case in this module."""
     assert {case[0] for case in CASES} | {"cordons", "server"} == {check.id for check in CHECKS}
 
 
 def test_what_is_cordoned_is_told_and_alarms_nobody(golden: Golden) -> None:
-    """Cordons of nodes and devices are listed with who, when and why, as information only."""
+    """The doctor lists cordons with operator, time and reason, as information only."""
     ledger = Ledger(
         *(observed(name, version=1, unschedulable=name == "n3") for name in ("n1", "n2", "n3")),
         rack("n1", 2),
@@ -357,7 +359,8 @@ def test_what_is_cordoned_is_told_and_alarms_nobody(golden: Golden) -> None:
 def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
     golden: Golden, cordon: DeviceCordoned | NodeCordoned, opens: str
 ) -> None:
-    """A failed and cordoned device takes no pods until it is repaired and uncordoned."""
+    """The doctor says that a failed, cordoned device takes no pods until the device is repaired and
+    uncordoned."""
     ledger = Ledger(rack("n1", 2), cordon)
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     fix = found(others(cluster=cluster_facts(ledger.state)), "devices").fix
@@ -366,7 +369,7 @@ def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
 
 
 def test_nothing_is_said_of_what_nobody_gathered() -> None:
-    """Without facts there are no checks."""
+    """The doctor runs no check whose facts are missing."""
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
         "agents", "reports", "devices", "cordons", "nodes-without-agent", "agents-without-node",
@@ -375,8 +378,8 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
 
 
 def test_what_a_fold_says_of_nodes_and_agents() -> None:
-    """The fold reports silent agents, nodes whose devices are not reported, and reports of
-    unknown nodes."""
+    """The facts from the fold include silent agents, nodes without reported devices and reports
+    about unknown nodes."""
     ledger = Ledger(
         observed("n1", version=1),
         observed("n3", version=2, extended={"nvidia.com/gpu": 4}),
@@ -397,8 +400,8 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
 
 
 def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Golden) -> None:
-    """A refused report is shown with advice by cause until one is accepted, also for unknown
-    nodes."""
+    """The doctor shows a refused report with advice until a report is accepted, even if the node is
+    unknown."""
     refused = ReportRefused(node="n7", cause="device-of-another-node", message="it is on n1")
     ledger = Ledger(rack("n1", 1), refused)
     told = found(others(cluster=cluster_facts(ledger.state)), "reports")
@@ -409,7 +412,7 @@ def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Gol
 
 
 def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
-    """Lost simulated nodes are counted apart."""
+    """The doctor counts lost simulated nodes separately from other lost nodes."""
     ledger = Ledger(
         structs.replace(rack("n1", 1), simulated=False),
         structs.replace(rack("s1", 1), simulated=True),
@@ -423,7 +426,8 @@ def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
 
 
 def test_what_a_fold_says_of_devices() -> None:
-    """The fold reports failed devices by node; a pod on two of them counts once."""
+    """The facts from the fold have failed devices by node; a pod on two failed devices counts
+    once."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(count=2)), rack("n2", 2)).settle()
     assert cluster_facts(ledger.state).failed == ()
     held = [share.device for share in ledger.shares("a")]
@@ -441,7 +445,7 @@ def test_what_a_fold_says_of_devices() -> None:
 
 
 def test_models_that_have_left_need_no_price() -> None:
-    """A model that has left the fleet needs no price."""
+    """The doctor requires no price for a model that has left the fleet."""
     ledger = Ledger(rack("n1", 2), structs.replace(rack("n2", 1), devices=(gpu("g0", model=T4),)))
     assert models_of(ledger.state) == (A100_80, T4)
     ledger.play(rack("n2", 0))
@@ -449,7 +453,8 @@ def test_models_that_have_left_need_no_price() -> None:
 
 
 def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
-    """A refused event that raced with the pod's end is harmless; a later or other one is not."""
+    """A refused event that raced with the end of its pod is harmless; all other refused events are
+    not."""
     bound = PodBound(pod="p", node="n1", attempt=1)
 
     def late(basis: int, gone: int, data: PodBound | PodGone = bound) -> bool:
@@ -464,7 +469,8 @@ def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
 
 
 def test_late_words_alone_alarm_nobody(golden: Golden) -> None:
-    """Late events alone keep the check ok; otherwise the newest faulty event is named."""
+    """If all refused events are merely late, the check passes; otherwise the check names the newest
+    faulty event."""
     ledger = Ledger()
     for name in ("p", "q"):
         ledger.take(PodBound(pod=name, node="n1", attempt=1))

@@ -1,4 +1,4 @@
-"""Pods that the doctor calls hopeless, and gangs that it calls starving."""
+"""Tests of the doctor's checks for pods that can never fit and for starving gangs."""
 
 import pytest
 
@@ -19,7 +19,8 @@ def member(uid: str) -> PodSubmitted:
 
 
 def test_a_pod_that_no_node_could_hold_is_named() -> None:
-    """A pod that no node could ever fit is named; one that waits for others to end is not."""
+    """The doctor names a pod that no node could ever fit, but not a pod that waits for other pods
+    to end."""
     ledger = Ledger(rack("n1", 1))
     ledger.submit(pod("first", cards())).settle()
     ledger.submit(pod("second", cards()), pod("huge", ask(900_000))).settle()
@@ -36,7 +37,8 @@ def test_a_pod_that_no_node_could_hold_is_named() -> None:
 def test_a_gang_that_waits_for_long_is_named(
     declared: int, members: int, needed: int, overtaken: int
 ) -> None:
-    """A gang that waits too long is named, with how many later pods were placed before it."""
+    """The doctor names a gang that waits too long, and counts the later pods placed before the
+    gang."""
     ledger = Ledger(rack("n1", 3), *([gang(GANG, declared)] if declared else []))
     ledger.submit(pod("before", cards())).settle()
     ledger.submit(*(member(f"m{number}") for number in range(members))).settle()
@@ -52,7 +54,8 @@ def test_a_gang_that_waits_for_long_is_named(
 
 
 def test_a_gang_that_the_fleet_could_never_hold_does_not_starve() -> None:
-    """A gang that the fleet could never fit is not starving; another check reports it."""
+    """The doctor does not report a gang that the fleet could never fit as starving, because another
+    check reports it."""
     ledger = Ledger(rack("n1", 2), gang(GANG, 3))
     ledger.submit(*(member(f"m{number}") for number in range(3))).settle()
     found = waiting_facts(ledger.state, now=LATER)

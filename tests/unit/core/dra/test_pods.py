@@ -1,4 +1,4 @@
-"""The claims of a pod, and when they can be read."""
+"""Tests of reading the ResourceClaims of a pod."""
 
 from typing import Any
 
@@ -17,12 +17,13 @@ DRAFT = PodDraft(namespace="default", name="p", shape=Shape(), dialect="none")
 
 
 def nobody(_: str) -> bool:
-    """Return False: no claim belongs to another pod."""
+    """Return False, so that no claim belongs to another pod."""
     return False
 
 
 def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
-    """Return a pod from the API server; `made` is the claim generated from its template."""
+    """Return a pod as the API server sends it; `made` is the name of the claim generated from its
+    template."""
     pod = claiming_pod(name, "mine", template=bool(fields.pop("template", False)))
     pod["metadata"] |= {"uid": name, "namespace": "default"}
     pod["spec"] |= fields
@@ -32,7 +33,7 @@ def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
 
 
 def claims(**fields: Any) -> dict[str, ResourceClaim]:
-    """Return one claim, by its key."""
+    """Return a dictionary with one claim, by its key."""
     meta = {"uid": "c-1", "namespace": "default"} | fields.pop("metadata", {})
     document = resource_claim("mine", *fields.pop("requests", [request(memory="1Gi")])) | fields
     document["metadata"] |= meta
@@ -40,7 +41,8 @@ def claims(**fields: Any) -> dict[str, ResourceClaim]:
 
 
 def test_a_pod_asks_for_what_its_claim_says() -> None:
-    """A pod's ask is its claim's, under a container name that no container can have."""
+    """A pod's ask equals its claim's request, under a container name that no real container can
+    have."""
     found = PodClaims(raw()).drafted(DRAFT, claims(), nobody)
     assert found is not None
     (ask,) = found.shape.asks
@@ -49,7 +51,7 @@ def test_a_pod_asks_for_what_its_claim_says() -> None:
 
 
 def test_a_claim_that_is_named_twice_is_held_once() -> None:
-    """A claim that is named twice counts once."""
+    """A claim that a pod names twice counts once."""
     twice = [{"name": name, "resourceClaimName": "mine"} for name in ("card", "same")]
     found = PodClaims(raw(resourceClaims=twice)).drafted(DRAFT, claims(), nobody)
     assert found is not None
@@ -57,7 +59,8 @@ def test_a_claim_that_is_named_twice_is_held_once() -> None:
 
 
 def test_a_pod_waits_for_the_claim_that_is_made_of_its_template() -> None:
-    """A pod waits until Kubernetes has created the claim of its template and reported its name."""
+    """A pod waits until Kubernetes has created the claim from the pod's template and reported the
+    claim's name."""
     assert PodClaims(raw(template=True)).drafted(DRAFT, claims(), nobody) is None
     known = PodClaims(raw(template=True, made="mine"))
     assert known.drafted(DRAFT, {}, nobody) is None
@@ -101,7 +104,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
     pod: dict[str, Any], claim: dict[str, Any], problem: str
 ) -> None:
-    """An unsupported claim, or a container with two grants, is refused by name."""
+    """An unsupported claim, or two grants for one container, is refused by the claim's name."""
     known = claims(**claim)
     known = {f"default/{each.metadata.name}": each for each in known.values()}
     with pytest.raises(ManifestError, match=problem) as refused:
@@ -110,7 +113,7 @@ def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
 
 
 def test_a_claim_of_alternatives_is_refused_by_that_field() -> None:
-    """A claim with alternatives is refused by that field."""
+    """A claim that lists alternative devices is refused, and the refusal names that field."""
     either = {"name": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "x"}]}
     with pytest.raises(ManifestError) as refused:
         PodClaims(raw()).drafted(DRAFT, claims(requests=[either]), nobody)
@@ -141,8 +144,8 @@ MAIN = {"resources": {"claims": [{"name": "card"}]}}
 def test_a_part_of_a_card_is_for_one_container_at_a_time(
     spec: dict[str, Any], asked: dict[str, Any], *, taken: bool
 ) -> None:
-    """Only one container may use a share, because HAMi-core counts per container; whole devices
-    may be used by several."""
+    """Only one container may use a share, because HAMi-core counts per container. Several
+    containers may use a whole device."""
     known = claims(requests=[request(**asked)])
     pod = PodClaims(raw(**spec))
     if taken:
@@ -153,14 +156,14 @@ def test_a_part_of_a_card_is_for_one_container_at_a_time(
 
 
 def test_more_claims_than_a_pod_may_have_are_a_problem_of_that_pod() -> None:
-    """Too many claims are an error of that pod alone."""
+    """A pod with too many claims is refused without any effect on other pods."""
     many = [{"name": f"c{i}", "resourceClaimName": "mine"} for i in range(65)]
     with pytest.raises(ManifestError, match="is not valid"):
         PodClaims(raw(resourceClaims=many))
 
 
 def test_a_claim_of_another_pod_is_refused() -> None:
-    """A claim that another pod uses is refused."""
+    """A pod is refused if another pod uses its claim."""
     with pytest.raises(ManifestError, match="sharing a claim is not supported"):
         PodClaims(raw()).drafted(DRAFT, claims(), lambda claim: claim == "c-1")
 

@@ -1,4 +1,4 @@
-"""A ResourceClaim's requests as asks, and refusals by name."""
+"""Tests of reading a ResourceClaim's requests as asks, and of the refusals by field name."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
 
 
 def asked(**fields: Any) -> Ask:
-    """Return an ask of the claim."""
+    """Return the only ask of a claim with one request of these fields."""
     return Ask(container=container_of(UID), family="nvidia", **fields)
 
 
@@ -44,16 +44,16 @@ def asked(**fields: Any) -> Ask:
     ],
 )
 def test_a_request_is_an_ask(fields: dict[str, Any], asks: tuple[Ask, ...]) -> None:
-    """A request is an ask: memory rounded up to MiB, the whole device without amounts, one ask
-    per instance."""
+    """Every requested device becomes an ask. Memory is rounded up to MiB, and a request without
+    amounts means a whole device."""
     found = wanted(claim(request(**fields)))
     assert found.asks == asks
     assert found.devices == DeviceConstraints()
 
 
 def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
-    """Selectors that compare our attributes restrict the devices; comparing the driver adds
-    nothing."""
+    """Selectors on Apportion's attributes restrict the devices. A selector on the driver name alone
+    restricts nothing."""
     cel = f'device.driver == "{DRIVER}" && {ATTRIBUTES}.mode == "mps"'
     one = request(cel=cel, memory="1Gi")
     one["exactly"]["selectors"].append(
@@ -64,7 +64,7 @@ def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
 
 
 def test_every_share_knows_its_request() -> None:
-    """Every share knows its request, in the order of the asks."""
+    """Shares are matched to their requests in the order of the asks."""
     of = claim(request("a", count=2, memory="1Gi"), request("b", memory="2Gi"))
     assert requests_of(of) == ["a", "a", "b"]
     assert [ask.memory_mib for ask in wanted(of).asks] == [1024, 2048]
@@ -97,7 +97,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_what_is_not_understood_is_refused_by_its_name(
     fields: dict[str, Any], devices: dict[str, Any], field: str
 ) -> None:
-    """Anything unsupported is refused with the claim's field and advice."""
+    """An unsupported feature is refused with the claim's field and advice."""
     one = request(**{key: value for key, value in fields.items() if key != "exactly"})
     first = one["exactly"].pop("firstAvailable", None)
     if first:
@@ -110,7 +110,8 @@ def test_what_is_not_understood_is_refused_by_its_name(
 
 
 def test_requests_choose_alike() -> None:
-    """All requests of a pod must have the same constraints on devices."""
+    """All requests of a pod must have the same device constraints; otherwise the claim is
+    refused."""
     mig = request("a", cel=f'{ATTRIBUTES}.mode == "mig"')
     with pytest.raises(ManifestError, match="has different selectors"):
         wanted(claim(mig, request("b", memory="1Gi")))

@@ -1,4 +1,4 @@
-"""Devices as ResourceSlices, and placements as allocations."""
+"""Tests of devices as ResourceSlices, and of placements as claim allocations."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.support.ledger_of import Ledger
 
 
 def specs(*devices: Any) -> list[dict[str, Any]]:
-    """Return the pool of a node with these devices."""
+    """Return the ResourceSlice specs of a node with these devices."""
     return pool("n1", Ledger(node("n1", *devices)).state.nodes["n1"].devices)
 
 
@@ -25,7 +25,7 @@ def devices_of(slices: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
-    """A shared device has consumable capacity for several claims; an exclusive one has not."""
+    """A shared device has consumable capacity for several claims; an exclusive device has none."""
     found = devices_of(specs(gpu("g0"), gpu("g1", mode="exclusive")))
     shared = found["gpu-0"]
     assert shared["allowMultipleAllocations"] is True
@@ -36,7 +36,8 @@ def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
 
 
 def test_a_cut_card_is_every_instance_at_every_place() -> None:
-    """A MIG device lists every instance at every start; shared counters prevent overlaps."""
+    """A MIG device lists an entry for every profile at every start. Shared counters prevent
+    overlapping instances."""
     counters, devices = specs(gpu("g0", mode="mig"))
     (counted,) = counters["sharedCounters"]
     assert len(counted["counters"]) == 8
@@ -52,7 +53,8 @@ def test_a_cut_card_is_every_instance_at_every_place() -> None:
 
 
 def test_a_pool_stays_within_what_one_slice_may_have() -> None:
-    """A pool is split at the size limit of slices, and each slice has the total count."""
+    """A pool is split at the size limit of a ResourceSlice, and every slice has the pool's total
+    slice count."""
     found = specs(*(gpu(f"g{index}", mode="mig") for index in range(16)))
     assert all(len(each.get("devices", ())) <= DEVICES_MAX for each in found)
     assert all(len(each.get("sharedCounters", ())) <= COUNTERS_MAX for each in found)
@@ -61,7 +63,7 @@ def test_a_pool_stays_within_what_one_slice_may_have() -> None:
 
 
 def test_a_device_that_takes_nothing_new_is_left_out() -> None:
-    """Unhealthy devices and other families are left out."""
+    """Unhealthy devices and devices of other families are left out of the slices."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("npu2")))
     ledger.play(DeviceHealthChanged(node="n1", device="g1", healthy=False, reason="XID 79"))
     found = pool("n1", ledger.state.nodes["n1"].devices)
@@ -79,7 +81,7 @@ CARDS = {each.id: each for each in (gpu("g0"), gpu("g1"), gpu("g2", mode="mig", 
 
 
 def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> Share:
-    """Return a share of the claim."""
+    """Return a share that belongs to the claim."""
     return Share(
         container=container_of("c-1"),
         device=device,
@@ -90,8 +92,8 @@ def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> S
 
 
 def test_a_placement_is_the_allocation_of_its_claim() -> None:
-    """A placement becomes its claim's allocation: by request, with consumed capacity, on this
-    node."""
+    """A placement becomes the claim's allocation, with device, consumed capacity and node for every
+    request."""
     instance = MigInstance(profile="2g.20gb", start=4, size=2)
     shares = [held("g0", 1024), held("g1", 1024), held("g2", 19968, instance)]
     found = allocation(CLAIM, shares, CARDS, node="n1", attempt=3)
@@ -109,7 +111,7 @@ def test_a_placement_is_the_allocation_of_its_claim() -> None:
 
 
 def test_whether_an_allocation_is_there_can_be_seen() -> None:
-    """An allocation of another attempt is a different one, even on the same device."""
+    """An allocation of an earlier attempt counts as different, even on the same device."""
     shares = [held("g0", 1024), held("g1", 1024), held("g0", 2048)]
     made = allocation(CLAIM, shares, CARDS, node="n1", attempt=1)
     raw = resource_claim("mine") | {
@@ -123,13 +125,14 @@ def test_whether_an_allocation_is_there_can_be_seen() -> None:
 
 
 def test_shares_of_another_number_are_not_of_the_claim() -> None:
-    """Shares that do not match the claim's count are refused: the claim was recreated."""
+    """Shares are refused if their number differs from the claim's: the claim was recreated."""
     with pytest.raises(NotOfClaim, match="requests 3 devices"):
         allocation(CLAIM, [held("g0", 1024)], CARDS, node="n1", attempt=1)
 
 
 def test_the_id_of_a_share_is_a_uuid_of_claim_attempt_and_position() -> None:
-    """A share's id is derived from claim, attempt and position, so binder and agent agree."""
+    """A share's id is derived from claim, attempt and position, so binder and agent compute the
+    same id."""
     assert share_id("c-1", 1, 0) == share_id("c-1", 1, 0)
     others = {share_id("c-1", 1, 1), share_id("c-1", 2, 0), share_id("c-2", 1, 0)}
     assert len({share_id("c-1", 1, 0), *others}) == 4

@@ -1,4 +1,4 @@
-"""Why a pod is pending and what would help; advice that would not help is not given."""
+"""Tests of why a pod is pending and what would help; `why` omits advice that would not help."""
 
 from typing import Any
 
@@ -29,25 +29,26 @@ from tests.support.pods import ask, cards, gang, member, pod, shape
 def wants(
     uid: str, *asks: Ask, selector: dict[str, str] | None = None, **devices: Any
 ) -> PodSubmitted:
-    """Return a pod that accepts only these devices and nodes."""
+    """Return the submission of a pod that accepts only these devices and nodes."""
     node = NodeConstraints(selector=selector or {})
     only = DeviceConstraints(**devices)
     return pod(uid, shape=shape(*asks, devices=only, node=node))
 
 
 def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
-    """Return why this pod is pending."""
+    """Submit the pod, and return why it is pending."""
     return why(ledger.submit(wanted).settle().state, ledger.pod(wanted.uid))
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """Return the advice by cause."""
+    """Return the answer's advice for each cause."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 
 
 def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Golden) -> None:
-    """If only certain devices will do, the answer names them and their pods."""
+    """If a pod accepts only certain devices, the answer names these devices and the pods that use
+    them."""
     ledger = Ledger(rack("n1", 8)).submit(wants("r1", cards(), indexes=(0,))).settle()
     ledger.submit(wants("r2", cards(), indexes=(5,))).settle()
     answer = answer_of(ledger, wants("p", cards(2), indexes=(0, 2)))
@@ -81,7 +82,7 @@ def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Gold
 def test_what_is_wanted_is_said_beside_what_is_there(
     wanted: PodSubmitted, said: str, needed: str, there: str
 ) -> None:
-    """The answer has both the requested and the available value."""
+    """The answer has both the requested value and the available value."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     assert f"{said} (1 node)" in answer.sentence
     assert answer.refused is not None
@@ -101,7 +102,8 @@ def test_what_is_wanted_is_said_beside_what_is_there(
     ],
 )
 def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant: str) -> None:
-    """A mistyped label or type gets a suggestion; another existing model does not."""
+    """A mistyped label or device type gets a suggestion; a correctly spelled other model does
+    not."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     (cure,) = cures(answer).values()
     assert cure.endswith(meant)
@@ -111,7 +113,7 @@ def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant
 def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
     golden: Golden, *, full: bool
 ) -> None:
-    """A pod that needs all devices of a node waits for its pods too, not only for a failed
+    """A pod that needs all devices of a node waits for the node's pods too, not only for a failed
     device."""
     ledger = Ledger(rack("n1", 4))
     if full:
@@ -123,7 +125,8 @@ def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
 
 
 def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
-    """A node of four devices never fits eight, so freeing some is not advised."""
+    """The answer does not advise freeing devices on a node of four for a pod that requests
+    eight."""
     ledger = Ledger(rack("n1", 8), rack("n2", 4)).submit(pod("held", cards(8))).settle()
     found = cures(answer_of(ledger, pod("p", cards(8))))
     few = found[RefusalCode.DEVICES_TOO_FEW]
@@ -151,7 +154,8 @@ def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) ->
 
 @pytest.mark.parametrize("kind", ["queue", "quota"])
 def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str) -> None:
-    """For a limit, the pods that use it are named; nodes and preemption are not mentioned."""
+    """If a limit blocks a pod, the answer names the pods that use up the limit, and mentions no
+    nodes or preemption."""
     ledger = Ledger(rack("full", 1), rack("n1", 2))
     if kind == "queue":
         ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
@@ -175,7 +179,8 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str)
 def test_a_list_of_very_many_sorts_goes_by_the_events(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With very many shapes the list uses the events instead of scanning the fleet for each."""
+    """If the pending list has very many different shapes, later rows take their cause from the
+    event without a fleet scan."""
     monkeypatch.setattr("apportion.core.explain.explainer.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
@@ -188,7 +193,8 @@ def test_a_list_of_very_many_sorts_goes_by_the_events(
 
 
 def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> None:
-    """Lifting a cordon is advised for the healthy node; without one, more needs fixing."""
+    """The advice lifts the cordon of a healthy node. If no such node exists, the advice names what
+    else must be repaired."""
     cordons = [NodeCordoned(node=name, by="ann", reason="fan") for name in ("n1", "n2")]
     failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     both = answer_of(Ledger(rack("n1", 1), rack("n2", 1), *cordons, failed), pod("a", cards()))
@@ -200,15 +206,16 @@ def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> N
 
 
 def test_a_label_may_be_called_as_what_a_cure_names() -> None:
-    """A label that contains NODE is not replaced in the advice."""
+    """The placeholder NODE in the advice is filled in, but a label value that contains NODE stays
+    unchanged."""
     ledger = Ledger(rack("n1", 1), observed("n1", labels={"pool": "NODE-7"}))
     answer = answer_of(ledger, wants("a", cards(), selector={"pool": "NODE-8"}))
     assert " pool=NODE-7?" in cures(answer)[RefusalCode.NODE_LABELS_MISMATCH]
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """If gang members differ, the refusal is shown without a member's constraints, because it is
-    unknown whose it is."""
+    """If gang members differ, the refusal omits device constraints, because the event does not name
+    the refused member."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
@@ -223,7 +230,8 @@ def test_members_of_a_gang_that_want_different_cards() -> None:
 
 
 def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
-    """If gang members differ, the event's node and device are named with their pods."""
+    """If gang members differ, the answer names the event's node and device with the pods that use
+    them."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
     for name in ("a", "b"):
@@ -234,7 +242,8 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """If gang members differ, the cordoned node is still named: the cordon affects all of them."""
+    """If gang members differ, the answer still names the cordoned node, because a cordon affects
+    every member."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))
@@ -246,7 +255,7 @@ def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
 
 
 def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None:
-    """A placed member does not make the rest of its gang differ."""
+    """A placed member with another request does not count when the pending members are compared."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3))
     ledger.submit(member("m", ask(1000)), member("w1", cards()), member("w2", cards())).settle()
     ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
@@ -256,7 +265,7 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """A refusal without a gang is also shown without constraints if a member is missing."""
+    """If gang members differ, a refusal that names no gang omits device constraints too."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))
@@ -272,7 +281,7 @@ def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) ->
 
 
 def test_where_no_node_is_left_nothing_can_never_fit() -> None:
-    """Without nodes, no pod is said to never fit."""
+    """If the fleet has no nodes, no pod is reported as never fitting."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", cards(2))).settle().play(NodeGone(node="n1"))
     answer = why(ledger.state, ledger.pod("a"))
     assert answer.refused is not None
@@ -281,14 +290,15 @@ def test_where_no_node_is_left_nothing_can_never_fit() -> None:
 
 
 def test_a_gang_that_waits_for_pods_has_nobody_spared() -> None:
-    """A gang that still waits for pods gets no answer about preemption."""
+    """The answer for a gang with missing pods does not mention preemption."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("a", cards(), queue="b"))
     answer = answer_of(ledger.settle(), member("m", cards(), priority=9))
     assert "lower priority" not in answer.sentence
 
 
 def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
-    """The list counts as `why` does, over the whole fleet, and reports what never fits."""
+    """The pending list counts nodes over the whole fleet, as `why` does, and marks pods that never
+    fit."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, memory_mib=40_000), rack("n3", 1))
     ledger.submit(pod("held", cards(), priority=9)).settle()
     answer = answer_of(ledger, pod("p", ask(90_000)))
@@ -304,7 +314,7 @@ def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
 
 
 def test_how_few_nodes_could_hold_it_is_said_of_few_alone() -> None:
-    """The number of nodes that could fit the pod is shown only if it is small."""
+    """The answer shows how many nodes could fit the pod only if that number is small."""
     ledger = Ledger(
         *(rack(f"n{number}", 1) for number in range(2)), rack("t", 1, memory_mib=15_360)
     )

@@ -1,4 +1,5 @@
-"""Differences between two states: each side of each object, and nothing for equal ones."""
+"""Tests of the differences between two states: both sides of every changed object, and nothing for
+unchanged objects."""
 
 from msgspec import structs
 
@@ -30,7 +31,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def happen(state: State, *payloads: Payload) -> State:
-    """Fold these at the next revisions."""
+    """Fold these payloads at the next revisions."""
     for data in payloads:
         event = Event(id="e", source="s", time=TIME, data=data)
         change = fold.apply(state, state.revision + 1, event, digest="0" * 64)
@@ -39,7 +40,7 @@ def happen(state: State, *payloads: Payload) -> State:
 
 
 def begun() -> State:
-    """Return a state with two nodes, and a pod on the first."""
+    """Return a state with two nodes and a pod on the first node."""
     nodes = (rack("node-00000", 2), rack("node-00001", 2))
     return happen(State(), *nodes, *life(0, 2))
 
@@ -52,12 +53,12 @@ def test_equal_states_do_not_differ() -> None:
 
 
 def shown(row: Difference) -> tuple[str, str, str, str]:
-    """Return the object, what differs, and both sides as text."""
+    """Return the object, the differing property and both sides, as text."""
     return row.name, row.what, side_words(row.was), side_words(row.now)
 
 
 def test_a_picture_stays_when_its_state_goes_on() -> None:
-    """A picture stays at its revision while the fold changes nodes and pods in place."""
+    """A picture of the state keeps its revision while the fold changes nodes and pods in place."""
     state = begun()
     before = picture(state)
     uid = next(iter(state.pods))
@@ -68,7 +69,8 @@ def test_a_picture_stays_when_its_state_goes_on() -> None:
 
 
 def test_each_side_of_a_thing_is_a_row() -> None:
-    """Each change is a row: health and cordon of a device are two, a removed node is one."""
+    """Every changed property is a row: a device's health and cordon are two rows, a removed node is
+    one row."""
     state = begun()
     before = picture(state)
     happen(
@@ -88,9 +90,9 @@ def test_each_side_of_a_thing_is_a_row() -> None:
 
 
 def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
-    """A new node is one row with its devices; only broken ones have their own.
+    """A new node is one row that counts its devices; only failed devices have a row too.
 
-    A device added later has a row."""
+    A device that is added later has a row."""
     before = picture(State())
     first, second = rack("node-00000", 8), rack("node-00001", 1)
     broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
@@ -121,7 +123,8 @@ def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """Pods that are new, gone or placed are told apart; a recreated pod that waits is unchanged."""
+    """Pods that came or ended are differences in the list of pending pods, and placed pods in
+    another list. A recreated pod that is still pending is unchanged."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))
     before = picture(state)
     again = pod("another", name="same")
@@ -133,7 +136,7 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
 
 
 def test_the_one_before_under_a_name_is_named() -> None:
-    """A recreated pod names its predecessor; an unchanged pod has none."""
+    """A recreated pod names its predecessor; an unchanged pod names none."""
     state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
     before = picture(state)
     happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))
@@ -147,7 +150,8 @@ def test_the_one_before_under_a_name_is_named() -> None:
 
 
 def test_limits_that_changed() -> None:
-    """Changed queues and quotas have each limit with its unit; a removed one is listed too."""
+    """A changed queue or quota lists each limit with its unit, and a removed limit is listed
+    too."""
     old = QueueObserved(queue="ml", capability={"cpu": 4000, "nvidia.com/gpu": 4})
     state = happen(State(), old, QuotaObserved(namespace="web", quota="q", hard={"x/gpu": 2}))
     before = picture(state)
@@ -162,7 +166,7 @@ def test_limits_that_changed() -> None:
 
 
 def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
-    """A new or removed limit is one row, as `submit` counts them."""
+    """An added or removed queue or quota is one row, as in the summary of `submit`."""
     queues = [QueueObserved(queue=name, weight=2, capability={"cpu": 4000}) for name in ("a", "b")]
     quota = QuotaObserved(namespace="web", quota="q", hard={"x/gpu": 2})
     before = picture(state := happen(State(), queues[0], quota))
@@ -177,7 +181,8 @@ def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
 
 
 def test_policy_and_keys_of_the_configuration() -> None:
-    """Only changed keys of policy and configuration are listed, as JSON, shortened if long."""
+    """Only changed keys of policy and configuration are listed, as JSON that is shortened if
+    long."""
     state = begun()
     before = picture(state)
     names = tuple(f"scheduler-{n}" for n in range(30))

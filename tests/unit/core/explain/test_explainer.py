@@ -1,4 +1,4 @@
-"""Advice names only nodes that could fit the pod."""
+"""Tests of advice, which names only nodes that could fit the pod."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def large(name: str, count: int = 8) -> NodeReported:
 
 
 def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
-    """Return four small nodes, a large one in use, and a pending pod."""
+    """Return a ledger with four small nodes, a large node in use and a pending pod."""
     ledger = Ledger(large("z-large")).submit(pod("big", holds or cards(8))).settle()
     for number in range(4):
         ledger.play(small(f"a-small-{number}"))
@@ -55,8 +55,8 @@ def answer_of(ledger: Ledger) -> Why:
     ],
 )
 def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCode) -> None:
-    """The nearest node is the large one that could be freed, not the small ones that the event
-    names."""
+    """The nearest node is the large node that could be freed, not one of the small nodes in the
+    event."""
     ledger = held_up(ask(70_000, count=8), holds=holds)
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -72,7 +72,8 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
 
 
 def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Golden) -> None:
-    """If all nodes are too small, the largest is nearest, however little is free on it."""
+    """If all nodes are too small, the largest node is the nearest, however little memory is free
+    there."""
     ledger = held_up(ask(100_000))
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -86,7 +87,7 @@ def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Gold
 
 
 def test_what_ends_on_a_small_node_is_said_to_help_nobody(golden: Golden) -> None:
-    """Only nodes that could fit the pod are said to free memory for it."""
+    """The advice to wait for pods to end counts only nodes that could fit the pod."""
     answer = answer_of(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)))
     assert answer.refused is not None
     [cause] = answer.refused.causes
@@ -95,7 +96,7 @@ def test_what_ends_on_a_small_node_is_said_to_help_nobody(golden: Golden) -> Non
 
 
 def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
-    """A missing type is shown with the existing ones."""
+    """If no device has the requested type, the answer shows the existing types too."""
     wanted = shape(ask(1_000), devices=DeviceConstraints(use_types=("H200",)))
     ledger = Ledger(large("n"), small("s"), rack("npu", 1, family="ascend", model="Ascend310P"))
     ledger.submit(pod("p", shape=wanted)).settle()
@@ -108,7 +109,7 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
-    """The nearest node has the most free devices of those needed, whatever its name."""
+    """The nearest node has the most of the required free devices, whatever the node's name."""
     ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
     ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
     answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
@@ -119,8 +120,8 @@ def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
 
 
 def test_who_holds_the_nearest_node_is_named() -> None:
-    """The first pods on the nearest node are named and all are counted; for a device, only its
-    own."""
+    """The answer names the first pods on the nearest node and counts all of them. For a single
+    device, only the pods on that device count."""
     ledger = Ledger(large("n"))
     for number in range(6):
         ledger.submit(pod(f"held-{number}", cards())).settle()
@@ -137,7 +138,8 @@ def test_who_holds_the_nearest_node_is_named() -> None:
 
 
 def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
-    """If all cores are in use, a pod without a core request is not told to request fewer."""
+    """If all cores are in use, a pod without a core request is not advised to request fewer
+    cores."""
     ledger = Ledger(large("n", 1)).submit(pod("all", ask(1_000, cores=99))).settle()
     ledger.submit(pod("one", ask(1_000, cores=1))).settle()
     answer = answer_of(ledger.submit(pod("p", ask(1_000))).settle())
@@ -148,7 +150,7 @@ def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
 
 
 def told(ledger: Ledger) -> str:
-    """Return the text of the event that refuses `p`."""
+    """Return the text of the event that refuses pod `p`."""
     waits = ledger.pod("p")
     assert waits.refusal is not None
     return event_words(ledger.state, waits, waits.refusal)
@@ -174,7 +176,7 @@ def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) 
 
 
 def test_the_line_names_the_same_node() -> None:
-    """The pending list names the same node as `why`."""
+    """The pending list and `why` name the same nearest node."""
     [line] = lines_answer(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)).state).lines
     assert [miss.node for miss in line.nearest] == ["z-large"]
     assert (line.first[0].nearest, line.first[0].missing) == ("z-large", "18,441 MiB")
@@ -182,7 +184,8 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """Nodes that could fit the pod come in the event's order, before those that never could."""
+    """Nodes that could fit the pod come first, in the event's order; nodes that could never fit the
+    pod come last."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))
@@ -217,8 +220,8 @@ NEVER = {
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str) -> None:
-    """A pod that no node could ever fit is reported as such, without advice to free or repair
-    anything."""
+    """If no node could ever fit a pod, the answer says so and does not advise freeing or repairing
+    a node."""
     fleet, wanted = NEVER[kind]
     ledger = Ledger(*fleet).submit(wanted).settle()
     answer = answer_of(ledger)
@@ -235,7 +238,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """Return the answer for a pod that may be placed later."""
+    """Return the answer for a pod that this fleet could place later."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
@@ -243,7 +246,7 @@ def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
 
 
 def test_a_large_node_that_is_not_ready_may_recover() -> None:
-    """A large node that is not ready could fit the pod, so repairing it is advised."""
+    """If a node that is not ready could fit the pod, the answer advises repairing that node."""
     answer = waits_for(
         observed("n", ready=False), large("n"), small("s"), wanted=pod("p", ask(70_000))
     )
@@ -257,7 +260,7 @@ def test_a_large_node_that_is_not_ready_may_recover() -> None:
     ("pods", "limit"), [(4, None), (5, TooFewPlaces(needed=5, places=4, none=()))]
 )
 def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, limit: TooFewPlaces | None) -> None:
-    """A gang larger than the empty fleet is reported as too large."""
+    """A gang that would not fit the empty fleet is reported as too large."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4), gang("team/job", pods))
     ledger.submit(pod("holds", cards())).settle()
     ledger.submit(*(member(f"m{number}", cards(2)) for number in range(pods))).settle()
@@ -274,7 +277,7 @@ def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, limit: TooFewPla
 def test_of_a_gang_whose_pods_differ_each_must_have_a_place(
     memory_mib: int, limit: TooFewPlaces | None
 ) -> None:
-    """If a gang's pods differ, it is too large only if one of them never fits."""
+    """A gang of different pods is reported as too large only if one of the pods never fits."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards()), member("m1", ask(memory_mib))).settle()
     for name in ("m0", "m1"):
@@ -285,7 +288,7 @@ def test_of_a_gang_whose_pods_differ_each_must_have_a_place(
 
 
 def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None:
-    """Without nodes, no gang is reported as too large."""
+    """If the fleet has no nodes, no gang is reported as too large."""
     ledger = Ledger(gang("team/job", 2)).submit(member("m0", cards()), member("m1", cards()))
     waits = ledger.settle().pod("m0")
     assert waits.refusal is not None

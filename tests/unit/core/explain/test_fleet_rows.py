@@ -1,4 +1,4 @@
-"""Packed rows of nodes have the same facts as the long answers."""
+"""Tests that the packed rows of nodes have the same facts as the full answers."""
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tests.support.pods import ask, gang, pod
 
 
 def test_a_row_says_what_the_long_answer_says() -> None:
-    """A row has every share of every device, with its pod and amounts."""
+    """A packed row has every share of every device of the node, with pod and amounts."""
     ledger = Ledger(rack("n1", 3), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
     row = packed_node(ledger.node("n1"))
     held = {
@@ -37,7 +37,7 @@ def test_a_row_says_what_the_long_answer_says() -> None:
 
 
 def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
-    """A row names gangs only to users who may see their pods."""
+    """A packed row names a gang only to users who may see the gang's pods."""
     ledger = Ledger(
         rack("n1", 3),
         gang("ml/ring", 1),
@@ -52,8 +52,8 @@ def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
 
 
 def test_a_row_says_what_is_wrong() -> None:
-    """A row has failed and cordoned devices with reasons, the node's cordon, and that it is
-    lost."""
+    """A packed row has the node's failed and cordoned devices with reasons, its cordon and its lost
+    state."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -75,13 +75,14 @@ def test_a_row_says_what_is_wrong() -> None:
 
 
 def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:
-    """A device that is no longer reported stays, as absent, while a pod uses it."""
+    """A device that is no longer reported stays in the row, marked absent, while a pod uses the
+    device."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle().play(node("n1"))
     assert packed_node(ledger.node("n1")).cards[2::3] == (CardState.ABSENT,)
 
 
 def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
-    """A pool is named by a known provisioner's label, otherwise by its devices."""
+    """A pool's name comes from a supported provisioner's label, or else from the pool's devices."""
 
     def pool(report: NodeReported) -> tuple[str, dict[tuple[str, str], int]]:
         return pool_of(Ledger(report).node("n1"))
@@ -97,7 +98,7 @@ def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
 
 
 def test_a_row_of_the_wire_is_the_row() -> None:
-    """An encoded row decodes to the same row, in few bytes per device."""
+    """An encoded row decodes to the same row, and needs few bytes per device."""
     state = Ledger(rack("n1", 8)).node("n1")
     raw = packed_row(state)
     assert msgspec.json.decode(raw, type=PackedNode) == packed_node(state)

@@ -1,4 +1,4 @@
-"""Test what a pod's owner sees when one of its devices fails."""
+"""Tests of what a pod's owner sees when one of the pod's devices fails."""
 
 from apportion.core.explain.health import GONE
 from apportion.core.explain.views import pod_answer
@@ -10,14 +10,15 @@ from tests.support.pods import ask, pod
 
 
 def failed(device: str, *, healthy: bool = False) -> DeviceHealthChanged:
-    """Return the failure or recovery of a device of n1."""
+    """Return the event of a failed or recovered device of n1."""
     return DeviceHealthChanged(
         node="n1", device=device, healthy=healthy, reason="" if healthy else "XID 79"
     )
 
 
 def test_why_and_the_pod_name_the_failed_device_until_it_recovers() -> None:
-    """`why` and the pod name its failed device with the reason until it recovers."""
+    """`why` and the pod's answer name the failed device with its reason until the device
+    recovers."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(4000))).settle()
     (share,) = ledger.shares("a")
     other = next(each.device.id for each in ledger.node("n1").devices if each.idle)
@@ -36,7 +37,7 @@ def test_why_and_the_pod_name_the_failed_device_until_it_recovers() -> None:
 
 
 def test_a_device_that_nobody_reports_any_more_has_failed() -> None:
-    """A device that its agent no longer reports has failed."""
+    """A device that its agent no longer reports counts as failed."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(4000))).settle()
     (share,) = ledger.shares("a")
     report = ledger.node("n1").reported

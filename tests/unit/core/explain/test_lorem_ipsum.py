@@ -1,8 +1,8 @@
-"""Replacing every sentence leaves the facts of answers unchanged.
+"""Tests that replacing every sentence leaves the facts of answers unchanged.
 
-An answer is made twice from one state, the second time with every renderer returning *lorem ipsum*:
-functions of `core/explain/text` that return a text, and others by name. Only sentences may differ,
-also for a tenant. Device names are not sentences."""
+Every answer is built twice from one state. The second time, every function of `core/explain/text`
+that returns a text, and some named functions elsewhere, return *lorem ipsum*. Only sentences may
+differ, also for a tenant. Device names are not sentences."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,8 @@ spec:
 
 
 def a_ledger() -> Ledger:
-    """Return a ledger with a pending pod, one that never fits, and cordons after their refusal."""
+    """Return a ledger with a pending pod, a pod that never fits, and cordons set after the
+    refusals."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("small", 1, model=T4))
     ledger.submit(pod("holds-1", ask(70_000)), pod("holds-2", ask(70_000))).settle()
     ledger.submit(pod("large", ask(60_000)), pod("never", ask(900_000))).settle()
@@ -46,7 +47,8 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """Yield plans for pods that exist, fit, wait and never fit, some with changes."""
+    """Yield plans for pods that exist, that fit, that must wait and that never fit. Some plans
+    include changes."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
     texts = {name: MANIFEST.replace("NAME", name).replace("COUNT", str(n)) for name, n in pods}
     yield PlanRequest(files=texts)
@@ -55,8 +57,7 @@ def plans(ledger: Ledger) -> Iterator[PlanRequest]:
 
 
 def answers(ledger: Ledger) -> list[Answer]:
-    """Return every answer about the state: for all users, one with full access, and a tenant
-    without."""
+    """Return every answer about the state, each for a user with full access and for a tenant."""
     state = ledger.state
     found: list[Answer] = [why(state, each) for each in state.pods.values()]
     found += [pod_answer(state, each) for each in state.pods.values()]
@@ -72,7 +73,7 @@ def answers(ledger: Ledger) -> list[Answer]:
 
 
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the differences after replacing the sentences."""
+    """Return the differences in the answers after the sentences are replaced."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert replaced(monkeypatch.setattr) > 50
@@ -83,12 +84,12 @@ def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With other sentences all facts are the same."""
+    """Every fact in the answers is the same when all sentences are replaced."""
     assert differing(monkeypatch) == []
 
 
 def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that reads a sentence is found: here a planted count of its punctuation."""
+    """The comparison finds code that reads a sentence, here a planted count of punctuation."""
 
     def reads(refused: WhyRefused) -> WhyRefused:
         made = answer_text.refused_with_text(refused)

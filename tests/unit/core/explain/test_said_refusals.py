@@ -1,4 +1,4 @@
-"""Refusals use the units of the request: whole devices, the name of the resource."""
+"""Tests that refusals use the units of the request: whole devices, or the resource's name."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.pods import ask, cards, pod, shape
 
 
 def sentence(*events: Payload, wants: Payload) -> str:
-    """Return the sentence about pod `p` with this request."""
+    """Return the refusal sentence for pod `p` with this request."""
     ledger = Ledger(*events).settle()
     ledger.submit(wants).settle()
     return why(ledger.state, ledger.pod("p")).sentence
@@ -19,7 +19,7 @@ def sentence(*events: Payload, wants: Payload) -> str:
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 empty GPU"), (4, "4 empty GPUs on")])
 def test_whole_cards_are_counted_as_such(count: int, words: str) -> None:
-    """A request for whole devices is answered in whole devices, not slots."""
+    """The refusal of a request for whole devices counts whole devices, not slots."""
     held = [pod(f"s{number}", ask(1_000, cores=60)) for number in range(4)]
     said = sentence(rack("n1", 4), *held, wants=pod("p", cards(count)))
     assert words in said
@@ -27,7 +27,7 @@ def test_whole_cards_are_counted_as_such(count: int, words: str) -> None:
 
 
 def test_the_resource_is_named() -> None:
-    """A refusal names the extended resource, in the sentence and in the table of causes."""
+    """A refusal names the missing extended resource, in the sentence and in the table of causes."""
     nic = NodeConstraints(extended={"example.com/nic": 2})
     ledger = Ledger(observed("n1", extended={"example.com/nic": 1}), rack("n1", 1))
     ledger.submit(pod("p", shape=shape(ask(1), node=nic))).settle()

@@ -1,4 +1,4 @@
-"""Nodes and devices that were closed after a pod's refusal are listed with its causes."""
+"""Tests that `why` lists nodes and devices that were cordoned or lost after the pod's refusal."""
 
 from apportion.core.answers.reads import OffOffer, Why
 from apportion.core.explain.causes import TAKEN_NAMED
@@ -23,15 +23,15 @@ def told(ledger: Ledger) -> Why:
 
 
 def taken(ledger: Ledger) -> tuple[OffOffer, ...]:
-    """Return what was closed since its refusal."""
+    """Return the nodes and devices that closed after the refusal of the large pod."""
     refused = told(ledger).refused
     assert refused is not None
     return refused.since
 
 
 def waiting(*nodes: str) -> Ledger:
-    """Return a ledger with a pod that needs most of a device, all in use; a T4 could never fit
-    it."""
+    """Return a ledger with a pod that needs most of a device. All devices are in use, and a T4
+    could never fit the pod."""
     ledger = Ledger(*(rack(name, 1) for name in nodes), rack("small", 1, model=T4))
     for name in nodes:
         ledger.submit(pod(f"holds-{name}", ask(70_000)))
@@ -41,15 +41,15 @@ def waiting(*nodes: str) -> Ledger:
 
 
 def test_a_cordon_before_the_decision_is_among_its_causes() -> None:
-    """A cordon that the decision knew is a cause, and not listed again."""
+    """A cordon from before the refusal is one of the causes and is not listed again."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("holds", ask(70_000))).settle().submit(pod("large", ask(60_000))).settle()
     assert taken(ledger) == ()
 
 
 def test_a_cordon_after_the_decision_is_told_with_who_and_why(golden: Golden) -> None:
-    """A later cordon is listed with who and why while it lasts, if the pod could use the node or
-    device."""
+    """A cordon set after the refusal is listed with operator and reason, if the pod could use the
+    node or device."""
     ledger = waiting("n1", "n2")
     ledger.play(
         NodeCordoned(node="n2", by="ann", reason="fan"),
@@ -67,7 +67,7 @@ def test_a_cordon_after_the_decision_is_told_with_who_and_why(golden: Golden) ->
 
 
 def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> None:
-    """A nearest node that is no longer ready is listed, without a time."""
+    """If the nearest node is no longer ready, the answer lists that node without a time."""
     ledger = waiting("n1").play(observed("n1", ready=False))
     answer = told(ledger)
     assert answer.refused is not None
@@ -82,7 +82,7 @@ def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> No
 
 
 def test_a_node_that_was_not_ready_before_is_not_new() -> None:
-    """A node that was not ready before the refusal is not listed."""
+    """A node that was already not ready at the refusal is not listed."""
     ledger = Ledger(rack("n1", 1), observed("n1", ready=False))
     answer = told(ledger.submit(pod("large", ask(60_000))).settle())
     assert answer.refused is not None
@@ -91,7 +91,8 @@ def test_a_node_that_was_not_ready_before_is_not_new() -> None:
 
 
 def test_of_many_the_first_are_named() -> None:
-    """Of many closed nodes the first are named in natural order, and the rest counted."""
+    """If many nodes have closed, the answer names the first in natural order and counts the
+    rest."""
     nodes = [f"n{number}" for number in range(1, 11)]
     ledger = waiting(*nodes)
     ledger.play(*(NodeCordoned(node=name, by="ann", reason="power") for name in nodes))
@@ -102,7 +103,7 @@ def test_of_many_the_first_are_named() -> None:
 
 
 def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
-    """A second cordon of what was already closed is not listed."""
+    """A second cordon of a node or device that was already closed is not listed."""
     ledger = Ledger(rack("n1", 2), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("large", ask(60_000))).settle()
     ledger.play(

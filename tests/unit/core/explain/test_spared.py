@@ -1,4 +1,4 @@
-"""Why no pod is evicted for one of high priority, by the engine's actual rules."""
+"""Tests of why no pod is evicted for a high-priority pod, by the engine's actual rules."""
 
 import pytest
 
@@ -18,21 +18,22 @@ from tests.support.pods import ask, gang, member, placed, pod
 
 
 def sentence(first: PodSubmitted, urgent: PodSubmitted) -> str:
-    """Return what `why` says of the urgent pod."""
+    """Return the sentence of `why` for the urgent pod."""
     ledger = Ledger(rack("n1", 1)).submit(first).settle().submit(urgent).settle()
     assert not ledger.state.evictions
     return why(ledger.state, ledger.pod(urgent.uid)).sentence
 
 
 def test_pods_of_other_queues_stay(golden: Golden) -> None:
-    """Pods of other queues are not evicted; the answer names the pod's own queue only."""
+    """Pods of other queues are not evicted, and the answer names only the pending pod's own
+    queue."""
     said = sentence(pod("a", ask(70_000), queue="secret"), pod("b", ask(60_000), priority=9))
     assert "secret" not in said
     golden({"of another queue": said})
 
 
 def test_a_pod_that_preempts_nobody(golden: Golden) -> None:
-    """A pod with preemptionPolicy Never evicts no pods."""
+    """A pod with `preemptionPolicy: Never` evicts no pods, and the answer says so."""
     said = sentence(pod("a", ask(70_000)), pod("b", ask(60_000), priority=9, preempts=False))
     golden({"preemptionPolicy: Never": said})
 
@@ -53,14 +54,15 @@ def test_pods_that_may_not_be_evicted_stay(golden: Golden) -> None:
     ],
 )
 def test_where_the_rules_are_not_the_reason_nothing_is_said_of_them(out: Payload) -> None:
-    """If the node would not fit even when empty, preemption is not mentioned."""
+    """If a node could not fit the pod even when empty, the answer does not mention preemption."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     ledger.play(out).submit(pod("b", ask(60_000), priority=9)).settle()
     assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence
 
 
 def test_pods_that_hold_too_little_are_not_the_reason() -> None:
-    """If a pod of higher priority uses what is missing, the others are not named."""
+    """If a higher-priority pod uses the missing amount, the answer does not name lower-priority
+    pods."""
     ledger = Ledger(rack("n1", 1)).submit(pod("much", ask(70_000), priority=20)).settle()
     ledger.submit(pod("little", ask(100), queue="other")).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
@@ -70,13 +72,14 @@ def test_pods_that_hold_too_little_are_not_the_reason() -> None:
 
 @pytest.mark.parametrize("priority", [-1, 0])
 def test_of_pods_of_no_lower_priority_nothing_is_said(priority: int) -> None:
-    """Pods of the same or higher priority are not mentioned."""
+    """The answer does not mention pods of the same or a higher priority."""
     said = sentence(pod("a", ask(70_000), queue="batch"), pod("b", ask(60_000), priority=priority))
     assert "lower priority" not in said
 
 
 def test_of_pods_that_go_nothing_is_said() -> None:
-    """If a pod of the own queue is evicted, nothing else is said."""
+    """If a pod of the pending pod's queue is being evicted, the answer does not explain why other
+    pods stay."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000))).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
     assert [type(each) for each in ledger.state.evictions.values()] == [PodEvicted]
@@ -84,7 +87,8 @@ def test_of_pods_that_go_nothing_is_said() -> None:
 
 
 def test_who_holds_nothing_of_what_is_lacking_is_not_named() -> None:
-    """Only pods that use what is missing are named, not bystanders in another queue."""
+    """The answer names only pods that use the missing resource, not unrelated pods of another
+    queue."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("a0", ask(70_000)), member("a1", ask(70_000), priority=20)).settle()
     ledger.play(pod("cpu", queue="other"), placed("cpu", ledger.where("a0")))

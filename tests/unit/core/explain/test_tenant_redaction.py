@@ -1,4 +1,5 @@
-"""A tenant sees amounts and positions of others, but nothing that identifies them."""
+"""Tests that a tenant sees other namespaces' amounts and positions, but nothing that identifies
+them."""
 
 import msgspec
 import pytest
@@ -50,12 +51,12 @@ THEIRS = PodAnswer(
 
 
 def sees(namespace: str) -> bool:
-    """Return True for namespace `ml`."""
+    """Return True for namespace `ml`, the only namespace that the tenant may see."""
     return namespace == "ml"
 
 
 def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
-    """Return the tenant's JSON, and the answer decoded from it."""
+    """Return the redacted JSON, and the answer decoded from that JSON."""
     body = msgspec.json.encode(redacted(answer, sees))
     return body.decode(), msgspec.json.decode(body, type=type(answer))
 
@@ -77,7 +78,8 @@ def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
     ids=lambda answer: type(answer).__name__,
 )  # fmt: skip
 def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.Struct) -> None:
-    """Others' names are removed, amounts stay, and the answer still decodes."""
+    """Redaction removes the names of other namespaces' objects and keeps their amounts, and the
+    answer still decodes."""
     text, _ = through(answer)
     assert "secret" not in text
     assert "ops" not in text
@@ -86,8 +88,8 @@ def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.
 
 
 def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
-    """An eviction for others stays visible, but not its beneficiary nor the sentence that names
-    pods."""
+    """A tenant sees that pods are evicted for another tenant, but neither the beneficiary nor a
+    sentence that names pods."""
     waits = QueuedPod(
         position=1, namespace="ops", name="secret", uid="secret-uid", priority=9, since_revision=4,
         since_time="", nominated="n1", leaving=2, leaving_names=("ops/secret-2",),
@@ -100,7 +102,7 @@ def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
 
 
 def test_what_is_his_own_is_as_it_was() -> None:
-    """The tenant's own fields are unchanged."""
+    """Redaction leaves the tenant's own fields unchanged."""
     mine = msgspec.structs.replace(THEIRS, namespace="ml", group="ml/job")
     page: PodPage = Page(revision=9, items=(mine, THEIRS))
     _, shown = through(page)
@@ -125,7 +127,7 @@ def test_what_is_his_own_is_as_it_was() -> None:
     ],
 )
 def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
-    """Names in free text are blanked, in answers and in events."""
+    """Redaction blanks names in free text, in answers and in events."""
     cordon = CordonAnswer(by="ann", reason=text, time="2026-01-01T00:00:00Z", revision=1)
     node: NodeAnswer = redacted(NodeAnswer(node="n1", ready=True, cordons=(cordon,)), sees)
     assert (node.node, node.cordons[0].reason) == ("n1", shown)
@@ -134,7 +136,8 @@ def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
 
 
 def test_evictions_of_others_are_left_out() -> None:
-    """Evictions of others are left out; the beneficiary is shown if it is the tenant's own."""
+    """Redaction removes evictions of other tenants' pods, and keeps the names of the tenant's own
+    pods that must end."""
     gone = PodEvicted(
         pod="secret-uid", namespace="ops", name="secret", attempt=1, node="n1", priority=0,
         beneficiary="u1", beneficiary_name="ml/mine", beneficiary_priority=9, nominated="n1",
@@ -151,7 +154,8 @@ def test_evictions_of_others_are_left_out() -> None:
 
 
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
-    """Rows about events follow the event's namespaces, also if the sentence has only a uid."""
+    """A row about an event is shown by the namespaces of the event, even if the row's sentence only
+    has a uid."""
     row = LogRow(
         revision=3, time="t", type="PodBound", parts=("pod uid-of-ops bound",), source="b",
         subject="apportion.v1.binding.n1", namespaces=("ops",),
@@ -168,7 +172,7 @@ def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
 
 
 def test_every_namespace_of_an_answer_is_asked_about() -> None:
-    """Every namespace of an answer is checked; a missing check would leak."""
+    """Redaction checks every namespace in an answer; a missing check would leak names."""
     row = LogRow(
         revision=3,
         time="t",
@@ -197,11 +201,11 @@ def test_every_namespace_of_an_answer_is_asked_about() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_the_namespaces_of_an_event(event: msgspec.Struct, namespaces: tuple[str, ...]) -> None:
-    """An event's namespaces come from the event, or from the pod with its uid."""
+    """An event's namespaces come from the event itself, or from the pod with the event's uid."""
     assert namespaces_of(event, lambda uid: "ml" if uid == "u1" else UNKNOWN) == namespaces
 
 
 def test_an_event_that_is_not_known_to_be_harmless_is_nobodys() -> None:
-    """An event that is not known to be harmless is shown to no tenant."""
+    """An event type that is not listed as harmless is shown to no tenant."""
     event = ConfigurationChanged(by="ada", configuration=Configuration())
     assert namespaces_of(event, str) == (UNKNOWN,)

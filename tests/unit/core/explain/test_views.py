@@ -1,4 +1,4 @@
-"""The state as answers: amounts, phases, and the pods on devices."""
+"""Tests of answers about the state: amounts, phases, and the pods on devices."""
 
 import pytest
 
@@ -30,7 +30,8 @@ from tests.support.pods import ask, cards, gang, instance, member, placed, pod, 
 
 
 def test_pod_with_a_place_and_without() -> None:
-    """A placed pod has shares and revisions, a refused one its reasons."""
+    """The answer for a placed pod has shares and revisions, and the answer for a refused pod has
+    the reasons."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
     there, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
     assert (there.node, there.shares) == ("n1", ledger.shares("a"))
@@ -41,8 +42,8 @@ def test_pod_with_a_place_and_without() -> None:
 
 
 def test_the_cause_of_a_list_is_that_of_the_nearest_node_that_could_run_the_pod() -> None:
-    """The listed cause comes from the nearest node that could run the pod, not from more
-    numerous others."""
+    """The listed cause comes from the nearest node that could run the pod, even if another cause
+    affects more nodes."""
     fleet = [rack(f"a{number}", 1) for number in range(3)]
     silent = [NodeSilent(node=f"a{number}", grace_s=60) for number in range(3)]
     ledger = Ledger(*fleet, rack("v1", 1, model=V100), *silent)
@@ -56,7 +57,7 @@ def test_the_cause_of_a_list_is_that_of_the_nearest_node_that_could_run_the_pod(
 
 
 def test_device_says_who_holds_it() -> None:
-    """A device's free amounts and its pods' shares sum to what it offers."""
+    """A device's free amounts plus its pods' shares equal the amounts that the device offers."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
     answers = {answer.device: answer for answer in device_answers(ledger.node("n1"))}
     [used] = [answer for answer in answers.values() if answer.holders]
@@ -78,7 +79,7 @@ def test_device_says_who_holds_it() -> None:
 def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
     taken: tuple[MigInstance, ...], more: int
 ) -> None:
-    """A MIG device has only as many free slots as instances still fit."""
+    """A MIG device has only as many free slots as further instances fit."""
     ledger = Ledger(node("n1", gpu("g0", model=A100_40, mode="mig", cores=100, slots=7)), pod("p1"))
     shares = [share(memory_mib=40960 // 8 * each.size, cores=0, instance=each) for each in taken]
     ledger.play(placed("p1", shares=shares))
@@ -87,7 +88,8 @@ def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
 
 
 def test_node_counts_open_devices() -> None:
-    """Failed and cordoned devices are counted, but not as open."""
+    """A node's device count includes failed and cordoned devices; its count of open devices
+    excludes them."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -114,7 +116,7 @@ def test_node_counts_open_devices() -> None:
     ids=["silent", "cordoned", "not ready"],
 )
 def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> None:
-    """No device of a closed node is open, in its own row and in the sums."""
+    """No device of a cordoned node counts as open, in the device's row and in all sums."""
     ledger = Ledger(rack("n1", 3), closed)
     answer = node_answer(ledger.node("n1"))
     assert (answer.devices, answer.devices_open, answer.closed) == (3, 0, ())
@@ -122,7 +124,8 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
-    """A node shows its agent's newest refused report with its revision until one is accepted."""
+    """A node's answer has the newest refused report of its agent, with revision, until a report is
+    accepted."""
     ledger = Ledger(rack("n1", 1))
     for cause in ("too-many", "implausible-device"):
         ledger.play(ReportRefused(node="n1", cause=cause, message="why"))
@@ -135,7 +138,8 @@ def test_node_says_what_is_refused_of_its_agent() -> None:
 
 
 def test_summary_adds_up() -> None:
-    """Each pod is in one phase, and a cordoned node's devices are not open."""
+    """The summary counts every pod in exactly one phase, and counts no device of a cordoned node as
+    open."""
     ledger = Ledger(
         rack("n1", 2), rack("n2", 2), NodeCordoned(node="n2", by="ann", reason="move"),
         pod("a", ask(8000)), pod("b", ask(900_000)),
@@ -148,7 +152,7 @@ def test_summary_adds_up() -> None:
 
 
 def test_gang_counts_phases() -> None:
-    """A gang's phases show that it is placed whole or not at all."""
+    """A gang's answer counts its pods by phase; all pods of a gang are placed together."""
     ledger = Ledger(rack("n1", 4), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
@@ -157,7 +161,7 @@ def test_gang_counts_phases() -> None:
 
 
 def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
-    """Pods and gangs on a lost node are reported as such: they may not run."""
+    """Pods and gangs on a lost node are marked, because they may no longer run."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")
@@ -170,7 +174,7 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
 
 
 def test_a_pod_says_what_it_asks_of_its_node() -> None:
-    """A pod's answer has its CPU and memory request."""
+    """The answer for a pod has the pod's CPU and memory request."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
     ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
     answer = pod_answer(ledger.state, ledger.pod("a"))
@@ -178,7 +182,7 @@ def test_a_pod_says_what_it_asks_of_its_node() -> None:
 
 
 def test_npu_has_its_own_cores() -> None:
-    """An NPU's cores are AI cores, not percent."""
+    """The answer for an NPU counts AI cores, not percent."""
     ledger = Ledger(node("n1", npu("npu0")))
     [answer] = device_answers(ledger.node("n1"))
     assert (answer.cores, answer.mode, answer.family) == (8, "vnpu", "ascend310p")

@@ -1,4 +1,4 @@
-"""Why a pod is where it is: each kind of answer, from the real engine's events."""
+"""Tests of `why`: each kind of answer, from the events of the real engine."""
 
 import pytest
 from msgspec import structs
@@ -31,7 +31,7 @@ from tests.support.pods import ask, cards, gang, member, placed, pod, shape, sha
 
 
 def explained(ledger: Ledger, uid: str) -> Why:
-    """Return the answer for one pod, which must have exactly one of its three parts."""
+    """Return the answer for one pod, after checking that exactly one of its three parts is set."""
     answer = why(ledger.state, ledger.pod(uid))
     assert [bool(part) for part in (answer.placed, answer.refused, answer.waiting)].count(True) == 1
     assert answer.revision == ledger.state.revision
@@ -39,7 +39,7 @@ def explained(ledger: Ledger, uid: str) -> Why:
 
 
 def test_waiting_counts_by_priority_then_revision(golden: Golden) -> None:
-    """The queue position follows priority, then submission."""
+    """A pending pod's queue position follows priority first, then the revision of submission."""
     ledger = Ledger(pod("a"), pod("b"), pod("c", priority=5))
     waiting = {uid: explained(ledger, uid).waiting for uid in "abc"}
     positions = {uid: part.position for uid, part in waiting.items() if part}
@@ -48,7 +48,8 @@ def test_waiting_counts_by_priority_then_revision(golden: Golden) -> None:
 
 
 def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
-    """A placed pod shows the runner-up, the score that decided, and its shares."""
+    """The answer for a placed pod has the runner-up node, the deciding score and the pod's
+    shares."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     ledger.submit(pod("first", ask(40_000))).settle()
     ledger.submit(pod("second", ask(10_000))).settle()
@@ -81,7 +82,7 @@ SPREAD = "within n1, spread prefers the device with the fewest containers, then 
     ],
 )  # fmt: skip
 def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) -> None:
-    """The answer says how the device was chosen; before prices are learnt it is bestfit."""
+    """The answer says how the scheduler chose the device: by best fit until prices are learnt."""
     ledger = Ledger(rack("n1", 4))
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     ledger.submit(pod("p1", shape=shape(ask(1000), device_policy=own))).settle()
@@ -100,7 +101,7 @@ def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) ->
 
 
 def test_of_a_pod_that_has_ended_it_is_said_what_was(golden: Golden) -> None:
-    """A pod that has ended is described in the past."""
+    """The answer for a pod that has ended uses the past tense."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(100_000))).settle()
     before = explained(ledger, "p1")
     step = Step(phase="ended", revision=9, time="2026-01-01T00:00:00.000000Z")
@@ -113,14 +114,14 @@ def test_of_a_pod_that_has_ended_it_is_said_what_was(golden: Golden) -> None:
 
 
 def test_only_node_that_fits_is_said_so(golden: Golden) -> None:
-    """If only one node fits, there is no runner-up."""
+    """If only one node fits, the answer says so and names no runner-up."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(40_000)))
     answer = explained(ledger.settle(), "p1")
     golden({"one of two": answer.sentence})
 
 
 def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that(golden: Golden) -> None:
-    """A pod whose node is chosen elsewhere is not in our queue, and has no runner-up."""
+    """A pod whose node another scheduler chooses has no position in the queue and no runner-up."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
     waits = explained(ledger, "p1").sentence
     ledger.play(placed("p1", "n1", [share("n1-g0")]))
@@ -138,7 +139,7 @@ def test_who_waits_for_a_gate_stands_in_no_line(golden: Golden) -> None:
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool) -> None:
-    """Before a gang is declared or complete, lists show what is missing, without a refusal."""
+    """Until a gang is declared and complete, lists show what is missing, without a refusal."""
     ledger = Ledger(rack("n1", 1), *([gang("team/job", 1)] if declared else []))
     ledger.submit(member("m0", cards(1)))
     cause = pod_answer(ledger.state, ledger.pod("m0")).cause
@@ -154,7 +155,7 @@ def test_a_list_says_who_chooses_the_node() -> None:
 
 
 def test_history_has_every_revision() -> None:
-    """The history has every event from submission to allocation, with its revision."""
+    """The history of a pod has every event from submission to allocation, with its revision."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().bound("p1").allocated("p1")
     state = ledger.pod("p1")
     history = explained(ledger, "p1").history
@@ -167,8 +168,8 @@ def test_history_has_every_revision() -> None:
 
 
 def test_refused_says_what_is_missing_and_since_when(golden: Golden) -> None:
-    """A refused pod shows counts per cause, the nearest node with amounts, and the refusal's
-    revision."""
+    """The answer for a refused pod has counts per cause, the nearest node with amounts, and the
+    refusal's revision."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(100_000)))
     answer = explained(ledger.settle(), "p1")
     assert answer.refused
@@ -182,7 +183,7 @@ def test_refused_says_what_is_missing_and_since_when(golden: Golden) -> None:
 
 
 def test_cure_names_the_node() -> None:
-    """Advice names the node, so that `apportion uncordon n1` can be pasted."""
+    """The advice contains the node's name, so that a user can paste `apportion uncordon n1`."""
     ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     answer = explained(ledger.submit(pod("p1", ask(1000))).settle(), "p1")
     assert answer.refused
@@ -191,7 +192,7 @@ def test_cure_names_the_node() -> None:
 
 @pytest.mark.parametrize("present", [1, 2])
 def test_gang_that_waits_for_its_pods(golden: Golden, present: int) -> None:
-    """A member of an incomplete gang shows how many members exist."""
+    """The answer for a member of an incomplete gang shows how many members exist."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3))
     for number in range(present):
         ledger.submit(member(f"m{number}", cards(1)))
@@ -202,7 +203,7 @@ def test_gang_that_waits_for_its_pods(golden: Golden, present: int) -> None:
 
 
 def test_gang_that_does_not_fit(golden: Golden) -> None:
-    """A complete gang without room shows how many members would fit."""
+    """If a complete gang does not fit, the answer shows how many members would fit."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
@@ -210,8 +211,8 @@ def test_gang_that_does_not_fit(golden: Golden) -> None:
 
 
 def gang_beside_a_cordon(needs: int) -> Why:
-    """Return why a gang with 8 GPUs each is pending: of 6 nodes two are used, one cordoned,
-    three free."""
+    """Return why a gang with 8 GPUs per pod is pending. Of six nodes, two are in use, one is
+    cordoned and three are free."""
     ledger = Ledger(*(rack(f"n{number}", 8) for number in range(6)), gang("team/job", needs))
     ledger.play(NodeCordoned(node="n0", by="ann", reason="fan"))
     ledger.submit(pod("h1", cards(8)), pod("h2", cards(8))).settle()
@@ -220,8 +221,8 @@ def gang_beside_a_cordon(needs: int) -> Why:
 
 
 def test_nodes_that_its_gang_would_take_are_not_said_to_be_held(golden: Golden) -> None:
-    """Nodes that the gang itself would use are not shown as in use, and the cordon at fault
-    comes first."""
+    """Nodes that the gang itself would use do not count as in use, and the cordon that blocks the
+    gang comes first."""
     answer = gang_beside_a_cordon(4)
     assert answer.refused is not None
     cordon, in_use = answer.refused.causes
@@ -235,7 +236,7 @@ def test_nodes_that_its_gang_would_take_are_not_said_to_be_held(golden: Golden) 
 
 
 def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
-    """If one more node would not suffice, the cordon is not the first cause."""
+    """If uncordoning one node would not suffice for the gang, the cordon is not the first cause."""
     answer = gang_beside_a_cordon(5)
     assert answer.refused is not None
     assert answer.refused.causes[0].code is RefusalCode.DEVICE_IN_USE
@@ -243,7 +244,8 @@ def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
 
 
 def test_gang_beyond_what_is_left_of_its_queue(golden: Golden) -> None:
-    """A gang beyond its queue's limit shows the limit with its own fitting members counted."""
+    """If a gang exceeds its queue's limit, the answer shows the limit and counts the members that
+    fit as used."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 4}))
     ledger.submit(pod("runs", ask(1000, count=2), queue="ml")).settle()
@@ -261,7 +263,8 @@ def test_gang_beyond_what_is_left_of_its_queue(golden: Golden) -> None:
 def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(
     golden: Golden, *, in_gang: bool
 ) -> None:
-    """A request larger than a queue or quota never fits, and is not told to wait."""
+    """A request larger than its queue or quota is reported as never fitting, without advice to
+    wait."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
     if in_gang:
         ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
@@ -285,7 +288,8 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(
 def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
     golden: Golden, wants: int, *, fits: bool
 ) -> None:
-    """A gang beyond its queue's GPU quota never fits; the quota is named, not other GPUs."""
+    """A gang larger than its queue's GPU quota is reported as never fitting; the answer names that
+    quota and no other GPU type."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", wants, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
     ledger.submit(*(member(f"m{number}", cards(4)) for number in range(wants))).settle()
@@ -303,7 +307,7 @@ def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
 
 
 def test_what_others_hold_of_the_cards_of_a_queue_may_end(golden: Golden) -> None:
-    """A quota that is large enough but in use is not reported as too small."""
+    """A sufficient quota that other pods currently use is not reported as too small."""
     ledger = Ledger(rack("a1", 16), rack("a2", 16))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
     ledger.submit(pod("runs", cards(8), queue="ml")).settle()
@@ -312,7 +316,7 @@ def test_what_others_hold_of_the_cards_of_a_queue_may_end(golden: Golden) -> Non
 
 
 def test_the_card_of_the_quota_is_named_of_which_too_little_is_left(golden: Golden) -> None:
-    """The exhausted GPU type of the quota is named, although another type is free."""
+    """The answer names the GPU type whose quota is exhausted, even if another type is free."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 14}))
     ledger.submit(pod("runs", cards(5), queue="ml")).settle()
@@ -324,7 +328,7 @@ def test_the_card_of_the_quota_is_named_of_which_too_little_is_left(golden: Gold
 
 
 def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold(golden: Golden) -> None:
-    """A closed queue is reported as closed, whatever its size."""
+    """The answer reports a closed queue as closed, whatever the queue's limits."""
     ledger = Ledger(rack("n1", 1))
     ledger.play(QueueObserved(queue="ml", open=False, capability={"volcano.sh/vgpu-memory": 900}))
     ledger.submit(pod("p1", ask(1000), queue="ml")).settle()
@@ -332,7 +336,8 @@ def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold(golden: Golden
 
 
 def test_a_pod_waits_since_its_submission_however_often_it_is_decided(golden: Golden) -> None:
-    """A pod waits since its submission, however often it is decided."""
+    """The waiting time counts from the pod's submission, however often the scheduler refuses the
+    pod."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("p1", ask(100_000))).settle()
     waits = ledger.pod("p1")
     since = f"default/p1 has been pending since revision {waits.submitted_revision}. "
@@ -346,21 +351,22 @@ def test_a_pod_waits_since_its_submission_however_often_it_is_decided(golden: Go
 
 
 def test_voided_placement_is_remembered() -> None:
-    """A voided placement is shown in the answer."""
+    """If a placement was voided, the answer shows the reason."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().voided("p1", "node lost")
     answer = explained(ledger, "p1")
     assert "node lost" in answer.sentence
 
 
 def test_an_adopted_pod_was_there_before(golden: Golden) -> None:
-    """An adopted pod has no score, because no scheduler decided it."""
+    """An adopted pod has no score, because no Apportion scheduler placed the pod."""
     data = PodAdopted(pod="a", node="n1", submitted=pod("a", ask(1)), shares=(share("n1-g0"),))
     answer = explained(Ledger(rack("n1", 1), data), "a")
     golden({"adopted": answer.sentence})
 
 
 def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit(golden: Golden) -> None:
-    """A node with a refused report is named if its devices might fit the pod."""
+    """The answer names a node whose agent's report was refused, if the node's devices might fit the
+    pod."""
     small = node("n3", gpu("n3-g0"), host=Host(cpu_milli=1_000, memory_mib=1_000, pods=9))
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4), small)
     ledger.play(*(refused(name) for name in ("n2", "n3", "n9")))
@@ -375,12 +381,12 @@ def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit(golden: 
 
 
 def refused(node: str) -> ReportRefused:
-    """Return an intake's refusal of this node's agent."""
+    """Return the event with which an intake refuses a report of this node's agent."""
     return ReportRefused(node=node, cause="implausible-device", message="a T4 of 16 TiB")
 
 
 def test_devices_that_are_wanted_alone_are_counted() -> None:
-    """For exclusive requests the answer counts unused devices, not slots."""
+    """For a request for exclusive devices, the answer counts unused devices, not slots."""
     ledger = Ledger(rack("n1", 4), *(pod(f"p{at}", ask(60_000)) for at in range(3))).settle()
     answer = explained(ledger.submit(pod("large", cards(2))).settle(), "large")
     assert answer.refused
@@ -394,7 +400,8 @@ def test_devices_that_are_wanted_alone_are_counted() -> None:
 
 @pytest.mark.parametrize("unnamed", [(), ("nvidia",), ("ascend310p",)])
 def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str, ...]) -> None:
-    """Pods of other schedulers are mentioned only where there are some on that family."""
+    """The answer mentions pods of other schedulers only if such pods use devices of the requested
+    family."""
     failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     seen = observed("n2", unnamed_families=unnamed)
     ledger = Ledger(rack("n1", 1), failed, rack("n2", 1), seen)
@@ -409,7 +416,7 @@ def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str,
 
 
 def test_a_cordon_that_was_lifted_needs_no_lifting(golden: Golden) -> None:
-    """A lifted cordon is not advised to be lifted."""
+    """The answer does not advise lifting a cordon that was already lifted."""
     ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("p1", ask(1000))).settle().play(NodeUncordoned(node="n1", by="ann"))
     refused = explained(ledger, "p1").refused
@@ -420,7 +427,7 @@ def test_a_cordon_that_was_lifted_needs_no_lifting(golden: Golden) -> None:
 
 
 def test_a_cordon_of_a_device_that_left_stands(golden: Golden) -> None:
-    """A cordon of a device outlives the device's report."""
+    """If a cordoned device has left its node, the answer contains no uncordon command."""
     ledger = Ledger(rack("n1", 1), DeviceCordoned(device="n1-g0", by="ann", reason="fan"))
     ledger.submit(pod("p1", ask(1000))).settle().play(node("n1", gpu("n1-g9")))
     refused = explained(ledger, "p1").refused
@@ -431,7 +438,8 @@ def test_a_cordon_of_a_device_that_left_stands(golden: Golden) -> None:
 
 
 def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:
-    """Labels that no node has are shown with the nearest node's, so that typos are visible."""
+    """If no node has a requested label, the answer shows the nearest node's label too, so that
+    typos are visible."""
     here = observed("n1", labels={"zone": "a"})
     needs = NodeConstraints(selector={"zone": "z9"})
     ledger = Ledger(rack("n1", 1), here).submit(pod("p1", shape=shape(ask(1000), node=needs)))
@@ -443,7 +451,7 @@ def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:
 
 
 def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> None:
-    """A request that never fits is not said to lack what is free."""
+    """The answer for a request that never fits does not list free resources as missing."""
     told = explained(Ledger(rack("n1", 1)).submit(pod("p1", ask(900_000))).settle(), "p1")
     assert told.refused is not None
     (cause,), (near,) = told.refused.causes, told.refused.nearest
@@ -453,7 +461,7 @@ def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> Non
 
 
 def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
-    """A MIG device with closed slices counts as one that could fit the pod."""
+    """A MIG device with closed slices counts as a device that could fit the pod."""
     shut = gpu("m1", model=A100_80, mode="mig", closed_slices=255)
     ledger = Ledger(node("n1", shut)).submit(pod("p1", ask(70_000))).settle()
     refused = explained(ledger, "p1").refused
@@ -466,13 +474,13 @@ def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
 
 
 def test_a_pod_of_a_gang_names_it() -> None:
-    """A pod of a gang names the gang."""
+    """The answer for a pod of a gang names the gang."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 3), member("m1", ask(1000))).settle()
     assert "gang team/job" in explained(ledger, "m1").sentence
 
 
 def test_a_headline_has_the_reason_that_counts(golden: Golden) -> None:
-    """The headline has the limit or the gang if that decides, else the first cause and the
+    """The headline shows the limit or gang that blocks the pod, or else the first cause and the
     nearest node."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.play(QuotaObserved(namespace="theirs", quota="q", hard={"nvidia.com/gpu": 0}))

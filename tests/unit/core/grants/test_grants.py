@@ -1,4 +1,5 @@
-"""Each mode's environment, mounts and region, as the other systems' device plugins set them."""
+"""Tests of each mode's environment, mounts and region, which equal those of the original device
+plugins."""
 # ruff: noqa: S108 - the paths are HAMi-core's and CUDA's own
 
 import pytest
@@ -40,10 +41,10 @@ def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more
 
 
 def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
-    """Limits are as in HAMi's `server.go`: by the device's index in the container, cores of the
-    first.
+    """Limits are set as in HAMi's `server.go`: memory by the device's index in the container, cores
+    from the first device.
 
-    The policy is ours: see `test_F18_a_container_declines_hami_core_only_where_it_may`."""
+    Only the policy differs: see `test_F18_a_container_declines_hami_core_only_where_it_may`."""
     found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
     assert found.edits.env == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",
@@ -64,7 +65,8 @@ def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
 
 
 def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
-    """The region has its limits from the start, so that an empty environment does not lift them."""
+    """The region has its limits before the container starts, so that clearing the environment does
+    not remove them."""
     region = granted(share(memory_mib=3000, cores=30)).region
     assert region is not None
     assert region.path == "/var/lib/apportion/shares/uid-1_train/share.cache"
@@ -97,8 +99,8 @@ FREEING = {"CUDA_DISABLE_CONTROL": "True", "GPU_CORE_UTILIZATION_POLICY": "disab
 
 
 def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
-    """Without permission, a container cannot opt out: the library is mounted, and CDI's variable
-    wins."""
+    """A container without permission cannot opt out of HAMi-core: the library stays mounted and the
+    grant's policy overrides the container's."""
     found = granted(share(), controls=FREEING)
     assert "/etc/ld.so.preload" in {mount.container_path for mount in found.edits.mounts}
     assert found.edits.env["GPU_CORE_UTILIZATION_POLICY"] == "default"
@@ -111,7 +113,8 @@ def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
 
 
 def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
-    """With permission, `CUDA_DISABLE_CONTROL=true` leaves out the library and its preload."""
+    """With permission, `CUDA_DISABLE_CONTROL=true` in a container removes the library and its
+    preload."""
     found = granted(share(), controls={"CUDA_DISABLE_CONTROL": "true"}, may_be_unheld=True)
     assert [mount.container_path for mount in found.edits.mounts] == [
         "/usr/local/vgpu", "/tmp/vgpulock",
@@ -120,15 +123,15 @@ def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
 
 
 def test_a_card_that_is_offered_larger_than_it_is_is_said_to_be() -> None:
-    """A device offered with more memory than it has sets HAMi's `CUDA_OVERSUBSCRIBE`."""
+    """A device that is offered with more memory than it has sets HAMi's `CUDA_OVERSUBSCRIBE`."""
     larger = structs.replace(FIRST, memory_mib=2 * FIRST.physical_memory_mib)
     assert granted(share(), devices=(larger,)).edits.env["CUDA_OVERSUBSCRIBE"] == "true"
     assert "CUDA_OVERSUBSCRIBE" not in granted(share()).edits.env
 
 
 def test_mps_gives_each_client_its_own_part() -> None:
-    """Under MPS each client gets its own part of memory and threads; NVIDIA's plugin has only
-    equal ones."""
+    """Under MPS, every client gets its own amount of memory and threads; NVIDIA's plugin supports
+    only equal amounts."""
     card = structs.replace(FIRST, mode="mps")
     found = granted(share(memory_mib=8000, cores=60), devices=(card,))
     assert found.edits.env == {
@@ -141,14 +144,16 @@ def test_mps_gives_each_client_its_own_part() -> None:
 
 
 def test_a_process_has_one_mps_daemon() -> None:
-    """Two devices under MPS in one container are refused, because a process has one daemon."""
+    """Two devices under MPS in one container are refused, because a process can use only one MPS
+    daemon."""
     cards = (structs.replace(FIRST, mode="mps"), structs.replace(SECOND, mode="mps"))
     with pytest.raises(GrantRefused, match="has 2 GPUs under MPS"):
         granted(share("GPU-1"), share("GPU-2"), devices=cards)
 
 
 def test_mig_shows_the_instances_that_were_made() -> None:
-    """The created MIG instances are visible by device and slice; a missing one is refused."""
+    """The container sees the created MIG instances by device and slice; a missing instance is
+    refused."""
     card = structs.replace(FIRST, mode="mig")
     low = share(instance=MigInstance(profile="1g.5gb", start=0, size=1))
     high = share(instance=MigInstance(profile="1g.5gb", start=4, size=1))
@@ -166,14 +171,14 @@ def test_mig_shows_the_instances_that_were_made() -> None:
 
 
 def test_a_whole_card_is_only_shown() -> None:
-    """A whole device is visible, without limits."""
+    """A container sees its whole device, without limits."""
     card = structs.replace(FIRST, mode="exclusive")
     assert granted(share(), devices=(card,)).edits.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
 
 
 def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
-    """Ascend NPUs are visible by index. A template needs a single NPU; whole NPUs may be
-    several."""
+    """A container sees Ascend NPUs by index. A template requires exactly one NPU; without a
+    template there may be several."""
     npus = tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, mode="vnpu", family="ascend310p")
         for at in (3, 5)
@@ -187,15 +192,15 @@ def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
 
 
 def soft_npus(*indexes: int) -> tuple[Device, ...]:
-    """Return softly split NPUs."""
+    """Return Ascend NPUs in soft-split mode, with these indexes."""
     return tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, family="ascend910b3") for at in indexes
     )
 
 
 def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() -> None:
-    """A softly split NPU has the environment of HAMi's `hami-vnpu-core`: part, shared folder,
-    own folder."""
+    """A soft-split NPU gets the environment of HAMi's `hami-vnpu-core`: its amounts, a shared
+    folder and a folder of its own."""
     node = structs.replace(NODE, npu_library="/usr/local/hami-vnpu-core")
     found = granted(share("NPU-3", 28_672, 40), devices=soft_npus(3), node=node)
     assert found.edits == Edits(
@@ -218,7 +223,8 @@ def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() ->
 
 
 def test_several_npus_have_the_part_of_the_first() -> None:
-    """Several NPUs use the first one's part, as in HAMi; no cores means no `NPU_PRIORITY`."""
+    """All NPUs of a container get the first NPU's amounts, as in HAMi. A share without cores sets
+    no `NPU_PRIORITY`."""
     found = granted(share("NPU-5", 1000, 0), share("NPU-3", 2000, 0), devices=soft_npus(3, 5))
     assert found.edits.env == {
         "ASCEND_VISIBLE_DEVICES": "3,5",
@@ -232,13 +238,13 @@ def test_several_npus_have_the_part_of_the_first() -> None:
 
 
 def test_a_whole_npu_is_shown_by_its_index() -> None:
-    """A whole NPU (mode `exclusive`) is visible by its index."""
+    """A container sees a whole NPU (mode `exclusive`) by its index."""
     npus = tuple(structs.replace(npu, mode="exclusive") for npu in soft_npus(3))
     assert granted(share("NPU-3"), devices=npus).edits == Edits({"ASCEND_VISIBLE_DEVICES": "3"})
 
 
 def test_what_is_not_there_is_refused_by_name() -> None:
-    """A container without a share, a lost device, and modes that conflict are refused by name."""
+    """A container without a share, a lost device and conflicting modes are each refused by name."""
     with pytest.raises(GrantRefused, match="has no share on this node"):
         grant(Held.of("uid-1", "other", [share()], {"GPU-1": FIRST}), NODE)
     with pytest.raises(GrantRefused, match="GPU-9, which is not on this node"):

@@ -1,4 +1,4 @@
-"""A share of a process on the host, where nothing can be mounted."""
+"""Tests of grants for a process on the host, where nothing can be mounted."""
 
 import pytest
 from msgspec import structs
@@ -19,7 +19,8 @@ BARE = Node()
 
 
 def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
-    """Return the grant of a command with these devices; 1000 MiB of the first, 2000 of the next."""
+    """Return the grant of a command with these devices: 1000 MiB of the first, 2000 MiB of the
+    second."""
     shares = [
         Share(container="run", device=device, memory_mib=1000 * number, cores=cores)
         for number, device in enumerate(devices, 1)
@@ -28,7 +29,7 @@ def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
 
 
 def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
-    """Paths are the host's, the library is preloaded, and CUDA sees one device."""
+    """All paths are paths on the host, the library is preloaded, and CUDA sees one device."""
     found = granted("GPU-1")
     assert found.edits == Edits(
         {
@@ -46,7 +47,8 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
 
 
 def test_limits_stand_where_cuda_counts_the_cards() -> None:
-    """Limits follow CUDA's numbering of the visible devices, which HAMi-core is told."""
+    """Limits are set by CUDA's numbering of the visible devices, and HAMi-core gets this
+    numbering."""
     alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
     assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
@@ -57,7 +59,7 @@ def test_limits_stand_where_cuda_counts_the_cards() -> None:
 
 
 def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
-    """Instances and whole devices are visible by id, without region and library."""
+    """A process sees MIG instances and whole devices by id, without region and library."""
     instance = MigInstance(profile="1g.5gb", start=0, size=1)
     card = structs.replace(FIRST, mode="mig")
     part = Share("run", card.id, 5000, 0, instance=instance)
@@ -71,7 +73,7 @@ def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
 
 
 def test_what_only_containers_can_have_is_refused_by_name() -> None:
-    """A vNPU and MPS need a container, and are refused on the host."""
+    """A vNPU and MPS need a container, so both are refused for a process on the host."""
     npu = structs.replace(FIRST, id="NPU-1", family="ascend", mode="vnpu")
     share = Share("run", "NPU-1", 1000, 0, template="vir02")
     with pytest.raises(GrantRefused, match="vNPU works only in a container"):
@@ -84,14 +86,15 @@ def test_what_only_containers_can_have_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("library", ["/opt/my own/libvgpu.so", "/opt/a:b/libvgpu.so"])
 def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> None:
-    """A library path that the loader would not find is refused, because the process would run
-    unlimited."""
+    """A library path that the dynamic loader would not find is refused, because the process would
+    run without limits."""
     with pytest.raises(GrantRefused, match="--library"):
         granted("GPU-1", node=structs.replace(NODE, library=library))
 
 
 def test_who_is_not_held_is_told() -> None:
-    """A missing limit is reported: without the library all, on a second device the cores."""
+    """A missing limit is reported: every limit without the library, and the core limit on a second
+    device."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)
@@ -101,7 +104,8 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """A missing library is reported for a container too; its devices are numbered from 0."""
+    """A missing library is reported for a container too; the container's devices are numbered from
+    0."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

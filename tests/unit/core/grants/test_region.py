@@ -1,4 +1,4 @@
-"""HAMi-core's usage region: its layout, valid contents, and which container waits."""
+"""Tests of HAMi-core's usage region: its layout, valid contents, and which container must wait."""
 
 import struct
 
@@ -17,29 +17,29 @@ NOW_S, RECENT_S = 1_000_000.0, 10.0
 
 
 def region(priority: int = 1, *devices: str) -> Region:
-    """Return a new region."""
+    """Return a new region with this priority and these devices."""
     names = devices or ("GPU-1",)
     plan = RegionPlan("r", names, (1 << 20,) * len(names), (30,) * len(names), priority)
     return Region(StoredBytes(made(plan)))
 
 
 def use(of: Region) -> None:
-    """Record a kernel launch as HAMi-core does: `recent_kernel` is 2."""
+    """Record a kernel launch in the region as HAMi-core does, by setting `recent_kernel` to 2."""
     of._stored.write(COUNT + 8, struct.pack("<i", 2))
 
 
 def held(of: Region) -> bool:
-    """Return True if the container is limited to its cores now."""
+    """Return True if the container currently has a core limit."""
     return of.cores_held
 
 
 def waits(of: Region) -> bool:
-    """Return True if the container has to wait before it launches."""
+    """Return True if the container must wait before its next kernel launch."""
     return of.blocked
 
 
 def test_a_new_region_says_what_was_planned() -> None:
-    """A new region has HAMi-core's size, and its limits before any process starts."""
+    """A new region has HAMi-core's size, and has its limits before any process starts."""
     data = made(PLAN)
     found = Region(StoredBytes(data))
     assert len(data) == SIZE
@@ -49,7 +49,7 @@ def test_a_new_region_says_what_was_planned() -> None:
 
 
 def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
-    """A resize writes memory at byte 1600 and cores at 1728, eight bytes per device."""
+    """A resize writes memory at byte 1600 and cores at byte 1728, eight bytes per device."""
     data = StoredBytes(made(PLAN))
     plan = structs.replace(PLAN, memory=(1 << 30, 2 << 30), cores=(60, 60))
     assert Region(data).hold(plan)
@@ -61,7 +61,8 @@ def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
     ("minor", "size", "shift"), [(2, SIZE, 0), (1, SIZE, 0), (1, 2_008_985, 32)]
 )
 def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -> None:
-    """Processes of every version are read; one variant of 1.1 is shifted by 32 bytes."""
+    """The processes in a region of every version are read; one variant of version 1.1 is shifted by
+    32 bytes."""
     data = StoredBytes(size)
     struct.pack_into("<iII", data, 0, 19_920_718, 1, minor)
     struct.pack_into("<Q", data, 56 + shift, 1)
@@ -77,7 +78,7 @@ def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -
 
 
 def test_numbers_that_a_process_made_up_end_nothing() -> None:
-    """Counts of processes and devices beyond the arrays are cut to the arrays."""
+    """Counts of processes and devices beyond the arrays are clipped to the arrays' length."""
     data = StoredBytes(made(PLAN))
     struct.pack_into("<i", data, COUNT, 1 << 30)
     struct.pack_into("<Q", data, 56, 1 << 60)
@@ -104,7 +105,7 @@ def test_what_is_no_region_is_refused(data: bytes, problem: str) -> None:
 
 
 def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
-    """More than 16 devices are refused, because HAMi-core's array has no room."""
+    """A region for more than 16 devices is refused, because HAMi-core's array has 16 entries."""
     names = tuple(map(str, range(17)))
     with pytest.raises(RegionInvalid, match="17 devices"):
         made(RegionPlan("r", names, (1,) * 17, (0,) * 17))
@@ -113,7 +114,8 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """Run one round over containers with these regions, each in its namespace."""
+    """Run one control round over containers with these regions, each in the namespace given by its
+    letter."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)
@@ -122,9 +124,10 @@ def advised(
 
 
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
-    """A container alone on its device has no core limit; two of one priority have.
+    """A container alone on its device has no core limit; two containers of the same priority have
+    core limits.
 
-    A container that has just started counts as active for a round."""
+    A container that has just started counts as active for one round."""
     alone, other = region(), region()
     advised(alone, other)
     assert held(alone)
@@ -139,7 +142,8 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
 
 
 def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
-    """A kernel of an unlimited container counts, although HAMi-core of mid 2026 records none."""
+    """A container without a core limit counts as active after its last kernel, although HAMi-core
+    of mid 2026 does not mark the kernel."""
     free, other = region(), region()
     for each in (free, other):
         each.hold_cores(held=False)
@@ -152,7 +156,7 @@ def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
 
 
 def test_who_uses_another_card_holds_nobody() -> None:
-    """Containers on different devices do not limit each other."""
+    """Containers on different devices do not limit each other's cores."""
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)
@@ -165,7 +169,8 @@ def test_who_uses_another_card_holds_nobody() -> None:
 def test_D6_the_first_priority_goes_before_all_others(
     namespaces: str, first: tuple[str, ...]
 ) -> None:
-    """While a priority-0 container uses the device the others wait; afterwards they continue."""
+    """While a priority-0 container uses the device, all other containers wait; afterwards they
+    continue."""
     high, low = region(0), region(1)
     use(high)
     use(low)
@@ -178,7 +183,8 @@ def test_D6_the_first_priority_goes_before_all_others(
 
 
 def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> None:
-    """A container of another namespace without the right to priority 0 blocks no other."""
+    """A priority-0 container whose namespace may not use priority 0 does not make other namespaces
+    wait."""
     high, low = region(0), region(1)
     for each in (high, low):
         use(each)
@@ -189,7 +195,8 @@ def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> No
 
 
 def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
-    """Priority, time and devices in a region are not trusted: the ledger has them."""
+    """Priority, time and devices come from the ledger, because a container can forge the values in
+    its region."""
     liar, other = region(1, "GPU-2"), region(1, "GPU-1")
     lie(liar, devices=("GPU-1", "GPU-2"), last_kernel=1 << 63)
     contenders = (Contender(liar, "a", ("GPU-2",), 1), Contender(other, "a", ("GPU-1",), 1))
@@ -202,7 +209,7 @@ def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
 
 
 def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
-    """Write what a container would that tries to stop others."""
+    """Write values that a container would forge to stop other containers."""
     of._stored.write(56, struct.pack("<Q", len(devices)))
     for at, device in enumerate(devices):
         of._stored.write(64 + 96 * at, device.encode().ljust(96, b"\0"))
@@ -211,7 +218,8 @@ def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
 
 
 def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
-    """Numbers are cut to what a device can have, so that sums fit every record and metric."""
+    """Usage numbers are clipped to the device's capacity, so that sums fit every record and
+    metric."""
     data = StoredBytes(made(PLAN))
     data[PROCESSES:COUNT] = b"\xff" * (COUNT - PROCESSES)
     for slot in range(1024):
@@ -225,7 +233,8 @@ def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
 
 
 def test_what_a_container_changed_is_found_and_put_right() -> None:
-    """Changed memory, compute, devices and priority are each found and restored."""
+    """A container's changes to memory, cores, devices and priority in its region are each detected
+    and reverted."""
     for at, value in ((1600, 14_000 << 20), (1728, 90), (56, 0), (64, 0), (COUNT + 12, 7)):
         data = StoredBytes(made(PLAN))
         region = Region(data)
@@ -236,8 +245,8 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
-    """A container without a core limit gets 99, because HAMi-core ignores 0 and 100, unless it
-    has priority 0."""
+    """A container without a core limit gets a limit of 99, because HAMi-core ignores 0 and 100.
+    Priority-0 containers are exempt."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
         plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
         data = StoredBytes(made(plan))
@@ -246,7 +255,7 @@ def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
 
 
 def test_processes_of_an_earlier_life_are_forgotten() -> None:
-    """All process slots of an earlier life are cleared, and nothing else."""
+    """When a container restarts, exactly the process slots of its previous run are cleared."""
     data = StoredBytes(made(PLAN))
     for slot in range(3):
         struct.pack_into("<iiQ", data, PROCESSES + slot * PROCESS, slot + 1, 4711, 600 << 20)

@@ -1,4 +1,4 @@
-"""Which token gives which identity, and refusals by name."""
+"""Tests of which token gets which identity, and of refusals by name."""
 
 import pytest
 
@@ -11,14 +11,15 @@ ACCOUNTS = accounts_of("apportion", ("monitoring/billing=auditor",))
 
 
 def test_every_service_has_the_account_of_its_name_but_those_that_stay_offline() -> None:
-    """Every service has an account of its name, except bootstrap and callout, which use no
+    """Every service has a ServiceAccount of its name, except bootstrap and callout, which use no
     token."""
     roles = {each.role for (space, _), each in ACCOUNTS.items() if space == "apportion"}
     assert roles == set(BY_NAME) - {"bootstrap", "callout"}
 
 
 def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
-    """An identity has its pod's name, and an agent's its node, so neither can pose as another."""
+    """An identity has its pod's name, and an agent's identity also its node's, so neither can
+    impersonate another."""
     scheduler = Bearer("apportion", "scheduler", "scheduler-7c-x", "n1")
     assert identity_of(scheduler, "scheduler-7c-x", ACCOUNTS) == Identity(
         "scheduler", "scheduler-7c-x"
@@ -35,8 +36,8 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
 
 @pytest.mark.parametrize("name", ["scheduler-7c-x", "operator", "apportion", "gateway-0"])
 def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name: str) -> None:
-    """A pod of another namespace with one of our names gets another identity, consumers and
-    inbox."""
+    """A pod of another namespace with the name of one of Apportion's pods gets another identity,
+    other consumers and another inbox."""
     stranger = Bearer("monitoring", "billing", name, "n1")
     with pytest.raises(InvalidIdentity, match=f"connects as monitoring_{name}"):
         identity_of(stranger, name, ACCOUNTS)
@@ -51,7 +52,8 @@ def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name
 
 
 def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
-    """Two pods of other namespaces never share a name, because the separator is unambiguous."""
+    """Two pods of different namespaces never get the same identity name, because the separator is
+    unambiguous."""
     accounts = accounts_of("apportion", ("a-b/x=auditor", "a/x=auditor"))
     one = identity_of(Bearer("a-b", "x", "c"), "a-b_c", accounts)
     other = identity_of(Bearer("a", "x", "b-c"), "a_b-c", accounts)
@@ -71,7 +73,7 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
     ],
 )
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
-    """A request beyond the token's identity is refused with the reason."""
+    """A request that exceeds the token's identity is refused with the reason."""
     with pytest.raises(InvalidIdentity, match=words):
         identity_of(bearer, asked, ACCOUNTS)
 

@@ -1,4 +1,4 @@
-"""The table of permissions: each row is safe, and the generated files are committed."""
+"""Tests of the permission table: every row is safe, and the generated files are committed."""
 
 import re
 
@@ -19,17 +19,17 @@ by_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
 
 def identity(role: str, *nodes: str) -> Identity:
-    """Return an identity of this role, with the role's name."""
+    """Return an identity of this role that is named like the role."""
     return Identity(role, role, nodes)
 
 
 def test_committed_configurations_are_the_generated_ones() -> None:
-    """The committed server configurations match the table."""
+    """The committed server configurations match the permission table."""
     generated.assert_none(differing())
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return True if a subject can match both patterns."""
+    """Return True if some subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -41,9 +41,11 @@ def overlap(one: str, other: str) -> bool:
 
 @pytest.mark.parametrize("account", BESIDE)
 def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
-    """A service under a fixed subject is open to its whole account, as replies can be sent there.
+    """Every role of an account may use a service under a fixed subject, because replies can be sent
+    to that subject.
 
-    One under a wildcard is not: attack 5 tries it."""
+    A service under a wildcard is not open to all roles; the tests of attack 5 in tests/security
+    check that."""
     lines = [line for line in sharing(account) if "{ service: { account:" in line]
     single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
     for role in ROLES:
@@ -54,15 +56,15 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
 
 @by_role
 def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
-    """A role that answers any request cannot send requests to itself, which would bypass its
-    permissions."""
+    """A role that may reply to any request cannot send a request to itself, because the reply would
+    bypass its permissions."""
     may = permissions_of(identity(role.name, "n1"))
     if may.responses:
         assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]
 
 
 def test_an_agent_speaks_for_its_own_nodes_alone() -> None:
-    """An agent may publish only for its own nodes; names with dots are escaped."""
+    """An agent may publish only for its own nodes; node names with dots are escaped."""
     may = permissions_of(identity("agent", "n1", "gpu.example"))
     sent = [each for each in may.publish if not each.startswith("$")]
     assert {each.rpartition(".")[2] for each in sent} == {"n1", "gpu%2Eexample"}
@@ -72,14 +74,15 @@ def test_an_agent_speaks_for_its_own_nodes_alone() -> None:
 
 
 def test_an_agent_without_nodes_speaks_for_none() -> None:
-    """An agent without nodes may publish for none."""
+    """An agent without nodes may publish for no node."""
     may = permissions_of(identity("agent"))
     assert [each for each in may.publish if not each.startswith("$")] == []
 
 
 @by_role
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
-    """Each role appends only its own events, except the roles that stand in for others."""
+    """Each role may append only its own event types, except for roles that act on behalf of
+    others."""
     stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:
@@ -89,8 +92,8 @@ def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
 
 
 def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
-    """Only the built-in auditor has fixed consumer names; added users and those behind a callout
-    have their own."""
+    """Only the built-in auditor uses fixed consumer names. Added users and users behind a callout
+    get their own names."""
     added = Member("auditor", "eve").user.identity
     assert not added.shared
     assert Member("auditor", "auditor").user.identity.shared
@@ -105,19 +108,20 @@ def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
 
 @by_role
 def test_nobody_sends_to_the_inbox_of_another(role: Role) -> None:
-    """No role may send to another's inbox: replies use subjects that the server provides."""
+    """No role may send to another role's inbox, because replies use subjects that the server
+    provides."""
     may = permissions_of(identity(role.name, "n1"))
     assert not [each for each in may.publish if each.startswith(("_INBOX", "_DELIVER", ">", "*"))]
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "A", "a b", "-a", "a-", "*", ">", "a" * 64, "a\n"])
 def test_a_name_is_a_token(name: str) -> None:
-    """A name is a single subject token, so that it widens no subject."""
+    """An identity's name is a single subject token, so that a name cannot widen a subject."""
     with pytest.raises(InvalidIdentity, match="lower-case letters, digits and hyphens"):
         check_name(name)
 
 
 def test_an_unknown_role_is_named() -> None:
-    """An unknown role is refused with the list of roles."""
+    """An unknown role is refused with the list of valid roles."""
     with pytest.raises(InvalidIdentity, match=r"role 'root': write one of bootstrap, agent, "):
         accounts([User(Identity("root", "root"))])

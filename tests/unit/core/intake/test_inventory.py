@@ -1,4 +1,4 @@
-"""Which devices a node can have, and which changes are accepted at once."""
+"""Tests of which devices a node can plausibly have, and of which changes are accepted at once."""
 
 from typing import Any
 
@@ -17,14 +17,15 @@ PLAIN = Configuration()
 
 @pytest.mark.parametrize("name", models())
 def test_every_card_of_the_catalogue_is_plausible_in_every_mode(name: str) -> None:
-    """Every device of the catalogue is plausible in every mode."""
+    """The intake accepts every device of the catalogue in every mode."""
     for mode in models()[name].modes:
         report = node("n1", *simulated_devices("n1", f"8x{name}:{mode}"))
         assert implausible(report, PLAIN) == ""
 
 
 def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
-    """Memory may exceed the model's by a tenth, for other ways of counting, but no more."""
+    """A device may report at most 10 % more memory than its model, to allow for other ways of
+    counting."""
     assert implausible(node("n1", gpu("g0", model=T4, memory_mib=16_000)), PLAIN) == ""
     found = implausible(node("n1", gpu("g0", model=T4, memory_mib=1 << 24)), PLAIN)
     golden({"16 TiB of a T4": found})
@@ -35,7 +36,8 @@ def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
     [("NVIDIA X900 96GB HBM9", 108_134), ("NVIDIA X900-320GB", 360_448), ("Nobody's", 366_718)],
 )
 def test_a_model_that_nobody_knows_has_a_generous_limit(model: str, most_mib: int) -> None:
-    """An unknown model is limited by the size in its name, or twice the largest known device."""
+    """An unknown model may report the size in its name, or up to twice the memory of the largest
+    catalogued device."""
     assert memory_most_mib(model) == most_mib
 
 
@@ -57,12 +59,12 @@ def test_a_consumers_card_may_have_been_refitted() -> None:
     ],
 )
 def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
-    """A device that offers more than it has, or of an unknown family, is implausible."""
+    """A device that offers more than it has, or that has an unknown family, is implausible."""
     assert said in implausible(node("n1", device), PLAIN)
 
 
 def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
-    """An instance has at most its slices' memory; otherwise it would attract pods that need a
+    """A MIG instance has at most its slices' memory; otherwise it would attract pods that need a
     whole GPU."""
 
     def said(memory_mib: int) -> str:
@@ -74,7 +76,7 @@ def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
-    """A configuration may allow more, for all nodes or for one."""
+    """The configuration may let devices offer more than they have, on all nodes or on one node."""
     report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
     scaled: Any = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
     everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))
@@ -85,14 +87,14 @@ def test_more_is_offered_where_the_configuration_says_so() -> None:
 
 
 def test_ids_and_indexes_stand_there_once() -> None:
-    """A repeated id or index is implausible."""
+    """A report that repeats a device id or an index is implausible."""
     assert "same id" in implausible(node("n1", gpu("g0"), gpu("g0", index=1)), PLAIN)
     assert "same index" in implausible(node("n1", gpu("g0", index=1), gpu("g1")), PLAIN)
 
 
 def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
-    """First and repeated reports, one device more or less, unhealthy ones and new amounts are no
-    jumps."""
+    """A first or repeated report, one device more or fewer, unhealthy devices and changed amounts
+    are accepted at once."""
     eight = rack("n1", 8)
     sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
     fewer = structs.replace(eight, devices=eight.devices[:7])
@@ -102,7 +104,7 @@ def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
 
 
 def test_most_cards_at_once_and_another_model_are_jumps(golden: Golden) -> None:
-    """A change of most devices at once, or of the model, is a jump and needs confirmation."""
+    """A report that changes most devices at once, or a device's model, must be confirmed."""
     eight = rack("n1", 8)
     other = structs.replace(eight.devices[3], model=T4)
     changed = structs.replace(eight, devices=(*eight.devices[:3], other, *eight.devices[4:]))

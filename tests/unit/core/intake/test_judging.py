@@ -1,4 +1,4 @@
-"""Test what an intake accepts from an agent: sender, content and plausibility."""
+"""Tests of what an intake accepts from an agent: sender, content and plausibility."""
 
 from typing import Any
 
@@ -38,13 +38,13 @@ def said(
 
 
 def cause(verdict: Verdict) -> str:
-    """Return the cause of a refusal; empty for another verdict."""
+    """Return the cause of a refusal, or an empty string for another verdict."""
     return verdict.cause if isinstance(verdict, Refusal) else ""
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Two nodes, and a bound pod on each: `p1` on n1, `p2` on n2."""
+    """Return a ledger with two nodes and a bound pod on each: `p1` on n1, `p2` on n2."""
     made = Ledger(rack("n1", 2), rack("n2", 2))
     for name, there in (("p1", "n1"), ("p2", "n2")):
         made.submit(pod(name, ask(1000)))
@@ -54,7 +54,8 @@ def ledger() -> Ledger:
 
 
 def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
-    """An honest agent's reports, health, answers and usage of its own node are accepted."""
+    """The intake accepts an honest agent's reports, health events, answers and usage for the
+    agent's own node."""
     device = "n1-g0"
     for data in (
         rack("n1", 3),
@@ -68,14 +69,14 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
 
 
 def breach(pod: str, device: str, **more: Any) -> ShareBreached:
-    """Return a breach that an agent found in the pod's container."""
+    """Return the event for a breach that an agent found in the pod's container."""
     at: dict[str, Any] = {"node": "n1", "attempt": 1} | more
     return ShareBreached(pod=pod, container="main", device=device, code="raised", **at)
 
 
 def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
-    """A breach is accepted only from the share's node, for a device of a pod that is still
-    there."""
+    """The intake accepts a breach only from the share's node, for a device of a pod that still
+    exists."""
     assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"
     assert cause(said(ledger, breach("p1", "n1-g1"))) == "unknown-device"
     assert cause(said(ledger, breach("p1", "n1-g0", attempt=2))) == "late"
@@ -83,10 +84,10 @@ def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
-    """A repeated report is known already.
+    """The intake recognizes a repeated report as a duplicate.
 
-    Unless a device's health has changed since, or a report was refused, which an accepted one
-    ends."""
+    A report is not a duplicate if a device's health has changed or if a report has been refused
+    since."""
     assert said(ledger, rack("n1", 2)) == Known(1)
     ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
     assert said(ledger, rack("n1", 2)) is None
@@ -97,7 +98,7 @@ def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
 
 
 def used(device: str, uid: str, **more: int) -> ShareUsed:
-    """Return an hour's usage of a share."""
+    """Return the usage record of a share for one hour."""
     amounts: Any = {"seconds": 3600, "memory_mib_seconds": 36_000, "memory_mib_peak": 10} | more
     return ShareUsed(
         pod=uid, namespace="default", name=uid, container="main", device=device, memory_mib=1000,
@@ -106,14 +107,14 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 
 
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
-    """An agent may not sign for another node, nor with a basis from the future."""
+    """An agent may not sign for another node, and may not use a basis in the future."""
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 
 
 def test_a_card_of_another_node_is_not_taken(ledger: Ledger) -> None:
-    """A device of another node is refused with its owner, until that node leaves or reports
-    without it."""
+    """The intake refuses a device of another node and names the owner, until the owner leaves or
+    reports without that device."""
     stolen = node("n1", gpu("n2-g0"))
     refusal = said(ledger, stolen)
     assert cause(refusal) == "device-of-another-node"
@@ -124,7 +125,8 @@ def test_a_card_of_another_node_is_not_taken(ledger: Ledger) -> None:
 
 
 def test_an_older_configuration_is_no_lie(ledger: Ledger) -> None:
-    """A report under an older configuration is outdated, not refused: the agent sends a new one."""
+    """A report under an older configuration is outdated, not refused: the agent sends a new
+    report."""
     scaled = node("n1", gpu("n1-g0", memory_mib=163_840, physical_memory_mib=81_920))
     before = ledger.state.revision
     assert cause(said(ledger, scaled, basis=before)) == "implausible-device"
@@ -134,13 +136,14 @@ def test_an_older_configuration_is_no_lie(ledger: Ledger) -> None:
 
 
 def test_health_is_of_its_own_cards(ledger: Ledger) -> None:
-    """An agent reports health only of its own devices."""
+    """The intake accepts health events only for the agent's own devices."""
     sick = DeviceHealthChanged(node="n1", device="n2-g0", healthy=False)
     assert cause(said(ledger, sick)) == "unknown-device"
 
 
 def test_answers_are_for_pods_of_the_node(ledger: Ledger) -> None:
-    """An answer for another node's pod is forged; one for a voided placement is late."""
+    """The intake refuses an allocation for another node's pod as forged, and an allocation for a
+    voided placement as late."""
     forged = SharesAllocated(pod="p2", node="n1", attempt=1, devices=())
     assert cause(said(ledger, forged)) == "pod-of-another-node"
     other = SharesAllocated(pod="p1", node="n1", attempt=1, devices=("n2-g0",))
@@ -155,7 +158,8 @@ def test_answers_are_for_pods_of_the_node(ledger: Ledger) -> None:
 
 
 def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
-    """Usage is limited to the device's capacity, and charged only to its own pods."""
+    """The intake refuses usage of another node's device, usage beyond a device's capacity, and
+    usage under a wrong namespace."""
     for use, name in (
         (used("n2-g0", "p1"), "device-of-another-node"),
         (used("not-reported-yet", "p1"), "unknown-device"),
@@ -169,14 +173,15 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
 
 
 def test_use_by_a_pod_that_does_not_hold_the_device_is_doubtful(ledger: Ledger) -> None:
-    """Usage by a pod that does not have the device is doubtful; `Holdings` reads what it had."""
+    """Usage by a pod that does not have the device now is doubtful; `Holdings` looks up whether the
+    pod had it before."""
     for use in (used("n1-g0", "p2"), used("n1-g1", "p1"), used("n1-g0", "p9")):
         record = UsageRecorded(node="n1", seconds=3600, shares=(used("n1-g0", "p1"), use))
         assert said(ledger, record) == Doubt(record, (use,))
 
 
 def test_an_id_is_the_nodes_own() -> None:
-    """Event ids are derived from the node, so an agent cannot use up another id."""
+    """Event ids are derived from the node, so an agent cannot block another node's event id."""
     for fence in ("p1/1/placed", "intake/n2/x", "x" * 9_000):
         made = append_id("n1", fence)
         assert made.startswith("intake/n1/")
@@ -201,18 +206,19 @@ def test_an_id_is_the_nodes_own() -> None:
     ],
 )
 def test_answers_go_to_agents_alone(reply: str, may: bool) -> None:
-    """An intake answers only to agents' inboxes, because it may send what no agent may."""
+    """An intake replies only to agents' inboxes, because an intake may publish subjects that agents
+    may not."""
     assert may_be_answered(reply) is may
 
 
 def test_a_node_has_one_subject() -> None:
-    """A node has exactly one subject; other spellings belong to no node."""
+    """A node has exactly one subject; other spellings of the subject belong to no node."""
     assert node_of_subject("apportion.intake.rack%2E1") == "rack.1"
     assert node_of_subject("apportion.intake.%6E1") == ""
 
 
 def test_a_bucket_gives_what_flowed_in() -> None:
-    """A bucket gives its content at once, and then as fast as it fills."""
+    """A token bucket releases its content at once, and afterwards only at its refill rate."""
     bucket = Bucket(10, 5, now_s=0.0)
     assert [bucket.take(1, 0.0) for _ in range(5)] == [0.0] * 5
     assert bucket.take(1, 0.0) == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""What a placement gives the agent of its node in addition to the shares."""
+"""Tests of what the agent of a node receives with a placement in addition to the shares."""
 
 from apportion.core.ledger.agent_view import handed
 from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Score, Shape, Share
@@ -15,19 +15,20 @@ ASK = Ask(container="main", family="nvidia", memory_mib=2000, cores=30)
 
 
 def pod(**more: object) -> PodSubmitted:
-    """Return the placed pod."""
+    """Return the submission of the placed pod with these fields."""
     return PodSubmitted(
         uid="a", namespace="default", name="a", shape=Shape(asks=(ASK,)), dialect="hami", **more  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def test_most_pods_need_no_more_words() -> None:
-    """Most placements are passed on unchanged."""
+    """For most pods, the agent receives the placement unchanged."""
     assert handed(PLACED, pod(), [CARD]) is PLACED
 
 
 def test_an_init_container_has_what_it_borrows() -> None:
-    """An init container gets its request from the borrowed device."""
+    """An init container gets its requested amount from the device that it borrows from a later
+    container."""
     fetch = Ask(container="fetch", family="nvidia", memory_mib=500, init=True)
     found = handed(PLACED, pod(borrowing=(fetch,), init_containers=("fetch",)), [CARD])
     assert found.borrowed == (Share(container="fetch", device="GPU-1", memory_mib=500, cores=0),)
@@ -36,7 +37,7 @@ def test_an_init_container_has_what_it_borrows() -> None:
 
 def test_a_high_priority_is_a_control_unless_the_container_says_its_own() -> None:
     """`nvidia.com/priority: 0` becomes HAMi's `CUDA_TASK_PRIORITY=0`, unless the container sets
-    it."""
+    that variable."""
     found = handed(PLACED, pod(high_priority=("main",)), [CARD])
     assert found.controls == {"main": {"CUDA_TASK_PRIORITY": "0"}}
     own = {"main": {"CUDA_TASK_PRIORITY": "1", "ACTIVE_OOM_KILLER": "false"}}

@@ -1,4 +1,5 @@
-"""Test what a node shows as allocatable, and why that may exceed its GPUs."""
+"""Tests of the amounts that a node shows as allocatable, and of why the amounts may exceed its
+GPUs."""
 
 import pytest
 from msgspec import structs
@@ -20,12 +21,13 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Return the same amounts for both dialects."""
+    """Return the same memory and cores under the resource names of both dialects."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 
 def test_what_is_shown_is_what_the_cards_have() -> None:
-    """All sharable GPUs count, even unhealthy ones, but no NPU and none of NVIDIA's own plugin."""
+    """A node shows the amounts of all shareable GPUs, even unhealthy ones, but not of NPUs and of
+    GPUs of NVIDIA's plugin."""
     ledger = Ledger(
         node(
             "n1", gpu("g0", model=T4), gpu("g1", model=T4, healthy=False), npu("npu2"),
@@ -36,12 +38,13 @@ def test_what_is_shown_is_what_the_cards_have() -> None:
 
 
 def test_a_node_without_gpus_shows_nothing() -> None:
-    """A node without GPUs shows nothing."""
+    """A node without GPUs shows no device amounts."""
     assert shown(Ledger(node("n1", npu("npu0"))).node(), PLAIN) == {}
 
 
 def test_units_and_names_are_the_configurations() -> None:
-    """Units and names come from the configuration; units are counted per device, rounded down."""
+    """Units and names come from the configuration; amounts are converted per device and rounded
+    down."""
     ledger = Ledger(node("n1", gpu("g0", memory_mib=1000), gpu("g1", memory_mib=1000)))
     config = DialectConfig(
         memory_factor=256, hami=structs.replace(PLAIN.hami, memory="example.com/memory")
@@ -52,7 +55,7 @@ def test_units_and_names_are_the_configurations() -> None:
 
 
 def test_several_cards_of_one_container_count_once() -> None:
-    """An amount for several devices of one container counts once, because the kubelet sums
+    """An amount for several devices of one container counts once, because the kubelet sums plain
     limits."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), pod("p", ask(3000, count=2, cores=30)))
     ledger.settle()
@@ -60,7 +63,8 @@ def test_several_cards_of_one_container_count_once() -> None:
 
 
 def test_an_amount_above_the_card_is_shown_beside_it() -> None:
-    """An amount above the device's is added, because Volcano caps it and the kubelet does not."""
+    """A requested amount above the device's memory raises the node's amount, because Volcano caps
+    the request and the kubelet does not."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)),
         pod("p", ask(20_000, cap_memory=True), dialect="volcano-vgpu"),
@@ -71,7 +75,8 @@ def test_an_amount_above_the_card_is_shown_beside_it() -> None:
 
 
 def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
-    """A shrunk pod's original amount is added: the kubelet still counts it."""
+    """A shrunk pod raises the node's amount by the difference, because the kubelet still counts the
+    original request."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)), pod("p", ask(10_000, cores=60))).settle()
     ledger.bound("p").allocated("p")
     ledger.play(ResizeAsked(pod="p", by="ann", memory_mib=2_000, cores=20)).settle()
@@ -84,7 +89,8 @@ def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
 
 
 def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
-    """A missing device counts as far as pods use it, because the kubelet still counts them."""
+    """A missing device counts as far as pods use it, because the kubelet still counts these
+    pods."""
     there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
     ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
     gone = ledger.devices("p")[0]
@@ -97,7 +103,7 @@ def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
 
 @pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
 def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
-    """Pods with other resource names add nothing."""
+    """Pods with other resource names do not raise the node's amount."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()
@@ -105,7 +111,8 @@ def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
 
 
 def test_what_others_bound_raises_nothing() -> None:
-    """A pod that another scheduler binds to a full node adds nothing: the kubelet rejects it."""
+    """A pod that another scheduler binds to a full node does not raise the amount: the kubelet
+    rejects that pod."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)))
     about = pod("sent", ask(20_000))
     held = Share(container=about.shape.asks[0].container, device="g0", memory_mib=1_000, cores=0)

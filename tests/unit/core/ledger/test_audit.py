@@ -1,4 +1,5 @@
-"""The auditor reports violations with their revision, and accepts what is allowed."""
+"""Tests that the auditor reports violations with their revision, and accepts everything that is
+allowed."""
 
 import json
 from hashlib import sha256
@@ -43,7 +44,7 @@ KIND = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 
 
 class Written:
-    """A ledger written as the real services do, unless a test says otherwise."""
+    """A ledger with events as the real services write them; a test can override any field."""
 
     def __init__(self, auditor: Auditor | None = None) -> None:
         self.auditor = auditor or Auditor()
@@ -52,11 +53,11 @@ class Written:
 
     @property
     def revision(self) -> int:
-        """The newest revision."""
+        """Return the newest revision."""
         return self.auditor.state.revision
 
     def write(self, *payloads: Payload, **fields: Any) -> Self:
-        """Append one decision: all payloads have the basis of the first."""
+        """Append the events of one decision; all of them have the same basis."""
         basis = fields.pop("basis", self.revision)
         for payload in payloads:
             data = payload
@@ -72,7 +73,7 @@ class Written:
         return self
 
     def raw(self, subject: str, payload: bytes, *, revision: int = 0) -> Self:
-        """Append any bytes."""
+        """Append raw bytes to the subject."""
         if subject.startswith("apportion.v1.placement."):
             self.chain[subject.removeprefix("apportion.v1.placement.")] = sha256(
                 payload
@@ -81,18 +82,18 @@ class Written:
         return self
 
     def checks(self) -> list[tuple[int, str]]:
-        """Return revision and check of every violation, including the final check."""
+        """Return the revision and check of every violation, including those of the final check."""
         return [(each.revision, each.check) for each in self.found + self.auditor.finish()]
 
 
 @pytest.fixture
 def ledger() -> Written:
-    """Two devices on one node and two pods; three events."""
+    """Return a ledger of three events: one node with two devices, and two pods."""
     return Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(pod("p2", ask(1000)))
 
 
 def on(uid: str, device: str = "n1-g0", **fields: Any) -> PodPlaced:
-    """Return a placement on the node."""
+    """Return a placement of the pod on the node."""
     return placed(uid, "n1", [share(device)], **fields)
 
 
@@ -114,25 +115,26 @@ def test_a_sound_ledger_has_nothing(ledger: Written) -> None:
 
 
 def test_a_gap(ledger: Written) -> None:
-    """A missing revision is reported at the next one."""
+    """The auditor reports a missing revision at the next revision."""
     ledger.raw(subject_of(PodGone(uid="p1")), encode(event(PodGone(uid="p1"))), revision=5)
     assert ledger.checks() == [(5, "gap")]
 
 
 def event(data: Payload) -> Event:
-    """Return a plain event of the watcher."""
+    """Return an event that the watcher wrote, without further fields."""
     return Event(id="x", source="watcher", time=TIME, data=data)
 
 
 @pytest.mark.parametrize("payload", [b"\xff", b"{}", encode(event(PodGone(uid="other")))])
 def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes) -> None:
-    """Undecodable bytes and events on a foreign subject are reported, and the audit continues."""
+    """The auditor reports undecodable bytes and events on a foreign subject, and continues."""
     ledger.raw("apportion.v1.workload.p1", payload).write(on("p1"))
     assert ledger.checks() == [(4, "schema")]
 
 
 def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
-    """An event of a newer enabled version ends the audit: it can be neither checked nor folded."""
+    """An event of a newer enabled version ends the audit, because the auditor can neither check nor
+    fold the event."""
     ledger.auditor.state.rules.enable(1, FormatEnabled(format="PodGone", version=2, by="ada"))
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     with pytest.raises(UnknownEvent, match="schemaversion 2"):
@@ -141,7 +143,7 @@ def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
 
 
 def test_a_format_that_nobody_enabled_is_named(ledger: Written) -> None:
-    """An event in a format that is not enabled is reported, and the audit continues."""
+    """The auditor reports an event in a format that is not enabled, and continues."""
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     ledger.raw(subject_of(PodGone(uid="p1")), json.dumps(newer).encode())
     assert (ledger.auditor.state.revision, ledger.checks()) == (4, [(4, "format")])
@@ -150,13 +152,13 @@ def test_a_format_that_nobody_enabled_is_named(ledger: Written) -> None:
 
 @pytest.mark.parametrize("source", ["binder", "scheduler2", "agent/n1", ""])
 def test_anothers_signature(ledger: Written, source: str) -> None:
-    """A placement signed by another role is reported."""
+    """The auditor reports a placement that another role signed."""
     ledger.write(on("p1"), source=source or "x")
     assert ledger.checks() == [(4, "owner")]
 
 
 def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
-    """The operator may submit pods without a watcher, but never place them."""
+    """An operator may submit pods if there is no watcher, but may never place pods."""
     ledger.write(PodGone(uid="p2"), source="cli/alice@host")
     ledger.write(NodeCordoned(node="n1", by="alice", reason="r"), source="cli/alice@host")
     assert ledger.checks() == []
@@ -165,7 +167,7 @@ def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
 
 
 def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) -> None:
-    """The gateway may sign cordons for its users, and nothing else of theirs."""
+    """The gateway may sign its users' cordons, but none of their other events."""
     ledger.write(NodeCordoned(node="n1", by="olga", reason="r"), source="gateway")
     ledger.write(NodeCordonLifted(node="n1", of="olga", by="olga"), source="gateway")
     ledger.write(DeviceCordoned(device="n1-g0", by="olga", reason="r"), source="gateway/0")
@@ -180,12 +182,12 @@ def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) ->
 def test_what_was_decided_on_what_did_not_stand_yet(
     ledger: Written, fields: dict[str, int]
 ) -> None:
-    """Basis and cause must be before the event."""
+    """The auditor reports an event whose basis or cause is not an earlier revision."""
     assert ledger.write(on("p1"), **fields).checks() == [(4, "basis")]
 
 
 def test_a_broken_chain(ledger: Written) -> None:
-    """A placement must name the previous one on its node, if there is one."""
+    """The auditor reports a placement that does not name the previous placement on its node."""
     ledger.write(on("p1"))
     ledger.write(on("p2", previous="0" * 64))
     assert ledger.checks() == [(5, "chain")]
@@ -194,7 +196,8 @@ def test_a_broken_chain(ledger: Written) -> None:
 def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forgotten node's chain starts again, also if it was observed before its first placement."""
+    """The chain of a forgotten node restarts, even if the node was observed before its first
+    placement."""
     monkeypatch.setattr(departures, "LEFT_MAX", 1)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 0)
     ledger.write(on("p1")).write(PodGone(uid="p1")).write(NodeGone(node="n1"))
@@ -206,13 +209,14 @@ def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
 
 
 def test_the_chain_goes_over_bad_bytes_too(ledger: Written) -> None:
-    """The chain includes undecodable bytes on the node's subject."""
+    """A node's chain includes undecodable bytes on the node's subject."""
     ledger.write(on("p1")).raw("apportion.v1.placement.n1", b"{}").write(on("p2"))
     assert ledger.checks() == [(5, "schema")]
 
 
 def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
-    """A placement with another id is reported, because the server rejects duplicates by id."""
+    """The auditor reports a placement with an unexpected event id, because the server detects
+    duplicates only by id."""
     ledger.write(on("p1"), id="p1/other")
     assert ledger.checks() == [(4, "identity")]
 
@@ -232,15 +236,15 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
     ledger: Written, event_id: str, found: list[tuple[int, str]]
 ) -> None:
-    """A pod's eviction is announced once per attempt of its beneficiary; the id names the
-    beneficiary."""
+    """A pod is evicted at most once per attempt of the pending pod that it makes room for; the
+    event id names that pod."""
     ledger.write(on("p1")).write(EVICTED, id=event_id)
     assert ledger.checks() == found
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """Only an adopted placement may be voided under an additional id, for an earlier life of the
-    pod."""
+    """Only an adopted placement may be voided under an additional id, because an earlier pod may
+    have used the first id."""
     found = PodAdopted(
         pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
     )
@@ -259,14 +263,15 @@ def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Writ
     ],
 )
 def test_a_share_of_what_was_off_offer(ledger: Written, data: Payload) -> None:
-    """A share of something closed at the decision's basis is reported; an earlier decision is
-    not."""
+    """The auditor reports a share of a device that was closed at the decision's basis, but not if
+    it closed later."""
     ledger.write(data).write(on("p1"), basis=3).write(on("p2"), basis=4)
     assert ledger.checks() == [(6, "closed")]
 
 
 def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
-    """A share of something open at the basis is accepted, whatever happened since."""
+    """The auditor accepts a share of a device that was open at the basis, whatever happened
+    since."""
     ledger.write(DeviceCordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(DeviceUncordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(on("p1"), basis=4)
@@ -275,26 +280,27 @@ def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
 
 
 def of_a_gang() -> Written:
-    """A gang of two; four events."""
+    """Return a ledger of four events with a gang of two pods."""
     return Written().write(rack("n1", 2), gang("t/g", 2), member("p1", ask(1), group="t/g"),
                            member("p2", ask(1), group="t/g"))  # fmt: skip
 
 
 def test_half_a_gang() -> None:
-    """A gang placed in part is reported at the next event or at the end."""
+    """The auditor reports a partly placed gang at the next event or at the end."""
     assert of_a_gang().write(on("p1"), on("p2")).checks() == []
     assert of_a_gang().write(on("p1")).checks() == [(5, "gang")]
     assert of_a_gang().write(on("p1")).write(rack("n2", 1)).checks() == [(6, "gang")]
 
 
 def test_a_gang_that_changed_behind_the_decision() -> None:
-    """A gang member that ended after the basis leaves the others placed, without a violation."""
+    """If a gang member ends after the basis, placing the remaining members is not a violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
 
 
 def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
-    """Contradicting events are counted and allowed, as from two watchers."""
+    """The auditor counts contradicting events, for example from two watchers, without a
+    violation."""
     ledger.write(PodGone(uid="p1")).write(PodGone(uid="p1"))
     assert ledger.checks() == []
     assert ledger.auditor.contradictions == 1
@@ -303,7 +309,7 @@ def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
 def test_a_fold_that_oversells_is_found_at_once(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fold that charges nothing is caught at once by the invariants."""
+    """The invariants catch a fold that charges nothing at the first placement."""
     real = HANDLERS[PodPlaced]
 
     def uncharged(context: Any, data: PodPlaced) -> Change:
@@ -318,7 +324,7 @@ def test_a_fold_that_oversells_is_found_at_once(
 
 
 def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
-    """Damage unrelated to any event is found by the periodic full check."""
+    """The periodic full check finds damage that is unrelated to any event."""
     ledger.auditor._full_every = 6
     ledger.write(on("p1"))
     ledger.auditor.state.nodes["n1"].cpu_used_milli += 1
@@ -329,7 +335,8 @@ def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) 
 
 
 def test_near_and_whole_agree() -> None:
-    """The check near an event and the full check agree, on valid and on damaged states."""
+    """The check of the objects of one event and the full check agree, on valid and on damaged
+    states."""
     ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(on("p1"))
     state: State = ledger.auditor.state
     state.nodes["n1"].devices[0].memory_free_mib += 1
@@ -338,7 +345,7 @@ def test_near_and_whole_agree() -> None:
 
 
 def test_a_range_checks_nothing_before_its_start() -> None:
-    """Events before the start are folded, but not checked."""
+    """An audit of a range folds the events before its start without checking them."""
     ledger = Written(Auditor(start=5)).write(rack("n1", 2)).write(pod("p1", ask(1000)))
     ledger.write(on("p1"), id="wrong", source="binder").write(pod("p2", ask(1)), source="binder")
     assert ledger.auditor.found == {}

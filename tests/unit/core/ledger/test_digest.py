@@ -1,4 +1,4 @@
-"""The digest covers every fact of the ledger, and nothing else."""
+"""Tests that the digest covers every fact of the ledger, and nothing else."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ REFUSED = RefusedReport("implausible-device", "a T4 of 16 TiB", 9, "2026-01-01T0
 
 
 def state() -> State:
-    """Return a state with a little of everything."""
+    """Return a state that contains at least one object of every kind."""
     return replayed(*EVENTS, placement("p1", shares=[share("n1-g0")]))
 
 
@@ -65,7 +65,7 @@ CHANGES: list[tuple[str, Callable[[State], object]]] = [
     "change", [change for _, change in CHANGES], ids=[name for name, _ in CHANGES]
 )
 def test_every_part_counts(change: Callable[[State], object]) -> None:
-    """A change of any part changes the digest."""
+    """A change of any field of the state changes the digest."""
     changed = state()
     change(changed)
     assert digest(changed) != digest(state())
@@ -81,7 +81,7 @@ def test_order_of_learning_does_not_count() -> None:
 
 
 def test_canonical_is_json_that_anyone_can_read() -> None:
-    """The canonical form is JSON, so that two states can be compared."""
+    """The canonical form is JSON, so that two states can be compared by eye."""
     ledger = Ledger(
         rack("n1", 1),
         NodeCordoned(node="n1", by="ann", reason="kernel"),

@@ -1,4 +1,4 @@
-"""The fold of nodes and devices: reports, observations, cordons, and contradictions."""
+"""Tests of the fold of nodes and devices: reports, observations, cordons and contradictions."""
 
 import pytest
 
@@ -22,7 +22,7 @@ HOLDS_G0 = (node("n1", gpu("g0"), gpu("g1")), pod("p1"), placement("p1", shares=
 
 
 def test_report_offers_every_device_in_the_order_of_indexes() -> None:
-    """A report offers every device by index, whatever its order in the list."""
+    """A node offers its devices by index, whatever their order in the report."""
     ledger = Ledger(node("n1", gpu("b1", memory_mib=7), gpu("a0", cores=50, slots=3)))
     assert [device.device.id for device in ledger.node().devices] == ["a0", "b1"]
     assert (ledger.device("a0").cores_free, ledger.device("a0").slots_free) == (50, 3)
@@ -31,14 +31,15 @@ def test_report_offers_every_device_in_the_order_of_indexes() -> None:
 
 
 def test_report_keeps_what_shares_hold() -> None:
-    """A new report keeps the shares of devices whose amounts changed."""
+    """A new report keeps the charged shares of devices whose amounts have changed."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=4000, cores=80, slots=2)))
     device = ledger.device("g0")
     assert (device.memory_free_mib, device.cores_free, device.slots_free) == (3000, 70, 1)
 
 
 def test_report_may_offer_less_than_is_held() -> None:
-    """A report may offer less than is allocated: no new pod fits, and released amounts return."""
+    """A report may offer less than is allocated: no new pod fits until pods have released
+    enough."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)))
     assert ledger.device("g0").memory_free_mib == -600
     assert "memory_mib needed 1, available -600" in ledger.play(pod("p2")).contradict(
@@ -48,14 +49,14 @@ def test_report_may_offer_less_than_is_held() -> None:
 
 
 def test_share_of_nothing_fits_where_nothing_is_free() -> None:
-    """A share of zero fits even if nothing is free, as the engine assumes."""
+    """A share of zero amounts fits a full device, as the engine assumes."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)), pod("p2"))
     ledger.play(placement("p2", shares=[share("g0", memory_mib=0, cores=0)]))
     assert ledger.device("g0").memory_free_mib == -600
 
 
 def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None:
-    """A removed device stays, closed, while a pod uses it."""
+    """A device that leaves its node stays in the state, closed, while a pod uses the device."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")))
     assert not ledger.device("g0").present
     said = ledger.play(pod("p2")).contradict(placement("p2", shares=[share("g0")]))
@@ -66,14 +67,15 @@ def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None
 
 
 def test_device_that_returns_is_offered_again() -> None:
-    """A device that returns is offered again, with its shares still charged."""
+    """A device that returns is offered again, and its shares are still charged."""
     ledger = Ledger(*HOLDS_G0, node("n1"), node("n1", gpu("g0")))
     assert ledger.device("g0").present
     assert ledger.device("g0").memory_free_mib == 81920 - 1000
 
 
 def test_device_moves_to_another_node_once_it_left_the_first() -> None:
-    """A device that left its node may move to another; its pods stay charged on the first."""
+    """A device that left its node may move to another node; its pods stay charged on the first
+    node."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")), node("n2", gpu("g0")))
     assert ledger.state.node_of_device["g0"] == "n2"
     assert ledger.device("g0").idle
@@ -83,7 +85,8 @@ def test_device_moves_to_another_node_once_it_left_the_first() -> None:
 
 
 def test_device_of_a_node_that_is_gone_may_move() -> None:
-    """A removed node's device may move, and the node does not offer it again when it returns."""
+    """A device of a removed node may move to another node, and is not offered by the first node
+    when that node returns."""
     ledger = Ledger(rack("n1", 1), NodeGone(node="n1"), node("n2", gpu("n1-g0")))
     assert ledger.play(observed("n1")).state.node_of_device["n1-g0"] == "n2"
     assert [device.present for device in ledger.node("n1").devices] == [False]
@@ -99,18 +102,19 @@ def test_device_of_a_node_that_is_gone_may_move() -> None:
     ],
 )
 def test_report_that_contradicts(report: object, because: str) -> None:
-    """A contradicting report is refused whole."""
+    """The fold refuses a contradicting report entirely."""
     assert because in Ledger(*HOLDS_G0).contradict(report)  # type: ignore[arg-type]
 
 
 def test_idle_device_may_become_another_family() -> None:
-    """An unused device may change its family."""
+    """A device that no pod uses may change its family in a report."""
     ledger = Ledger(node("n1", gpu("g0")), node("n1", npu("g0")))
     assert ledger.device("g0").template_cpu_free == 7
 
 
 def test_health_changes_one_device() -> None:
-    """A health event changes one device, with the agent's reason; a later report replaces it."""
+    """A health event changes one device and stores the agent's reason, until the next report
+    replaces both."""
     sick = DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79")
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), sick)
     assert (ledger.device("g0").healthy, ledger.device("g0").health_reason) == (False, "XID 79")
@@ -133,14 +137,15 @@ def test_kubernetes_may_mark_devices_unhealthy() -> None:
 
 @pytest.mark.parametrize(("where", "device"), [("n1", "g9"), ("n9", "g0")])
 def test_health_of_an_unknown_device(golden: Golden, where: str, device: str) -> None:
-    """Health of an unknown device or node is refused."""
+    """The fold refuses a health event of an unknown device or node."""
     changed = DeviceHealthChanged(node=where, device=device, healthy=False)
     said = Ledger(node("n1", gpu("g0"))).contradict(changed)
     golden({f"{device} of {where}": said})
 
 
 def test_cordon_of_a_device_outlives_its_reports() -> None:
-    """A cordon of a device outlives its reports, and may come before the first."""
+    """A device's cordon stays when the device leaves a report, and may be set before the first
+    report."""
     cordon = DeviceCordoned(device="g0", by="ann", reason="noisy fan")
     ledger = Ledger(cordon, node("n1", gpu("g0"), gpu("g1")), node("n1", gpu("g0")))
     assert ledger.device("g0").cordon == "noisy fan"
@@ -149,14 +154,15 @@ def test_cordon_of_a_device_outlives_its_reports() -> None:
 
 
 def test_cordon_of_a_node() -> None:
-    """A cordon of a node may come before the node is known."""
+    """A node may be cordoned before the state has the node."""
     ledger = Ledger(NodeCordoned(node="n1", by="ann", reason="kernel"), rack("n1", 1))
     assert ledger.node().cordon == "kernel"
     assert not ledger.play(NodeUncordoned(node="n1", by="ann")).node().cordon
 
 
 def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
-    """Kubernetes' host facts override the agent's; a removed node has neither."""
+    """Host facts from Kubernetes override those of the agent. A node that Kubernetes removes is
+    neither present nor ready."""
     ledger = Ledger(rack("n1", 1), observed("n1", cpu_milli=500, labels={"zone": "a"}))
     assert (ledger.node().host.cpu_milli, ledger.node().host.labels) == (500, {"zone": "a"})
     ledger.play(NodeGone(node="n1"))
@@ -166,7 +172,8 @@ def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
 
 
 def test_H4_node_that_takes_no_pods() -> None:
-    """A node that is not ready or cordoned in Kubernetes takes no pods, and the reason is shown."""
+    """A node that is not ready or is cordoned in Kubernetes takes no pods, and the refusal shows
+    the reason."""
     node = Ledger(observed("n1", ready=False)).node()
     assert (node.ready, node.drained, node.cordoned) == (False, False, "")
     node = Ledger(observed("n1", unschedulable=True)).node()
@@ -175,8 +182,8 @@ def test_H4_node_that_takes_no_pods() -> None:
 
 
 def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
-    """Once Kubernetes reports a node, an agent's unknown node offers nothing until Kubernetes
-    has it."""
+    """Once Kubernetes has reported any node, an agent's node offers nothing until Kubernetes
+    reports that node too."""
     ledger = Ledger(rack("early", 1), observed("n1", version=7), rack("late", 1))
     assert [ledger.node(name).present for name in ("early", "n1", "late")] == [False, True, False]
     ledger.submit(pod("p", ask(1000))).settle()
@@ -186,20 +193,21 @@ def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
 
 
 def test_without_an_api_server_nodes_are_those_of_agents() -> None:
-    """Without an API server, nodes come from agents, and a manifest's node removes none."""
+    """Without an API server, a node that an agent reports is present, even if only another node is
+    in the manifests."""
     ledger = Ledger(rack("n1", 1), observed("n2"))
     assert ledger.node("n1").present
 
 
 def test_node_that_only_a_cordon_names_is_not_there() -> None:
-    """A cordon alone creates no node, so that a typo does not."""
+    """A cordon alone does not make a node present, so that a typo adds no node."""
     ledger = Ledger(NodeCordoned(node="nobody", by="ann", reason="typo"))
     assert not ledger.node("nobody").present
     assert not ledger.node("nobody").ready
 
 
 def test_policy_and_queue_replace_what_was() -> None:
-    """The newest policy and queue replace older ones, with their revision."""
+    """A newer policy or queue replaces the older one, together with its revision."""
     spread = PolicyChanged(by="ann", node_policy="spread")
     ledger = Ledger(spread, QueueObserved(queue="q"), QueueObserved(queue="q", weight=4))
     assert (ledger.state.policy, ledger.state.policy_revision) == (spread, 1)

@@ -1,4 +1,4 @@
-"""The fold of pods: their life, their placements, and every contradiction."""
+"""Tests of the fold of pods: their phases, their placements, and every contradiction."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,17 +37,18 @@ GONE = PodGone(uid="p1")
 
 
 def pending() -> Ledger:
-    """Return a node of two devices and a pending pod."""
+    """Return a ledger with a node of two devices and a pending pod."""
     return Ledger(rack("n1", 2), pod("p1", ask(1000)))
 
 
 def placed() -> Ledger:
-    """Return the pod placed with 1,000 MiB of the first device."""
+    """Return that ledger with the pod placed on the first device, with 1,000 MiB."""
     return pending().play(placement("p1", shares=[share("n1-g0")]))
 
 
 def test_life_of_a_pod() -> None:
-    """Each event moves the pod to its next phase and records its revision."""
+    """Every event of a pod moves the pod to its next phase, and the pod records the event's
+    revision."""
     ledger = placed()
     seen = [ledger.pod("p1").phase]
     seen += [ledger.play(event).pod("p1").phase for event in (BOUND, ALLOCATED)]
@@ -60,14 +61,14 @@ def test_life_of_a_pod() -> None:
 
 
 def test_agent_may_be_faster_than_the_binder() -> None:
-    """SharesAllocated may come before PodBound, because two writers race."""
+    """SharesAllocated may come before PodBound, because agent and binder append independently."""
     ledger = placed().play(ALLOCATED, BOUND)
     assert ledger.pod("p1").phase is Phase.ALLOCATED
     assert (ledger.pod("p1").allocated_revision, ledger.pod("p1").bound_revision) == (4, 5)
 
 
 def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
-    """A breach changes nothing, and is refused for another device or attempt."""
+    """A breach changes no state, and is refused for a device or attempt that is not the pod's."""
     ledger = placed().play(BOUND, ALLOCATED)
     breach = ShareBreached(**AT, container="main", device="n1-g0", code="unheld")
     assert ledger.play(breach).pod("p1").phase is Phase.ALLOCATED
@@ -80,7 +81,8 @@ def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
 
 @pytest.mark.parametrize("before", [(), (BOUND,)], ids=["placed", "bound"])
 def test_voided_pod_waits_for_its_next_attempt(before: tuple[Payload, ...]) -> None:
-    """A voided pod waits for its next attempt; its shares are free and the cause is kept."""
+    """A pod whose placement was voided is pending again; its shares are free and the cause is
+    kept."""
     ledger = placed().play(*before, VOIDED)
     found = ledger.pod("p1")
     assert (found.phase, found.attempt, found.placement) == (Phase.PENDING, 2, None)
@@ -98,7 +100,8 @@ def test_voided_pod_waits_for_its_next_attempt(before: tuple[Payload, ...]) -> N
     ],
 )
 def test_failures_are_kept_until_somebody_voids(failure: Payload, *, doomed: bool) -> None:
-    """A failure is kept until the placement is voided; a temporary one leaves only its message."""
+    """A failure is kept until the placement is voided. A temporary failure leaves only its
+    message."""
     ledger = placed().play(failure)
     assert ledger.pod("p1").last_failure == getattr(failure, "message", None)
     assert ("p1" in ledger.state.failing) is doomed
@@ -108,12 +111,13 @@ def test_failures_are_kept_until_somebody_voids(failure: Payload, *, doomed: boo
 
 @pytest.mark.parametrize("end", [GONE, ALLOCATED, VOIDED])
 def test_failure_is_settled_by_what_comes_of_the_pod(end: Payload) -> None:
-    """A failure is settled when the pod ends, is voided, or gets its shares after all."""
+    """A failure is cleared when the pod ends, is voided or gets its shares after all."""
     assert not placed().play(BIND_FAILED, end).state.failing
 
 
 def test_placement_charges_node_and_devices_and_end_gives_all_back() -> None:
-    """A placement charges node and devices, and its end releases every amount."""
+    """A placement charges the node and its devices, and the end of the pod releases every
+    amount."""
     needs = NodeConstraints(cpu_milli=500, memory_mib=64, extended={"example.com/nic": 2})
     ledger = Ledger(rack("n1", 2), pod("p1", shape=shape(ask(1000, count=2), node=needs)))
     empty = ledger.digest()
@@ -129,7 +133,7 @@ def test_placement_charges_node_and_devices_and_end_gives_all_back() -> None:
 
 
 def test_refusal_is_kept_until_the_pod_is_placed() -> None:
-    """The newest refusal is kept, with its revision, until the pod is placed."""
+    """A pod keeps its newest refusal, with the revision, until the pod is placed."""
     ledger = pending()
     for code in (RefusalCode.CORES_INSUFFICIENT, RefusalCode.DEVICE_IN_USE):
         ledger.play(PodRefused(pod="p1", namespace="d", name="p1", reasons={code: 1}, nodes=1))
@@ -140,14 +144,14 @@ def test_refusal_is_kept_until_the_pod_is_placed() -> None:
 
 
 def test_a_pod_that_goes_on_with_its_life_changes_no_node() -> None:
-    """A pod changes its node only when it arrives and when it leaves."""
+    """A pod changes the state of its node only when the pod is placed and when it ends."""
     ledger = pending()
     lived = [BAD, BOUND, ALLOCATED, GONE]
     assert [ledger.take(data).node is not None for data in lived] == [True, False, False, True]
 
 
 def test_gang_is_known_while_it_has_pods() -> None:
-    """A gang exists while it has pods, declared before or after them."""
+    """A gang exists while it has pods, whether the declaration comes before or after the pods."""
     ledger = Ledger(member("a"), gang("team/job", 2), member("b"))
     group = ledger.state.groups["team/job"]
     assert (sorted(group.pods), group.min_available) == (["a", "b"], 2)
@@ -155,7 +159,7 @@ def test_gang_is_known_while_it_has_pods() -> None:
 
 
 def test_shapes_are_shared() -> None:
-    """Pods with equal shapes share one shape in memory."""
+    """Pods with equal shapes share one shape object in memory."""
     ledger = Ledger(*(pod(f"p{n}", ask(1000)) for n in range(3)), pod("q", ask(1001)))
     shapes = {id(state.submitted.shape) for state in ledger.state.pods.values()}
     assert len(shapes) == len(ledger.state.shapes) == 2
@@ -230,7 +234,7 @@ CONTRADICTIONS: list[tuple[str, Callable[[], Ledger], Payload, str]] = [
     ids=[case[0] for case in CONTRADICTIONS],
 )
 def test_contradictions(made: Callable[[], Ledger], event: Payload, because: str) -> None:
-    """A contradicting event is refused and recorded, and changes nothing else."""
+    """The fold refuses and records a contradicting event, and changes nothing else."""
     assert because in made().contradict(event)
 
 
@@ -276,7 +280,7 @@ OVERSOLD = [
     ids=[case[0] for case in OVERSOLD],
 )
 def test_oversold(device: object, shares: list[object], because: str) -> None:
-    """An oversold placement is refused whole, and uses up its attempt."""
+    """The fold refuses an oversold placement entirely, and counts the attempt as used."""
     ledger = Ledger(node("n1", device), pod("p1"))  # type: ignore[arg-type]
     free = [state.memory_free_mib for state in ledger.node().devices]
     assert because in ledger.contradict(placement("p1", shares=shares))  # type: ignore[arg-type]
@@ -293,14 +297,15 @@ def test_oversold(device: object, shares: list[object], because: str) -> None:
     ],
 )
 def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) -> None:
-    """A placement with a wrong fence is refused; only the current attempt is used up."""
+    """The fold refuses a placement with a wrong fence; only a placement with the current attempt
+    uses the attempt up."""
     ledger = pending()
     assert because in ledger.contradict(placement("p1", **wrong))  # type: ignore[arg-type]
     assert ledger.pod("p1").attempt == (1 if "attempt" in wrong else 2)
 
 
 def test_chain_moves_with_every_placement_on_its_node() -> None:
-    """Every placement, accepted or refused, moves its node's chain and revision."""
+    """Every placement on a node, accepted or refused, advances the node's chain and revision."""
     state = State()
     for revision, (data, digest) in enumerate(
         [
@@ -324,7 +329,8 @@ def test_chain_moves_with_every_placement_on_its_node() -> None:
     [("apportion.v1.placement.n1%2Eexample", True), ("apportion.v1.workload.p1", False)],
 )
 def test_bytes_that_are_no_event(subject: str, *, moves: bool) -> None:
-    """Undecodable bytes are recorded, and move the node's fence on a placement subject."""
+    """The fold records undecodable bytes, and advances the node's fence if they are on a placement
+    subject."""
     state = State()
     change = fold.refuse(state, 7, subject, "not JSON", digest="d")
     assert (state.revision, change.refused, state.refused_count) == (7, "not JSON", 1)

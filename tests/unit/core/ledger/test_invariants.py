@@ -1,4 +1,5 @@
-"""Every invariant can fail: the checker relies on nothing that the fold maintains."""
+"""Tests that every invariant can fail: the checker does not rely on values that the fold
+maintains."""
 
 from collections.abc import Callable
 
@@ -17,7 +18,8 @@ NEEDS = NodeConstraints(cpu_milli=100, memory_mib=10, extended={"example.com/nic
 
 
 def busy() -> State:
-    """Return three pods on a GPU, a MIG device and an NPU; one is failing, one is in a gang."""
+    """Return a state with three pods on a GPU, a MIG device and an NPU. One pod is failing and one
+    is in a gang."""
     devices = (gpu("g0"), gpu("m1", model=A100_40, mode="mig"), npu("u2"))
     return Ledger(
         node("n1", *devices),
@@ -76,20 +78,22 @@ BREAKS: list[tuple[str, Callable[[State], object]]] = [
 
 
 def test_what_the_fold_made_breaks_nothing() -> None:
-    """A state built by the fold has no violations; otherwise the cases below prove nothing."""
+    """A state from the fold has no violations; otherwise the other tests of this module would prove
+    nothing."""
     assert not violations(busy())
 
 
 @pytest.mark.parametrize(("said", "damage"), BREAKS, ids=[said for said, _ in BREAKS])
 def test_damage_is_seen(said: str, damage: Callable[[State], object]) -> None:
-    """Each damaged field gives exactly one violation that names it."""
+    """Each damaged field causes exactly one violation that names the field."""
     state = busy()
     damage(state)
     assert any(said in line for line in violations(state)), violations(state)
 
 
 def test_oversold_is_a_placement_beyond_the_offer(golden: Golden) -> None:
-    """Only a placement beyond the offer is oversold, not a report that shrinks under its pods."""
+    """A device counts as oversold if a placement exceeds its offer, but not if a report shrinks the
+    offer below its pods."""
     ledger = Ledger(
         rack("n1", 1), pod("p1", ask(9000)), placement("p1", shares=[share("n1-g0", 9000)])
     )

@@ -1,4 +1,5 @@
-"""Unreadable pods in the ledger: known, repaired, gone."""
+"""Tests of rejected pods, whose manifests are unreadable: while they exist, once repaired and once
+deleted."""
 
 from typing import Any
 
@@ -8,33 +9,33 @@ from tests.support.pods import ask, pod
 
 
 def rejected(uid: str = "p1", **fields: Any) -> PodRejected:
-    """Return a pod with an affinity that we do not support."""
+    """Return a rejected pod with an affinity that Apportion does not support."""
     said = {"field": "spec.affinity.podAffinity", "value": "an object of 1"}
     said |= {"problem": "is not implemented yet", "fix": "remove it"}
     return PodRejected(uid=uid, namespace="default", name=uid, **(said | fields))
 
 
 def test_it_is_known_and_takes_no_part_in_anything() -> None:
-    """A rejected pod is known, but is not decided."""
+    """A rejected pod is in the state, but the engine does not decide it."""
     ledger = Ledger(rejected())
     assert ledger.state.rejected == {"p1": rejected()}
     assert ledger.decide() == []
 
 
 def test_once_mended_it_is_a_pod_like_any_other() -> None:
-    """A repaired pod is a normal pod, and its error is forgotten."""
+    """A repaired pod becomes a normal pending pod, and its error is forgotten."""
     ledger = Ledger(rejected()).submit(pod("p1", ask(1024)))
     assert not ledger.state.rejected
     assert list(ledger.state.pods) == ["p1"]
 
 
 def test_a_live_pod_cannot_be_rejected() -> None:
-    """A live pod cannot be rejected."""
+    """The fold refuses to reject a pod that is already submitted."""
     assert "submitted already" in Ledger(pod("p1", ask(1024))).contradict(rejected())
 
 
 def test_once_gone_it_is_forgotten() -> None:
-    """A deleted rejected pod is forgotten; a second deletion is refused."""
+    """A deleted rejected pod is forgotten; the fold refuses a second deletion."""
     ledger = Ledger(rejected()).gone("p1")
     assert not ledger.state.rejected
     assert "not live" in ledger.contradict(PodGone(uid="p1"))

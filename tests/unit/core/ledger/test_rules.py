@@ -1,4 +1,4 @@
-"""Which bytes are events is decided by operators' events, equally for every reader."""
+"""Tests of the rules by which operators decide which bytes are events, equally for every reader."""
 
 import json
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ Entry = tuple[int, str, bytes]
 
 
 def entry(revision: int, data: Payload, source: str = "cli/ada") -> Entry:
-    """Return an event as it is in a ledger."""
+    """Return an event as it is stored in a ledger."""
     event = Event(id=f"id-{revision}", source=source, time=TIME, data=data)
     return revision, subject_of(data), encode(event)
 
 
 def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """Return an event of an unknown type, on the subject of a pod."""
+    """Return an event of an unknown type on the subject of a pod."""
     document = {
         "specversion": "1.0", "type": f"apportion.dev/{name}", "schemaversion": version,
         "id": f"id-{revision}", "source": "watcher", "time": TIME, "data": {"more": 1},
@@ -45,17 +45,17 @@ def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
 
 
 def enabled(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """Return the event by which an operator enables a format."""
+    """Return the event with which an operator enables a format."""
     return entry(revision, FormatEnabled(format=name, version=version, by="ada"))
 
 
 def aside(revision: int, of: int, reason: str = "bug 99") -> Entry:
-    """Return the event by which an operator sets a revision aside."""
+    """Return the event with which an operator sets a revision aside."""
     return entry(revision, RevisionSetAside(revision=of, by="ada", reason=reason))
 
 
 def ahead(entries: Sequence[Entry]) -> Rules:
-    """Return the rules that are read before anything is folded."""
+    """Return the rules, which a reader collects before it folds anything."""
     return rules_of(said for each in entries if (said := said_at(*each)) is not None)
 
 
@@ -96,7 +96,7 @@ REASONS = {
 
 
 def test_every_rule_at_once() -> None:
-    """Unknown formats, set-aside events and ineffective rules are each handled; nothing else
+    """Unknown formats, set-aside events and ineffective rules are each handled, and nothing else
     changes."""
     state = folded(LEDGER)
     found = {each.revision: each.reason for each in state.refused_events}
@@ -109,7 +109,8 @@ def test_every_rule_at_once() -> None:
 
 @pytest.mark.parametrize("at", range(len(LEDGER) + 1))
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
-    """A snapshot under current rules, at any revision, plus the rest gives the same state."""
+    """A snapshot at any revision under current rules, plus the remaining events, gives the same
+    state."""
     begun = State(rules=ahead(LEDGER))
     for each in LEDGER[:at]:
         Auditor(begun).take(*each)
@@ -121,8 +122,7 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 
 @pytest.mark.parametrize("at", range(1, len(LEDGER)))
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
-    """A snapshot from before a rule is used only if it contains nothing that was set aside
-    since."""
+    """A snapshot from before a rule is used only if no event in it has been set aside since."""
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:
@@ -139,7 +139,8 @@ def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> Non
 
 
 def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
-    """A reader that has folded a set-aside event restarts; the rule itself changes no state."""
+    """A reader that has already folded a set-aside event restarts; the rule itself changes no
+    state."""
     entries = [entry(1, pod("p1"), "watcher"), aside(2, 1)]
     state = State()
     Auditor(state).take(*entries[0])
@@ -151,7 +152,7 @@ def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
 
 
 def test_a_format_is_legal_behind_the_event_alone() -> None:
-    """A format is enabled only for its name, up to its version, from its revision on."""
+    """An enabling event covers only its format, up to its version, from its revision on."""
     rules = ahead([enabled(3, 2)])
     for at, version in ((2, 1), (3, 1), (4, 3)):
         with pytest.raises(NotEnabledEvent):
@@ -166,7 +167,7 @@ def test_a_format_is_legal_behind_the_event_alone() -> None:
 
 
 def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
-    """Rules in a trimmed part of the ledger stay valid through the snapshot."""
+    """Rules from a trimmed part of the ledger stay valid through the snapshot."""
     state = folded(LEDGER)
     again = restore(take(state))
     assert again.rules.go_on(Rules(), state.revision)
@@ -174,7 +175,8 @@ def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
 
 
 def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
-    """A snapshot with rules that the ledger lacks is not used, as after a ledger was restored."""
+    """A snapshot with rules that the ledger lacks is not used, for example after the ledger was
+    restored."""
     entries = [entry(1, pod("p1"), "watcher"), entry(2, pod("p2"), "watcher"), aside(3, 1)]
     state = State(rules=ahead(entries))
     Auditor(state).take(*entries[0])
@@ -182,13 +184,13 @@ def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
 
 
 def test_nobody_waits_for_what_is_legal_everywhere() -> None:
-    """Formats that every build can read are valid without being enabled."""
+    """Formats that every build can read need no enabling event."""
     for writer in {row.writer for row in CATALOGUE}:
         assert missing(Rules(), writer, 1) == []
 
 
 def test_a_refused_format_moves_the_fence_of_its_node() -> None:
-    """A refused format on a placement subject moves its node's fence."""
+    """An event in a refused format on a placement subject advances its node's fence."""
     revision, _, payload = unheard(1)
     state = State()
     Auditor(state).take(revision, "apportion.v1.placement.n1", payload)

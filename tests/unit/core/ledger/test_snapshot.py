@@ -1,4 +1,5 @@
-"""A snapshot includes events that arrive while it is taken, whichever slice they affect."""
+"""Tests that a snapshot includes events that arrive while it is taken, whichever slice they
+affect."""
 
 from hashlib import sha256
 
@@ -45,12 +46,12 @@ def folded(*events: Payload) -> State:
 
 
 def on(uid: str, at: str = "n1", device: str = "g0", attempt: int = 1) -> PodPlaced:
-    """Return a placement."""
+    """Return a placement of the pod."""
     return placed(uid, at, [share(device)], attempt=attempt)
 
 
 def refused(name: str) -> ReportRefused:
-    """Return an intake's refusal of this node's agent."""
+    """Return the event with which an intake refuses a report of this node's agent."""
     return ReportRefused(node=name, cause="implausible-device", message="a T4 of 16 TiB")
 
 
@@ -105,7 +106,7 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
 @pytest.mark.parametrize("first", [0, 1, 2, 99])
 @pytest.mark.parametrize("turn", BETWEEN)
 def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
-    """An event between two slices is in the snapshot, however much was taken before."""
+    """An event between two slices is in the snapshot, however many slices were taken before."""
     before, between = BETWEEN[turn]
     state = folded(*before)
     taking = Taking(state)
@@ -120,21 +121,22 @@ def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
 
 
 def test_pods_of_a_node_keep_the_order_of_their_placements() -> None:
-    """Pods of a node keep the order of their placements, not of their submissions."""
+    """A snapshot keeps the pods of a node in the order of their placements, not of their
+    submissions."""
     state = folded(N1, pod("p1", ask(1)), pod("p2", ask(1)), on("p2"), on("p1"))
     assert list(restore(take(state)).nodes["n1"].pods) == ["p2", "p1"]
     assert_same(restore(take(state)), state)
 
 
 def test_the_same_state_is_the_same_bytes() -> None:
-    """Equal states, also a restored one, give the same bytes."""
+    """Snapshots of equal states, even of a restored state, have the same bytes."""
     events = [N1, pod("p1", ask(1)), pod("p2", ask(2)), on("p2")]
     data = take(folded(*events))
     assert data == take(folded(*events)) == take(restore(data))
 
 
 def test_every_byte_counts() -> None:
-    """Changed, truncated or extended bytes are never restored."""
+    """A snapshot with changed, missing or additional bytes is never restored."""
     data = take(folded(N1, pod("p1", ask(1)), on("p1")))
     for at in range(len(data)):
         flipped = data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
@@ -147,7 +149,7 @@ def test_every_byte_counts() -> None:
 
 
 def test_a_frame_that_is_too_deep_is_no_state() -> None:
-    """A frame that is nested too deep is refused."""
+    """A snapshot frame that is nested too deeply is refused."""
     good = take(folded(N1))
     head = len(MAGIC) + 2
     # one more field than the format has

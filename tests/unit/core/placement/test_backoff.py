@@ -1,4 +1,5 @@
-"""A pod whose placements agents refuse backs off longer each time, and tries another node."""
+"""Tests of backoff: a pod whose placements agents refuse backs off longer each time, and tries
+another node."""
 
 from apportion.core.explain.why import why
 from apportion.core.ledger.moments import SECOND, micros_of
@@ -21,14 +22,14 @@ BEGIN = micros_of(TIME) or 0
 
 
 def timed(*payloads: object) -> Ledger:
-    """Return a ledger whose engine has the time of its events."""
+    """Return a ledger whose engine uses the time of its events as the current time."""
     ledger = Ledger(*payloads)  # type: ignore[arg-type]
     ledger.engine = Engine(ledger.state, now=BEGIN)
     return ledger.settle()
 
 
 def refuse(ledger: Ledger, uid: str = "p") -> str:
-    """Refuse and void the pod's placement, as its agent. Returns its node."""
+    """Refuse the pod's placement as its agent and void it. Return the node."""
     held = ledger.placement(uid)
     failed = AllocationFailed(pod=uid, node=held.node, attempt=held.attempt, message="conflict")
     ledger.play(failed)
@@ -38,13 +39,13 @@ def refuse(ledger: Ledger, uid: str = "p") -> str:
 
 
 def placed_at(ledger: Ledger, seconds: float) -> list[str]:
-    """Return the pods placed this many seconds after the events."""
+    """Return the pods that are placed this many seconds after the last event."""
     ledger.engine.tell_time(BEGIN + int(seconds * SECOND))
     return [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
 
 
 def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
-    """A refused pod is placed after its pause, on a node that has not just refused it."""
+    """A refused pod is placed after its backoff, on a node that has not just refused the pod."""
     ledger = timed(rack("n1", 2), rack("n2", 1), pod("p", ask(1)))
     first = refuse(ledger)
     assert ledger.decide() == []
@@ -55,7 +56,8 @@ def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
 
 
 def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
-    """The only node is tried again after one, two, four seconds, up to five minutes."""
+    """The scheduler tries the only node again after one, two and four seconds, up to five
+    minutes."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     for pause_s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
         refuse(ledger)
@@ -68,7 +70,8 @@ def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
 
 
 def test_an_engine_that_begins_later_holds_the_pod_back_as_well() -> None:
-    """A new engine keeps the pause, which is in the ledger and in its snapshot."""
+    """A new engine keeps a pod's backoff, because the backoff follows from the ledger and from its
+    snapshot."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     refuse(ledger)
     state = restore(take(ledger.state))
@@ -79,7 +82,7 @@ def test_an_engine_that_begins_later_holds_the_pod_back_as_well() -> None:
 
 
 def test_other_pods_do_not_wait_for_the_pause() -> None:
-    """Pods of the same shape do not wait for the pause."""
+    """Other pods of the same shape do not wait for a refused pod's backoff."""
     ledger = timed(rack("n1", 1), pod("p", cards()))
     refuse(ledger)
     ledger.submit(pod("q", cards()))
@@ -87,7 +90,7 @@ def test_other_pods_do_not_wait_for_the_pause() -> None:
 
 
 def test_the_pods_of_a_gang_come_back_together() -> None:
-    """A gang's pods return together, and none is reported as missing during the pause."""
+    """A gang's pods end their backoff together, and no pod counts as missing during the backoff."""
     ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
     refuse(ledger, "a")
     refuse(ledger, "b")
@@ -96,7 +99,7 @@ def test_the_pods_of_a_gang_come_back_together() -> None:
 
 
 def test_a_gang_is_asked_again_when_the_pod_that_it_lacked_is_due() -> None:
-    """A gang is decided again when its refused pod's pause ends."""
+    """The scheduler retries a gang when the backoff of its refused pod ends."""
     ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
     refuse(ledger, "a")
     ledger.voided("b")
@@ -106,7 +109,7 @@ def test_a_gang_is_asked_again_when_the_pod_that_it_lacked_is_due() -> None:
 
 
 def test_why_says_how_often_where_and_until_when() -> None:
-    """`why` shows the number of refusals, the nodes and the end of the pause."""
+    """`why` shows the number of refusals, the nodes and the end of the backoff."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     refuse(ledger)
     found = why(ledger.state, ledger.state.pods["p"]).held_back

@@ -1,4 +1,4 @@
-"""Placement of live pods whose gates, labels or size change."""
+"""Tests of placing live pods whose gates, labels or size change."""
 
 from msgspec import structs
 
@@ -43,14 +43,14 @@ def test_F14_a_pod_with_gates_waits_and_says_for_what() -> None:
 
 
 def test_a_pod_with_gates_keeps_nobody_behind_it_waiting() -> None:
-    """A gated pod does not block pods of the same shape."""
+    """A gated pod does not block other pods of the same shape."""
     ledger = Ledger(rack("n1", 1), pod("first", ask(1000), gates=("g",), priority=9))
     ledger.submit(pod("second", ask(1000))).settle()
     assert [ledger.where(uid) for uid in ("first", "second")] == ["", "n1"]
 
 
 def test_a_gang_is_whole_without_its_gates_only() -> None:
-    """A gang is not placed while one of its pods is gated."""
+    """The scheduler does not place a gang while one of its pods is gated."""
     ledger = Ledger(rack("n1", 2), gang(min_available=2), member("a", ask(1000)))
     ledger.submit(member("b", ask(1000), gates=("g",))).settle()
     short = ledger.refusal("a").gang
@@ -61,7 +61,7 @@ def test_a_gang_is_whole_without_its_gates_only() -> None:
 
 
 def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
-    """A pod with affinity is woken when a label appears that it waits for."""
+    """The scheduler retries a pod with affinity when a running pod gets the selected label."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB))).settle()
     assert ledger.where("p") == ""
@@ -70,7 +70,7 @@ def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
 
 
 def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
-    """A new label of a running pod counts for anti-affinity, as in kube-scheduler."""
+    """A running pod's new label counts for anti-affinity, as in kube-scheduler."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("q", shape=shape(ask(1000), pods=FAR_FROM_WEB))).settle()
     ledger.play(PodChanged(uid="x", labels={"app": "web"}))
@@ -81,8 +81,8 @@ def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
 
 
 def test_H2_spread_does_not_count_a_pod_that_is_being_deleted() -> None:
-    """Spread ignores a terminating pod, so its replacement is placed; required affinity to it
-    still holds."""
+    """Spread ignores a terminating pod, so that its replacement is placed; required affinity still
+    counts the terminating pod."""
     one = wants(cpu_milli=1000, selector={HOST: "n1"})
     alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
     spreads = structs.replace(one, pods=PodConstraints(spread=(alone,)))
@@ -113,7 +113,7 @@ def test_H2_spread_does_not_count_others_pods_that_are_being_deleted() -> None:
 
 
 def test_a_waiting_pod_with_another_label_is_another_question() -> None:
-    """A pending pod whose label changes is decided again."""
+    """The scheduler retries a pending pod whose labels change."""
     keeper = pod("x", shape=shape(ask(1000), pods=FAR_FROM_WEB))
     ledger = Ledger(rack("n1", 1), keeper).settle()
     ledger.submit(pod("p", ask(1000), labels={"app": "web"})).settle()
@@ -123,7 +123,8 @@ def test_a_waiting_pod_with_another_label_is_another_question() -> None:
 
 
 def test_a_pod_that_shrinks_makes_room() -> None:
-    """A pod that shrinks (`pods/resize`) frees room; its end releases the new size."""
+    """A running pod that shrinks (`pods/resize`) frees room, and at its end the pod releases the
+    new size."""
     big = pod("x", shape=wants(cpu_milli=200_000))
     ledger = Ledger(observed("n1"), big, pod("p", shape=wants(cpu_milli=100_000))).settle()
     assert ledger.where("p") == ""
@@ -137,7 +138,7 @@ def test_a_pod_that_shrinks_makes_room() -> None:
 
 
 def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
-    """A pending pod that requests less is decided again."""
+    """The scheduler retries a pending pod that now requests less."""
     ledger = Ledger(observed("n1"), pod("p", shape=wants(cpu_milli=300_000))).settle()
     assert ledger.where("p") == ""
     ledger.play(PodChanged(uid="p", cpu_milli=1000)).settle()
@@ -145,7 +146,7 @@ def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
 
 
 def test_a_pod_that_shrinks_frees_its_queue() -> None:
-    """A pod that shrinks frees CPU of its queue's capability."""
+    """A pod that shrinks releases CPU of its queue's capability."""
     capability = QueueObserved(queue="ml", capability={"cpu": 4000})
     asked = {"queue": "ml", "shape": wants(cpu_milli=3000)}
     ledger = Ledger(observed("n1"), capability, pod("x", **asked), pod("p", **asked)).settle()
@@ -155,7 +156,7 @@ def test_a_pod_that_shrinks_frees_its_queue() -> None:
 
 
 def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
-    """Nodes with untolerated taints count for spread only if the constraint says so."""
+    """Nodes with untolerated taints count for spread only if the pod's constraint includes them."""
     tainted = observed("n2", taints=(Taint(key="t", effect="NoSchedule"),), labels={HOST: "n2"})
     for untainted, where in ((False, ""), (True, "n1")):
         spread = SpreadConstraint(pods=WEB, topology_key=HOST, untainted=untainted)
@@ -167,7 +168,7 @@ def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
 
 
 def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
-    """Nodes excluded by the selector count for spread with `nodeAffinityPolicy: Ignore`."""
+    """Nodes excluded by the node selector count for spread with `nodeAffinityPolicy: Ignore`."""
     for any_node, where in ((False, "n1"), (True, "")):
         spread = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=any_node)
         asked = shape(
@@ -180,7 +181,7 @@ def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
 
 
 def test_a_restart_finds_the_same() -> None:
-    """A new engine over the changed state decides like the old one."""
+    """After such changes, a new engine decides like the old engine."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB)), pod("g", ask(1), gates=("g",)))
     ledger.settle().play(PodChanged(uid="x", labels={"app": "web"}))
@@ -189,7 +190,8 @@ def test_a_restart_finds_the_same() -> None:
 
 
 def test_a_pod_that_changed_while_another_placed_it_waits_once() -> None:
-    """A pod that changed while another scheduler placed it is queued once, with its new request."""
+    """A pod that changed while another scheduler placed it is queued exactly once, with the new
+    request."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(300)))
     ledger.play(*ledger.consider().events)  # another scheduler's decision
     ledger.play(PodChanged(uid="a", cpu_milli=300)).voided("a")

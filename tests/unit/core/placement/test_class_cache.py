@@ -1,4 +1,5 @@
-"""The cache of classes: which are kept, for how long, and from what they are built."""
+"""Tests of the cache of placement classes: which classes it keeps and for how long, and how classes
+are built."""
 
 from typing import Any
 
@@ -21,7 +22,7 @@ GEOMETRIES = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [ONE_GROUP]}]
 
 
 class Asked:
-    """A cache over a ledger's state, queried by the memory of one share."""
+    """A class cache over a ledger's state, queried with a share's memory."""
 
     def __init__(self, *payloads: Any) -> None:
         self.ledger = Ledger(*payloads)
@@ -41,7 +42,7 @@ class Asked:
 
 
 def test_the_class_not_asked_for_longest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least recently used class is dropped."""
+    """The cache drops the least recently used class."""
     monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     asked = Asked(rack("n1", 1))
     first, second = asked.class_of(1), asked.class_of(2)
@@ -60,7 +61,8 @@ OTHERWISE_CUT = ConfigurationChanged(
 
 
 def test_a_class_knows_how_cards_may_be_cut_now() -> None:
-    """A class follows changes of the allowed geometries, in both directions."""
+    """A cached class follows changes of the allowed MIG geometries, when they become narrower and
+    wider."""
     asked = Asked(node("n1", card("m1", model=A100_40, mode="mig")))
     class_ = asked.class_of(20_000)
     found = [class_.fitting]
@@ -72,7 +74,7 @@ def test_a_class_knows_how_cards_may_be_cut_now() -> None:
 
 
 def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
-    """A changed node policy keeps a class and only scores it again."""
+    """A changed node policy keeps a class, and only computes its scores again."""
     asked = Asked(PRICE, rack("n1", 1))
     before = asked.class_of(1)
     found = [before.node_score.policy]
@@ -86,7 +88,7 @@ def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
 
 
 def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
-    """A class that does not use prices is not updated for new prices."""
+    """New prices do not update a class that does not use prices."""
     asked = Asked(SPREAD, rack("n1", 1))
     board = asked.class_of(1).board
     asked.play(PRICES)
@@ -94,13 +96,13 @@ def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
 
 
 def parts(cache: ClassCache) -> int:
-    """Return how many calls it takes until everything is prepared."""
+    """Return the number of calls until the cache has prepared everything."""
     return next(number for number in range(100) if cache.prepare())
 
 
 def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices are prepared in parts: a kind of device, then some nodes; then nothing until new
-    ones."""
+    """The cache prepares new prices in steps: one kind of device per call, then some nodes per
+    call."""
     monkeypatch.setattr(classes, "READ_MAX", 2)
     asked = Asked(SPREAD, PRICES, *(rack(f"n{n}", 1) for n in range(1, 7)))
     assert asked.cache.prepare()  # no class uses prices
@@ -114,7 +116,8 @@ def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
-    """A known kind of device is not computed again when a device changes its kind."""
+    """The cache does not compute a kind of device again when a device changes to a kind that is
+    already prepared."""
     cards = [card(f"m{n}", model=model) for n, model in enumerate((A100_40, A30, T4))]
     asked = Asked(PRICE, PRICES, *(node(f"n{n}", each) for n, each in enumerate(cards)))
     before = parts(asked.cache)
@@ -123,7 +126,7 @@ def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
 
 
 def test_another_kind_of_device_weighs_with_prices() -> None:
-    """A new kind of device updates the tables, only if prices are used."""
+    """A new kind of device updates the price tables, but only if the policy uses prices."""
     asked = Asked(PRICE, rack("n1", 1))
     asked.play(node("n2", card("m1", model=A100_40)))
     rows = len(asked.class_of(1).board.points)

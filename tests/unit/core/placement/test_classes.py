@@ -1,4 +1,4 @@
-"""A class of pods: the score of every node, updated by evaluating only what changed."""
+"""Tests of placement classes, which update every node's score by evaluating only changed rows."""
 
 import pytest
 
@@ -28,7 +28,7 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
-    """Return an up-to-date class and its columns."""
+    """Return an up-to-date class and the columns of this state."""
     columns = Columns(state)
     columns.sync()
     class_ = PlacementClass(wanted, BINPACK, None)
@@ -37,7 +37,7 @@ def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
 
 
 def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
-    """Play events, and update the columns."""
+    """Fold events, and update the columns."""
     for data in events:
         change = ledger.take(data)
         if change.node is not None:
@@ -46,13 +46,14 @@ def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
 
 
 def three() -> Ledger:
-    """Return three nodes; node `b` is half full."""
+    """Return a ledger with three nodes, of which node `b` is half full."""
     ledger = Ledger(*(rack(name, 1, memory_mib=1000) for name in "abc"), pod("x"))
     return ledger.play(placement("x", "b", [share("b-g0", 500, cores=50)]))
 
 
 def test_best_rows_come_by_points_and_then_by_name() -> None:
-    """The best rows come by score, then name, up to a limit; a query changes nothing."""
+    """A class returns its best rows by score and then by name, up to a limit. A query changes
+    nothing."""
     class_, _ = class_of(shape(ask(100)), three().state)
     assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
     assert class_.board.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
@@ -61,7 +62,7 @@ def test_best_rows_come_by_points_and_then_by_name() -> None:
 
 
 def test_where_it_fits_nowhere() -> None:
-    """If no node fits, or there is none, there is no best row."""
+    """A class has no best row if no node fits or there are no nodes."""
     class_, _ = class_of(shape(ask(9999)), three().state)
     assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
     nothing, _ = class_of(shape(ask(1)), State())
@@ -83,7 +84,7 @@ POLICIES = pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit"])
 
 @POLICIES
 def test_only_changed_rows_are_looked_at(policy: str) -> None:
-    """Only changed rows are evaluated, once each."""
+    """A refresh evaluates only changed rows, and each row once."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     assert UNLOOKED not in class_.board.points
@@ -99,7 +100,7 @@ def test_only_changed_rows_are_looked_at(policy: str) -> None:
 
 @POLICIES
 def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> None:
-    """A class that was not used for long evaluates every row once, not once per change."""
+    """A class that was not used for long evaluates every row once, instead of once per change."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     for number in range(5):
@@ -108,7 +109,8 @@ def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> 
 
 
 def test_a_row_follows_its_node() -> None:
-    """A row follows its node when it is full, free again and cordoned, with the right filter."""
+    """A class's row follows its node when the node fills up, is freed and is cordoned, each time
+    with the right filter."""
     ledger = three()
     class_, columns = class_of(shape(ask(600)), ledger.state)
     assert class_.board.points.tolist() == [0, REFUSED, 0]
@@ -125,7 +127,7 @@ def test_a_row_follows_its_node() -> None:
 
 
 def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new filter of facts is evaluated for every node, regardless of the columns."""
+    """A class evaluates a new filter on facts for every node, whatever the columns contain."""
 
     def short(shape: Shape, node: NodeState) -> tuple[int, int]:
         return len(node.name), len(shape.asks)
@@ -137,8 +139,8 @@ def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.Monkey
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:
-    """A row whose containers collide is skipped until it changes, but counts as passing the
-    filters."""
+    """A class skips a row on which the pod's containers collide until the row changes, but counts
+    the row as passing the filters."""
     ledger = three()
     class_, columns = class_of(shape(ask(300), ask(301, container="b")), ledger.state)
     assert class_.may_collide
@@ -157,8 +159,8 @@ def test_collided_row_is_refused_until_it_changes() -> None:
 
 
 def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
-    """Containers with equal asks are counted together; a node with room for one of them is
-    refused."""
+    """A class counts containers with equal asks together, and refuses a node that has room for only
+    one of them."""
     ledger = Ledger(
         rack("a", 1, memory_mib=1000),
         rack("b", 2, memory_mib=300),
@@ -182,7 +184,7 @@ def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
 
 
 def test_slices_count_beside_amounts() -> None:
-    """A MIG device with enough memory but no aligned slices is refused."""
+    """A class refuses a MIG device that has enough memory but no aligned free slices."""
     held = [share("m0", 5120, 0, instance=instance("1g.5gb", start, 1)) for start in (3, 6)]
     ledger = Ledger(
         node("a", gpu("m0", model=A100_40, mode="mig")),
@@ -195,7 +197,7 @@ def test_slices_count_beside_amounts() -> None:
 
 
 def test_count_is_devices_with_room() -> None:
-    """A count needs devices with room, not just existing ones."""
+    """An ask's count requires that many devices with enough room, not just existing devices."""
     ledger = Ledger(rack("a", 2), rack("b", 3), pod("x"), placement("x", "b", [share("b-g0")]))
     class_, _ = class_of(shape(cards(2)), ledger.state)
     assert [score == REFUSED for score in class_.board.points.tolist()] == [False, False]
@@ -204,7 +206,7 @@ def test_count_is_devices_with_room() -> None:
 
 
 def test_host_amounts_count_as_well() -> None:
-    """CPU, memory, pod count and extended resources of the host are checked."""
+    """A class checks CPU, memory, pod count and extended resources of the host too."""
     ledger = Ledger(rack("a", 1))
     for wanted, fits in (
         (wants(cpu_milli=256_000, memory_mib=2_000_000), True),
@@ -217,8 +219,8 @@ def test_host_amounts_count_as_well() -> None:
 
 
 def test_the_first_node_that_is_shunned_is_a_point_of_all_others() -> None:
-    """The first node with PreferNoSchedule raises the scores of all others, also next to
-    preferences."""
+    """The first node with a PreferNoSchedule taint raises the scores of all other nodes, even if
+    preferences count too."""
     prefers = NodeConstraints(preferred=(PreferredTerm(weight=1, term=()),))
     ledger = three()
     class_, columns = class_of(shape(node=prefers), ledger.state)

@@ -1,4 +1,4 @@
-"""The engine: where pods are placed, the effects of a decision, and lost decisions."""
+"""Tests of the engine: where it places pods, the effects of a decision, and lost decisions."""
 
 import pytest
 
@@ -44,12 +44,13 @@ C = RefusalCode
 
 
 def policy(nodes: str, devices: str = "binpack") -> PolicyChanged:
-    """Return the policies for nodes and devices."""
+    """Return the event that sets the policies for nodes and devices."""
     return PolicyChanged(by="ann", node_policy=nodes, device_policy=devices)  # type: ignore[arg-type]
 
 
 def half_full(*policies: PolicyChanged) -> Ledger:
-    """Return two nodes of two devices; the second node has half a device in use."""
+    """Return a ledger with two nodes of two devices. On the second node, half of one device is in
+    use."""
     return Ledger(
         *policies,
         rack("a", 2),
@@ -69,7 +70,7 @@ def half_full(*policies: PolicyChanged) -> Ledger:
     ],
 )
 def test_policies(nodes: str, devices: str, where: str) -> None:
-    """Nodes and devices are chosen by two independent policies."""
+    """Two independent policies choose the node and the devices."""
     ledger = half_full(policy(nodes, devices)).submit(pod("p", ask(1000)))
     ledger.decide()
     assert ledger.devices("p") == [where]
@@ -92,13 +93,13 @@ def test_a_policy_changes_live() -> None:
 
 
 def test_equal_nodes_go_by_name() -> None:
-    """Among equal nodes the first name wins, whatever the order of arrival."""
+    """Of equal nodes, the scheduler chooses the first by name, whatever the order of arrival."""
     ledger = Ledger(rack("c", 1), rack("a", 1), rack("b", 1), pod("p", ask(1))).settle()
     assert ledger.where("p") == "a"
 
 
 def test_pods_without_devices_go_by_the_host() -> None:
-    """Pods without devices go to the fuller host with binpack."""
+    """With binpack, pods without devices go to the host with more CPU and memory in use."""
     ledger = Ledger(
         policy("binpack"),
         rack("a", 1),
@@ -111,7 +112,8 @@ def test_pods_without_devices_go_by_the_host() -> None:
 
 
 def test_preferred_affinity_weighs_as_much_as_the_policy() -> None:
-    """Preferred affinity weighs as much as the policy: all its weights beat a fuller node."""
+    """Preferred affinity weighs as much as the policy: a node that meets all preferences beats a
+    fuller node."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     ledger = half_full(policy("binpack")).play(observed("a", labels={"zone": "z"}))
     ledger.submit(pod("p", shape=wants(ask(1000), preferred=(term,)))).settle()
@@ -123,7 +125,8 @@ SHUN = Taint(key="t", effect="PreferNoSchedule")
 
 
 def test_H4_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
-    """A PreferNoSchedule taint outweighs the policy, but the node is used if it must be.
+    """A PreferNoSchedule taint outweighs the policy, but the scheduler uses the tainted node if no
+    other node fits.
 
     A pod that tolerates the taint ignores it."""
     tolerant = wants(ask(1000), tolerations=(Toleration(key="t", operator="Exists"),))
@@ -135,8 +138,8 @@ def test_H4_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
 
 
 def test_H4_who_tolerates_a_cordon_goes_there() -> None:
-    """A pod that tolerates the cordon taint is placed, as in a DaemonSet; others see a
-    Kubernetes cordon."""
+    """The scheduler places a pod that tolerates the cordon taint, such as a DaemonSet pod; all
+    other pods are refused."""
     cordon = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
     ledger = Ledger(rack("n1", 1), observed("n1", unschedulable=True))
     ledger.submit(pod("p", shape=wants(ask(1000), tolerations=(cordon,)))).settle()
@@ -146,7 +149,7 @@ def test_H4_who_tolerates_a_cordon_goes_there() -> None:
 
 
 def test_taints_and_affinity_count_three_to_two() -> None:
-    """Taints and affinity weigh three to two, as in kube-scheduler."""
+    """Taints and affinity have weights three and two, as in kube-scheduler."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     wish = wants(ask(1000), preferred=(term,))
     ledger = half_full(policy("binpack")).submit(pod("early", shape=wish)).settle()
@@ -157,7 +160,8 @@ def test_taints_and_affinity_count_three_to_two() -> None:
 
 
 def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
-    """A placement names its score in parts, the runners-up in order, and how many nodes fitted."""
+    """A placement contains its score in parts, the runners-up in order, and the number of nodes
+    that fitted."""
     ledger = half_full(policy("binpack")).report(rack("c", 1), node("bare"))
     ledger.submit(pod("p", ask(1000))).settle()
     found = ledger.placement("p")
@@ -168,9 +172,10 @@ def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
 
 @pytest.mark.parametrize(("second", "fitting"), [(50_000, 2), (50_001, 4)])
 def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
-    """A runner-up could have taken the pod: nodes where its containers collide are excluded.
+    """Every runner-up could have run the pod: nodes on which the pod's containers collide are
+    excluded.
 
-    For equal containers such a node does not count as fitting either."""
+    If the containers are equal, such a node does not count as fitting either."""
     both = [ask(50_000, container="a"), ask(second, container="b")]
     ledger = Ledger(
         policy("spread"), rack("a", 1), rack("b", 2), rack("c", 1), rack("d", 2), pod("p", *both)
@@ -181,7 +186,8 @@ def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
 
 
 def test_what_one_pod_takes_is_not_there_for_the_next() -> None:
-    """Pods in one decision count against each other; the last is refused for what is left."""
+    """Pods in one decision count against each other, and the refusal of the last pod shows what the
+    others left."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(30_000)) for n in range(3)))
     events = ledger.decide()
     assert [type(event) for event in events] == [PodPlaced, PodPlaced, PodRefused]
@@ -204,7 +210,8 @@ EVERYTHING = (
 
 
 def test_decide_leaves_the_state_as_it_was() -> None:
-    """A decision leaves the state unchanged, byte for byte, with all kinds of events in it."""
+    """A decision leaves the state unchanged, byte for byte, even if it contains all kinds of
+    events."""
     ledger = Ledger(*EVERYTHING, pod("p4", ask(7)), placement("p4", "a", [share("a-g0", 7, 0)]))
     ledger.play(AllocationFailed(pod="p4", node="a", attempt=1, message="x"))
     before = ledger.digest()
@@ -216,12 +223,12 @@ def test_decide_leaves_the_state_as_it_was() -> None:
 
 
 def by_pod(decision: Decision) -> list[DecisionEvent]:
-    """Return the events of a decision, by pod."""
+    """Return the events of a decision, sorted by pod."""
     return sorted(decision.events, key=lambda event: event.pod)
 
 
 def test_a_decision_that_never_arrived_is_decided_again() -> None:
-    """After `retry`, a lost decision is made again with the same events, once each."""
+    """After `retry`, the engine makes a lost decision again with the same events, exactly once."""
     ledger = Ledger(*EVERYTHING)
     first = lost = ledger.engine.decide()
     for _ in range(3):
@@ -232,14 +239,14 @@ def test_a_decision_that_never_arrived_is_decided_again() -> None:
 
 
 def test_without_retry_nothing_is_decided_twice() -> None:
-    """Without `retry`, pods of a pending decision are not decided again."""
+    """Without `retry`, the engine does not decide the pods of an unfolded decision again."""
     ledger = Ledger(*EVERYTHING)
     ledger.engine.decide()
     assert ledger.engine.decide().events == []
 
 
 def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
-    """After a lost decision, pods that ended or were placed elsewhere are dropped."""
+    """After a lost decision, the engine drops pods that have ended or were placed elsewhere."""
     ledger = Ledger(rack("n1", 4), *(pod(uid, ask(1)) for uid in "abc"))
     lost = ledger.engine.decide()
     ledger.gone("a").play(placement("b", shares=[share("n1-g0")]))
@@ -248,8 +255,8 @@ def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
 
 
 def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> None:
-    """A pod that is woken after a lost decision is placed once; the server would refuse a
-    duplicate."""
+    """A pod that is woken after a lost decision is placed once; the server would refuse a second
+    placement."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("p", cards()))
     for _ in range(3):
@@ -259,7 +266,8 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """A pod moved to the affinity queue is in one queue after a lost decision."""
+    """After a lost decision, a pod that was moved to the queue for affinity is in exactly one
+    queue."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
@@ -273,7 +281,7 @@ def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decisio
 
 
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
-    """A pod is never refused in the decision that places it."""
+    """A decision that places a pod never also refuses that pod."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("old", cards())).settle()
     ledger.gone("first").submit(pod("urgent", cards(), priority=9))
@@ -288,8 +296,8 @@ def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
     ],
 )
 def test_what_failed_for_good_is_voided_and_placed_again(failure: Payload) -> None:
-    """A permanently failed placement is voided once, with its cause, and placed again as attempt
-    2."""
+    """The scheduler voids a permanently failed placement once, with the cause, and places the pod
+    again as attempt 2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
     ledger.play(failure)
     assert ledger.decide() == [PlacementVoided(pod="p", attempt=1, node="n1", reason="conflict")]
@@ -300,14 +308,16 @@ def test_what_failed_for_good_is_voided_and_placed_again(failure: Payload) -> No
 
 
 def test_a_failure_that_may_pass_voids_nothing() -> None:
-    """A temporary failure voids nothing, because the binder retries."""
+    """The scheduler does not void a placement after a temporary failure, because the binder
+    retries."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
     ledger.play(BindFailed(pod="p", node="n1", attempt=1, message="timeout", final=False))
     assert ledger.decide() == []
 
 
 def test_a_placement_that_no_fold_took_is_made_anew() -> None:
-    """A refused rogue placement uses up the pod's attempt; the next is attempt 2."""
+    """A rogue placement that the fold refuses uses up the pod's attempt, so the scheduler places
+    the pod as attempt 2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1)))
     ledger.contradict(placement("p", shares=[share("n1-g0", 99_999)]))
     (found,) = ledger.decide()
@@ -353,8 +363,8 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
 def test_nothing_goes_onto_what_is_closed(
     closing: Payload, opening: Payload, code: RefusalCode
 ) -> None:
-    """Nothing is placed on a closed node or device; placed pods stay, and pending ones follow
-    when it opens."""
+    """The scheduler places nothing on a closed node or device. Placed pods stay, and pending pods
+    are placed when it reopens."""
     ledger = Ledger(rack("n1", 1), pod("there", ask(1))).settle()
     ledger.play(closing).submit(pod("p", ask(2))).settle()
     assert ledger.reasons("p") == {code: 1}
@@ -364,13 +374,13 @@ def test_nothing_goes_onto_what_is_closed(
 
 
 def test_a_batch_holds_so_many_events() -> None:
-    """A batch has a limited number of events; the rest follow in the next one."""
+    """A batch has a limited number of events; the remaining events follow in the next batch."""
     ledger = Ledger(rack("n1", 8), *(pod(f"p{n}", ask(1)) for n in range(5)), pod("q", ask(99_999)))
     assert [len(ledger.decide(events_max=2)) for _ in range(4)] == [2, 2, 2, 0]
 
 
 def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that was dropped from the cache answers the same when it is rebuilt."""
+    """A class that the cache dropped gives the same answers after it is rebuilt."""
     monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     ledger = Ledger(rack("n1", 8))
     for number in range(12):
@@ -379,14 +389,14 @@ def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
-    """A new engine decides like an old one."""
+    """A new engine over a state decides like the old engine."""
     ledger = half_full(policy("binpack")).submit(*(pod(f"p{n}", ask(1000 * n)) for n in range(9)))
     fresh: Decision = Engine(ledger.state).decide()
     assert fresh.events == decided(ledger.engine).events
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
-    """Devices that no longer exist do not affect the order of asks."""
+    """Devices that no longer exist do not affect the order in which asks are assigned."""
     small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
     sorts = (ask(3000), ask(memory_percent=50), cards())
     priced = tuple(
@@ -402,7 +412,7 @@ def test_devices_that_are_no_more_weigh_nothing() -> None:
 
 
 def test_ids_that_left_and_came_are_looked_at_again() -> None:
-    """A pod that requests a device by UUID follows it to another node."""
+    """A pod that requests a device by UUID is placed on the node to which that device moved."""
     only = shape(ask(1), devices=DeviceConstraints(use_ids=("g7",)))
     ledger = Ledger(node("a", gpu("g6"), gpu("g7")), node("b", gpu("g5")))
     ledger.submit(pod("p", shape=only)).settle()
@@ -412,7 +422,7 @@ def test_ids_that_left_and_came_are_looked_at_again() -> None:
 
 
 def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> None:
-    """A pod with affinity to another is placed in the decision that places the other."""
+    """A pod with affinity to another pod is placed in the same decision as that pod."""
     near = PodTerm(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -427,7 +437,8 @@ def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> No
 
 
 def test_a_pod_refused_beside_one_that_never_came_is_asked_again() -> None:
-    """A pod refused next to a lost decision is decided again."""
+    """If a lost decision refused a pod because of a placement in that decision, the engine decides
+    the pod again."""
     ledger = Ledger(rack("a", 1), rack("b", 1), pod("x", cards())).settle()
     ledger.submit(pod("first", cards()), pod("second", cards(memory_percent=100)))
     lost = ledger.engine.decide()

@@ -1,4 +1,4 @@
-"""Queries about devices alone, and placements on nodes chosen by another scheduler."""
+"""Tests of queries about devices alone, and of placements on nodes that another scheduler chose."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with a fit query and external choices."""
+    """A ledger with a fit query and with another scheduler's choices of nodes."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and update both."""
+        """Fold one event, and update the query and the choices."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
         return change
 
     def refusals(self, of: Shape, *names: str) -> dict[str, RefusalCode | None]:
-        """Return why these nodes do not fit."""
+        """Return the refusal code of each of these nodes, or None if the node fits."""
         return self.fit_query.filter(of, names).refused
 
     def decided(self) -> list[PodPlaced | PodRefused]:
@@ -57,7 +57,8 @@ def chosen_pod(uid: str, *asks: Any, **fields: Any) -> PodSubmitted:
 
 
 def test_only_devices_are_asked_about() -> None:
-    """Only devices are checked: kube-scheduler has checked taints, selectors and CPU."""
+    """A fit query checks only devices, because kube-scheduler has already checked taints, selectors
+    and CPU."""
     tainted = structs.replace(
         observed("n1"), cpu_milli=0, taints=(Taint(key="k", effect="NoSchedule"),)
     )
@@ -76,20 +77,22 @@ def test_only_devices_are_asked_about() -> None:
     ],
 )
 def test_every_node_that_does_not_fit_has_a_reason(asked: Shape, code: RefusalCode) -> None:
-    """Every node that does not fit has the code of its filter; unknown nodes have none."""
+    """A fit query returns the filter's code for every node that does not fit, and no code for
+    unknown nodes."""
     ledger = Asked(rack("n1", 2))
     assert ledger.refusals(asked, "n1", "unheard-of") == {"n1": code, "unheard-of": None}
 
 
 def test_containers_that_collide_are_seen() -> None:
-    """Containers that each fit but collide are detected."""
+    """A fit query detects containers that fit separately but not together."""
     ledger = Asked(rack("n1", 1))
     both = shape(cards(container="a"), cards(container="b"))
     assert ledger.refusals(both, "n1") == {"n1": RefusalCode.CONTAINERS_COLLIDE}
 
 
 def test_answers_follow_the_ledger_and_change_nothing() -> None:
-    """Answers follow placements, releases, cordons and removed nodes, and change nothing."""
+    """The query's answers follow placements, releases, cordons and removed nodes, and a query
+    changes nothing."""
     ledger = Asked(rack("n1", 1))
     whole = shape(cards())
     before = digest(ledger.state)
@@ -106,7 +109,8 @@ def test_answers_follow_the_ledger_and_change_nothing() -> None:
 
 
 def test_points_follow_the_policy() -> None:
-    """Scores follow the policy: fuller with binpack, emptier with spread, or the pod's own."""
+    """The query's scores follow the policy, or the pod's own: fuller nodes with binpack, emptier
+    nodes with spread."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(pod("p", ask(10_000))).decide()
     used = ledger.placement("p").node
@@ -123,7 +127,8 @@ def test_points_follow_the_policy() -> None:
 
 
 def test_the_queue_leaves_a_pod_with_a_chooser_alone() -> None:
-    """A pod with a chooser is not queued, also after a restart and after a void."""
+    """The engine does not queue a pod whose node another scheduler chooses, even after a restart or
+    a voided placement."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     assert not ledger.engine.decide().events
@@ -135,8 +140,8 @@ def test_the_queue_leaves_a_pod_with_a_chooser_alone() -> None:
 
 
 def test_a_choice_is_placed_where_it_says() -> None:
-    """A choice is placed on the chosen node, even the worse one, and ends once it is in the
-    ledger."""
+    """A choice is placed on the chosen node, even if another node scores better. The choice ends
+    once the placement is folded."""
     ledger = Asked(rack("n1", 2), rack("n2", 2))
     ledger.submit(chosen_pod("p", ask(1000)))
     for node in ("n1", "n2"):
@@ -181,7 +186,8 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 
 
 def test_choices_share_the_columns_of_the_engine() -> None:
-    """Choices and engine share columns: each undoes its reservations, and both see the fold."""
+    """Choices and engine share one set of columns: each undoes its own reservations, and both see
+    every folded event."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
     shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))
@@ -202,7 +208,7 @@ def test_choices_share_the_columns_of_the_engine() -> None:
 
 
 def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
-    """A choice waits for its pod, and is decided by the pod's scheduler."""
+    """A choice waits for its pod's submission, and only the pod's scheduler decides the choice."""
     ledger = Asked(rack("n1"))
     ledger.chosen.choose("p", "n1")
     assert ledger.decided() == []
@@ -215,7 +221,7 @@ def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
 
 
 def test_choices_are_bounded() -> None:
-    """Choices that never match a pod are dropped."""
+    """A choice whose pod is never submitted is dropped, which bounds memory."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     ledger.chosen.choose("p", "n1")

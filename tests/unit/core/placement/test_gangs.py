@@ -1,4 +1,4 @@
-"""Gangs: the minimum is placed as a whole, further pods one by one."""
+"""Tests of gangs: the minimum is placed as a whole, further pods one by one."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ BIG = ask(99_999)
 
 
 def workers(count: int, *asks: Any, task: str = "worker", first: int = 0) -> list[PodSubmitted]:
-    """Return members `worker-0` and so on, with a whole device each by default."""
+    """Return gang members `worker-0`, `worker-1` and so on, with one whole device each by
+    default."""
     numbers = range(first, first + count)
     return [member(f"{task}-{n}", *(asks or (cards(),)), task=task) for n in numbers]
 
@@ -36,7 +37,7 @@ def placed(events: list[Payload]) -> list[str]:
 
 
 def test_all_of_a_gang_in_one_decision() -> None:
-    """A gang is placed in one decision and one batch."""
+    """The scheduler places a gang in one decision and one batch."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4), gang(min_available=4), *workers(4, cards(2)))
     assert placed(ledger.decide()) == [f"worker-{n}" for n in range(4)]
     held = [device for n in range(4) for device in ledger.devices(f"worker-{n}")]
@@ -44,7 +45,8 @@ def test_all_of_a_gang_in_one_decision() -> None:
 
 
 def test_none_of_a_gang_that_does_not_fit_whole() -> None:
-    """A gang that does not fit as a whole reserves nothing, and is told how many would fit."""
+    """A gang that does not fit as a whole reserves nothing, and its refusal shows how many members
+    would fit."""
     ledger = Ledger(rack("n1", 7), gang(min_available=4), *workers(4, cards(2)))
     events = ledger.decide()
     assert placed(events) == []
@@ -71,7 +73,8 @@ def test_a_refusal_counts_no_node_against_what_the_gang_itself_would_take() -> N
 
 
 def test_incomplete_gang_waits_for_its_members() -> None:
-    """An incomplete gang is told once; the member that completes it gets all of them placed."""
+    """An incomplete gang is refused once; when the last missing member is submitted, all members
+    are placed."""
     ledger = Ledger(rack("n1", 8), gang(min_available=3), *workers(2))
     assert [type(event) for event in ledger.decide()] == [PodRefused, PodRefused]
     assert ledger.decide() == []
@@ -80,7 +83,7 @@ def test_incomplete_gang_waits_for_its_members() -> None:
 
 
 def test_nothing_of_a_gang_before_it_is_declared() -> None:
-    """Members of an undeclared gang wait without a refusal."""
+    """The members of an undeclared gang stay pending without a refusal."""
     ledger = Ledger(rack("n1", 8), *workers(3))
     assert ledger.decide() == []
     ledger.gone("worker-2").submit(*workers(1, first=2))
@@ -90,7 +93,7 @@ def test_nothing_of_a_gang_before_it_is_declared() -> None:
 
 
 def test_elastic_members_come_one_by_one() -> None:
-    """Members beyond the minimum are placed one by one."""
+    """The scheduler places members beyond the gang's minimum one by one."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(6))
     events = ledger.decide()
     assert placed(events) == [f"worker-{n}" for n in range(4)]
@@ -101,14 +104,14 @@ def test_elastic_members_come_one_by_one() -> None:
 
 
 def test_a_member_that_joins_late_takes_a_place() -> None:
-    """A member that joins a running gang is placed."""
+    """The scheduler places a member that joins a running gang."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(2)).settle()
     ledger.submit(*workers(1, first=2))
     assert placed(ledger.decide()) == ["worker-2"]
 
 
 def test_members_that_fit_nowhere_hold_up_no_others() -> None:
-    """A member that fits nowhere does not block the minimum of the others."""
+    """A member that fits nowhere does not stop the gang if enough of its remaining members fit."""
     odd = member("odd", BIG, task="worker")
     ledger = Ledger(rack("n1", 3), gang(min_available=2), odd, *workers(2))
     assert placed(ledger.decide()) == ["worker-0", "worker-1"]
@@ -116,7 +119,7 @@ def test_members_that_fit_nowhere_hold_up_no_others() -> None:
 
 
 def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
-    """A member beyond the minimum that fits nowhere does not block the next."""
+    """A member beyond the gang's minimum that fits nowhere does not block the next member."""
     ledger = Ledger(rack("n1", 3), gang(min_available=1), *workers(1)).settle()
     ledger.submit(member("odd", BIG, priority=9), *workers(3, first=1))
     assert placed(ledger.decide()) == ["worker-1", "worker-2"]
@@ -125,7 +128,8 @@ def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
 
 
 def test_each_task_has_its_minimum() -> None:
-    """Each task has its minimum: one launcher and two workers, although three workers would fit."""
+    """Each task has its own minimum: a gang of one launcher and two workers is not started with
+    three workers."""
     declared = gang(min_available=3, min_tasks={"launcher": 1, "worker": 2})
     ledger = Ledger(rack("n1", 3), declared, *workers(3))
     assert placed(ledger.decide()) == []
@@ -135,7 +139,7 @@ def test_each_task_has_its_minimum() -> None:
 
 
 def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
-    """A task's minimum that is met counts for the rest of the decision."""
+    """Once a task's minimum is met, it stays met for the rest of the decision."""
     declared = gang(min_available=1, min_tasks={"launcher": 1})
     ledger = Ledger(rack("n1", 3), declared, *workers(1, task="launcher"), *workers(2))
     assert placed(ledger.decide()) == ["launcher-0", "worker-0", "worker-1"]
@@ -143,14 +147,14 @@ def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
 
 
 def test_a_gang_that_lost_a_member_asks_for_one() -> None:
-    """A gang that lost a member needs one more; placed members count."""
+    """A gang that lost a member needs one more member, because placed members count."""
     ledger = Ledger(rack("n1", 4), gang(min_available=4), *workers(4)).settle()
     ledger.gone("worker-1").submit(*workers(1, first=9))
     assert placed(ledger.decide()) == ["worker-9"]
 
 
 def test_a_voided_member_is_placed_again_alone() -> None:
-    """A voided member is placed again alone."""
+    """The scheduler places a member whose placement was voided again, without the other members."""
     ledger = Ledger(rack("n1", 3), gang(min_available=2), *workers(2)).settle()
     ledger.play(BindFailed(pod="worker-0", node="n1", attempt=1, message="x", final=True))
     ledger.decide()
@@ -159,14 +163,16 @@ def test_a_voided_member_is_placed_again_alone() -> None:
 
 
 def test_a_gang_larger_than_a_batch_has_one_of_its_own() -> None:
-    """A gang larger than a batch gets its own, undivided, after what was decided before it."""
+    """A gang larger than a batch gets an undivided batch of its own, after the events decided
+    before."""
     ledger = Ledger(rack("n1", 8), pod("single", ask(1)), gang(min_available=6), *workers(6))
     assert placed(ledger.decide(events_max=4)) == ["single"]
     assert len(placed(ledger.decide(events_max=4))) == 6
 
 
 def test_placements_by_another_scheduler_count() -> None:
-    """Members placed by another scheduler count, and the rest are placed one by one."""
+    """Members that another scheduler placed count, and the remaining members are placed one by
+    one."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3, cards(2))).settle()
     assert ledger.reasons("worker-0") == {}
     ledger.play(placement("worker-1", "n1"), placement("worker-2", "n1"))
@@ -174,7 +180,7 @@ def test_placements_by_another_scheduler_count() -> None:
 
 
 def test_declaring_a_gang_anew_asks_again() -> None:
-    """A lower minimum in a new declaration starts the gang."""
+    """If a new declaration lowers the minimum, the scheduler starts the gang."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3)).settle()
     assert not ledger.where("worker-0")
     ledger.play(gang(min_available=2))
@@ -182,7 +188,7 @@ def test_declaring_a_gang_anew_asks_again() -> None:
 
 
 def test_refused_gang_leaves_room_for_others() -> None:
-    """A refused gang frees its reservations within the decision."""
+    """A refused gang releases its reservations within the same decision."""
     ledger = Ledger(
         rack("n1", 2),
         rack("n2", 1, model=T4),
@@ -213,14 +219,16 @@ def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupSta
     ],
 )
 def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, pods: int) -> None:
-    """The deficit lists the members needed per task and in addition."""
+    """A gang's deficit lists the members missing per task, and those missing for the total
+    minimum."""
     deficit = deficit_of(group_of(declared, member("m")))
     assert deficit is not None
     assert (dict(deficit.tasks), deficit.others, deficit.pods) == (tasks, others, pods)
 
 
 def test_lack_shrinks_by_who_is_placed() -> None:
-    """A placed member reduces the deficit of its task first; extra ones count for nothing."""
+    """A placed member reduces the deficit of its own task first, and then the deficit of the total
+    minimum."""
     group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
     (one,) = group.pods.values()
     deficits: list[GangDeficit | None] = [deficit_of(group)]

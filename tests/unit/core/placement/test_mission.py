@@ -1,6 +1,6 @@
-"""Rows of the compatibility table that placement alone can satisfy.
+"""Tests of rows of the compatibility table that placement alone can satisfy.
 
-Asks are as the dialects derive them from the sample manifests; the dialects have their own
+The asks equal those that the dialects derive from the sample manifests; the dialects have their own
 tests."""
 
 import pytest
@@ -38,7 +38,7 @@ def instances(ledger: Ledger, uid: str) -> list[str]:
 
 
 def test_A1_slice_by_memory_and_cores() -> None:
-    """3000 MiB and 50 % are placed on a HAMi-core GPU, not on the MIG node."""
+    """A share of 3000 MiB and 50 % cores is placed on a HAMi-core GPU, not on the MIG node."""
     wanted = shape(ask(3000, cores=50, cap_memory=True), devices=HAMI_CORE)
     ledger = Ledger(CUT, SHARED, pod("p", shape=wanted)).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 50)]
@@ -56,7 +56,8 @@ def test_A1_slice_by_memory_and_cores() -> None:
 def test_A2_smallest_instance_that_holds_the_memory(
     model: str, memory_mib: int, profile: str
 ) -> None:
-    """A share gets the smallest MIG instance with enough memory, and only its slices."""
+    """A share gets the smallest MIG instance with enough memory, and is charged only that
+    instance's slices."""
     wanted = shape(ask(memory_mib, cap_memory=True), devices=MIG)
     ledger = Ledger(rack("n1", 1, model=model, mode="mig"), pod("p", shape=wanted)).settle()
     assert instances(ledger, "p") == [profile]
@@ -66,8 +67,8 @@ def test_A2_smallest_instance_that_holds_the_memory(
 
 
 def test_A2_geometry_changes_on_demand() -> None:
-    """A MIG device is split as requested: seven small instances, later two halves, later one
-    whole."""
+    """A MIG device is split on demand: first into seven small instances, later into two halves,
+    later into a single whole instance."""
     small, half, whole = (
         shape(ask(mib, cap_memory=True), devices=MIG) for mib in (3000, 20000, 40000)
     )
@@ -83,7 +84,7 @@ def test_A2_geometry_changes_on_demand() -> None:
 
 
 def test_A2_instances_never_overlap() -> None:
-    """MIG instances never overlap, however they come and go."""
+    """MIG instances never overlap, however pods come and go."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig"))
     for number, mib in enumerate((3000, 20000, 8000, 3000)):
         ledger.submit(pod(f"p{number}", shape=shape(ask(mib), devices=MIG))).settle()
@@ -99,7 +100,8 @@ def test_A2_instances_never_overlap() -> None:
 
 
 def test_A3_modes_live_side_by_side() -> None:
-    """Nodes of different modes coexist, and each pod goes to its mode."""
+    """Nodes of different modes coexist in a cluster, and every pod is placed in its requested
+    mode."""
     ledger = Ledger(
         CUT,
         SHARED,
@@ -114,19 +116,20 @@ def test_A3_modes_live_side_by_side() -> None:
 
 
 def test_A6_memory_above_the_card_is_capped() -> None:
-    """Memory above the device's is capped to one device."""
+    """With capping, a memory request above the device's memory gets the whole memory of one
+    device."""
     ledger = Ledger(SHARED, pod("p", ask(999_999, cap_memory=True))).settle()
     assert amounts(ledger, "p") == [("shared-g0", 81920, 0)]
 
 
 def test_A6_memory_is_per_vgpu() -> None:
-    """Memory is per vGPU: two of 3000 MiB are 3000 MiB on each of two devices."""
+    """Memory is per vGPU: two vGPUs of 3000 MiB use 3000 MiB on each of two devices."""
     ledger = Ledger(SHARED, pod("p", ask(3000, count=2, cap_memory=True))).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 0), ("shared-g1", 3000, 0)]
 
 
 def test_A6_percentage() -> None:
-    """A percentage is of the device that is used."""
+    """A memory percentage refers to the device on which the pod is placed."""
     quarter = ask(memory_percent=25)
     ledger = Ledger(rack("n1", 1, model=V100), pod("p", quarter)).settle()
     assert amounts(ledger, "p") == [("n1-g0", 8192, 0)]
@@ -141,7 +144,7 @@ def test_A7_without_a_mode_fit_and_policy_choose(nodes: tuple[object, ...], wher
 
 
 def test_A7_policy_prefers_the_fuller_node_whatever_its_mode() -> None:
-    """Binpack prefers the node in use, whatever its mode."""
+    """The binpack policy prefers the fuller node, whatever the node's mode."""
     ledger = Ledger(BINPACK, CUT, SHARED)
     ledger.submit(pod("first", shape=shape(ask(8000), devices=HAMI_CORE))).settle()
     ledger.submit(pod("p", ask(4096))).settle()
@@ -149,7 +152,7 @@ def test_A7_policy_prefers_the_fuller_node_whatever_its_mode() -> None:
 
 
 def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
-    """A share goes to the fullest node and device that fit."""
+    """A share is placed on the fullest node and the fullest device on which it fits."""
     ledger = Ledger(BINPACK, rack("a", 2), rack("b", 2))
     filler = shape(ask(70_000, cores=70), devices=DeviceConstraints(use_ids=("b-g1",)))
     ledger.submit(pod("filler", shape=filler)).settle()
@@ -159,7 +162,7 @@ def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
 
 
 def test_B4_exclusive_is_that_many_whole_cards() -> None:
-    """200 is two whole devices, whatever memory was requested."""
+    """A vcuda request of 200 cores gets two whole devices, whatever memory the pod requests."""
     ledger = Ledger(rack("n1", 3), pod("other", ask(1))).settle()
     ledger.submit(pod("p", cards(2))).settle()
     assert amounts(ledger, "p") == [("n1-g1", 81920, 100), ("n1-g2", 81920, 100)]
@@ -177,7 +180,7 @@ def test_C1_sharing_by_memory() -> None:
 
 
 def test_C2_whole_cards_by_number() -> None:
-    """A whole device is not shared with other pods."""
+    """A whole device is not shared with any other pod."""
     ledger = Ledger(rack("n1", 1), pod("p", cards(1))).settle()
     assert amounts(ledger, "p") == [("n1-g0", 81920, 100)]
     ledger.submit(pod("q", ask(1))).settle()
@@ -185,14 +188,14 @@ def test_C2_whole_cards_by_number() -> None:
 
 
 def test_C3_mps_share() -> None:
-    """8000 MiB and 25 % are placed under MPS."""
+    """A share of 8000 MiB and 25 % cores is placed on a device under MPS."""
     wanted = shape(ask(8000, cores=25), devices=DeviceConstraints(modes=("mps",)))
     ledger = Ledger(SHARED, rack("n1", 1, model=A30, mode="mps"), pod("p", shape=wanted)).settle()
     assert amounts(ledger, "p") == [("n1-g0", 8000, 25)]
 
 
 def test_C4_smallest_template_that_holds_the_memory() -> None:
-    """6 GiB of a 310P become vir02, with the template's cores and AI CPUs."""
+    """A request for 6 GiB of a 310P gets template vir02, with the template's cores and AI CPUs."""
     ledger = Ledger(node("n1", npu("u0")), pod("p", ask(6144, family="ascend310p"))).settle()
     (share,) = ledger.shares("p")
     assert (share.template, share.memory_mib, share.cores) == ("vir02", 6144, 2)
@@ -200,7 +203,8 @@ def test_C4_smallest_template_that_holds_the_memory() -> None:
 
 
 def test_C7_whole_cards_on_one_node() -> None:
-    """Four whole devices need one node: two nodes with three each do not fit."""
+    """A pod with four whole devices needs them on one node: two nodes with three devices each do
+    not fit."""
     ledger = Ledger(rack("a", 3), rack("b", 3), pod("p", cards(4))).settle()
     assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 2}
     ledger.report(rack("c", 4)).settle()
@@ -208,7 +212,8 @@ def test_C7_whole_cards_on_one_node() -> None:
 
 
 def test_C7_distributed_training_all_or_none() -> None:
-    """Four workers of two devices start all together: not with seven devices, but with eight."""
+    """Four workers of two devices each start together: seven devices start none, eight devices
+    start all."""
     pods = [member(f"w{n}", cards(2)) for n in range(4)]
     ledger = Ledger(rack("a", 4), rack("b", 3), gang(min_available=4), *pods).settle()
     assert not any(ledger.where(f"w{n}") for n in range(4))
@@ -238,7 +243,8 @@ FLEET = (
     ],
 )
 def test_C8_types_and_uuids(constraints: DeviceConstraints, fits: set[str]) -> None:
-    """Types and UUIDs restrict devices: only these, or all but these; A10 is not A100."""
+    """Types and UUIDs in annotations select or exclude devices; the type A10 does not match an
+    A100."""
     ledger = Ledger(*FLEET)
     wanted = shape(cards(1), devices=constraints)
     ledger.submit(*(pod(f"p{n}", shape=wanted) for n in range(5))).settle()
@@ -246,14 +252,14 @@ def test_C8_types_and_uuids(constraints: DeviceConstraints, fits: set[str]) -> N
 
 
 def test_C8_card_indexes() -> None:
-    """Indexes restrict devices to 0 and 2 of a node."""
+    """An index annotation restricts a pod to devices 0 and 2 of a node."""
     wanted = shape(cards(2), devices=DeviceConstraints(indexes=(0, 2)))
     ledger = Ledger(rack("n1", 4), pod("p", shape=wanted)).settle()
     assert ledger.devices("p") == ["n1-g0", "n1-g2"]
 
 
 def test_C8_unhealthy_cards_are_left_out() -> None:
-    """Unhealthy devices are not used, as with `volcano.sh/gpu-unhealthy-ids`."""
+    """The scheduler does not use unhealthy devices, as with `volcano.sh/gpu-unhealthy-ids`."""
     sick = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     ledger = Ledger(rack("n1", 2), sick, pod("p", cards(1)), pod("q", cards(1))).settle()
     assert ledger.devices("p") == ["n1-g1"]
@@ -281,20 +287,22 @@ def test_D2_one_percent() -> None:
 
 @pytest.mark.parametrize("cores", [0, 100])
 def test_D3_no_cores_is_any_card_with_the_memory_and_all_is_the_card_alone(cores: int) -> None:
-    """Without cores a pod shares any device with the memory; with 100 it gets one alone."""
+    """A pod without a core request shares any device with enough memory; a pod with 100 cores gets
+    a device alone."""
     ledger = Ledger(BINPACK, rack("n1", 2), pod("there", ask(1000, cores=10))).settle()
     ledger.submit(pod("p", ask(5000, cores=cores))).settle()
     assert amounts(ledger, "p") == [("n1-g1" if cores else "n1-g0", 5000, cores)]
 
 
 def test_D3_no_cores_is_refused_where_all_are_taken() -> None:
-    """A pod without cores is refused where all are in use (HAMi's CardComputeUnitsExhausted)."""
+    """A pod without a core request is refused if all cores are in use (HAMi's
+    CardComputeUnitsExhausted)."""
     ledger = Ledger(rack("n1", 1), pod("all", ask(1000, cores=100)), pod("p", ask(1))).settle()
     assert ledger.reasons("p") == {RefusalCode.CORES_INSUFFICIENT: 1}
 
 
 def test_D3_each_container_has_its_own_share() -> None:
-    """Each container has its own share, and may have none."""
+    """Each container has its own share; some containers may have none."""
     asks = (ask(10_000, cores=50, container="train"), ask(2000, container="eval"))
     ledger = Ledger(SHARED, pod("p", *asks)).settle()
     assert [(s.container, s.device, s.memory_mib) for s in ledger.shares("p")] == [
@@ -304,7 +312,7 @@ def test_D3_each_container_has_its_own_share() -> None:
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """Ten slots take ten tasks, and scaled memory exceeds the physical one."""
+    """A device with ten slots runs ten pods, and scaled memory may exceed the physical memory."""
     scaled = gpu("g0", memory_mib=163_840, physical_memory_mib=81_920)
     ledger = Ledger(node("n1", scaled))
     ledger.submit(*(pod(f"p{n}", ask(16_384)) for n in range(11))).settle()
@@ -313,7 +321,7 @@ def test_D4_split_count_and_scaling() -> None:
 
 
 def test_E1_taint_of_the_vgpu_nodes() -> None:
-    """Only pods that tolerate the vGPU nodes' taint are placed there."""
+    """The scheduler places only pods that tolerate the taint on the vGPU nodes."""
     taint = Taint(key="volcano.sh/vgpu", value="hami", effect="NoSchedule")
     tolerating = Toleration(key="volcano.sh/vgpu", operator="Exists", effect="NoSchedule")
     ledger = Ledger(rack("n1", 1), observed("n1", taints=(taint,)))
@@ -324,7 +332,7 @@ def test_E1_taint_of_the_vgpu_nodes() -> None:
 
 
 def test_E3_two_vgpus_are_two_different_cards() -> None:
-    """Two vGPUs are on two devices, although one has room for both."""
+    """Two vGPUs of a pod are on two devices, even if one device has room for both."""
     wanted = ask(3000, count=2, cores=50, cap_memory=True)
     ledger = Ledger(SHARED, pod("p", wanted)).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 50), ("shared-g1", 3000, 50)]
@@ -333,8 +341,8 @@ def test_E3_two_vgpus_are_two_different_cards() -> None:
 
 
 def test_E4_only_the_count_is_whole_cards() -> None:
-    """A count under the NVIDIA name is whole devices, also next to nodes of NVIDIA's plugin
-    (E5)."""
+    """A count alone under NVIDIA's resource name requests whole devices, even if the cluster has
+    nodes of NVIDIA's plugin (E5)."""
     exclusive = rack("plain", 2, mode="exclusive")
     ledger = Ledger(exclusive, pod("p", cards(2)), pod("q", ask(1))).settle()
     assert amounts(ledger, "p") == [("plain-g0", 81920, 100), ("plain-g1", 81920, 100)]
@@ -342,7 +350,7 @@ def test_E4_only_the_count_is_whole_cards() -> None:
 
 
 def test_whole_card_of_a_mig_node_is_its_largest_instance() -> None:
-    """A whole device on a MIG node is its largest instance, which fills it."""
+    """A whole device on a MIG node is the largest instance, which fills the device."""
     ledger = Ledger(CUT, pod("p", cards(1)), pod("q", ask(1, container="x"))).settle()
     assert [share.instance for share in ledger.shares("p")] == [
         MigInstance(profile="7g.40gb", start=0, size=8)

@@ -1,4 +1,5 @@
-"""Rows of the compatibility table about policies, gangs, causes and other plugins' nodes."""
+"""Tests of rows of the compatibility table about policies, gangs, causes and other plugins'
+nodes."""
 
 import pytest
 from msgspec import structs
@@ -30,8 +31,8 @@ CARD = [share("a-g0", 81920, 100)]
     [("binpack", 10, "a"), ("binpack", 0, "b"), ("spread", 10, "b"), ("spread", 0, "a")],
 )
 def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
-    """The weight of devices decides which node is fuller: one with a device or one with CPU in
-    use."""
+    """The weight of devices decides whether a node with a used device or a node with used CPU
+    counts as fuller."""
     weights = NodeWeights(cpu=1, memory=1, devices=weight)
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)  # type: ignore[arg-type]
     ledger = Ledger(change, rack("a", 2), rack("b", 2))
@@ -44,7 +45,8 @@ def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
 
 @pytest.mark.parametrize(("weights", "where"), [((1, 10), "a"), ((10, 1), "b")])
 def test_C5_node_binpack_by_resource(weights: tuple[int, int], where: str) -> None:
-    """`nvidia.com/gpu: 10` next to CPU and memory prefers the node whose GPUs are in use."""
+    """A binpack weight of `nvidia.com/gpu: 10` prefers the node whose GPUs are in use over the node
+    whose CPU is in use."""
     cpu, devices = weights
     change = PolicyChanged(
         by="ann", node_policy="binpack", node_weights=NodeWeights(cpu=cpu, devices=devices)
@@ -59,7 +61,7 @@ def test_C5_node_binpack_by_resource(weights: tuple[int, int], where: str) -> No
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_C5_cards_of_a_node(policy: str, device: str) -> None:
-    """The pod's annotation chooses the device in use, or the idle one."""
+    """The pod's annotation selects a device in use or an idle device."""
     notes = {"hami.io/gpu-scheduler-policy": policy}
     found = draft(manifest({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}, notes))
     ledger = Ledger(rack("n1", 2), pod("x", ask(1)), placement("x", "n1", [share("n1-g1")]))
@@ -72,12 +74,13 @@ def exclusive(name: str, index: int = 0) -> Device:
 
 
 def beside() -> NodeReported:
-    """Return a node whose devices are left to NVIDIA's plugin."""
+    """Return a node whose devices NVIDIA's own plugin allocates."""
     return node("theirs", exclusive("e0"), exclusive("e1", 1))
 
 
 def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
-    """`nvidia.com/gpu: 2` is placed on a node of NVIDIA's plugin, as before."""
+    """A pod with `nvidia.com/gpu: 2` is placed on a node of NVIDIA's plugin, as without
+    Apportion."""
     found = draft(manifest({"nvidia.com/gpu": 2}))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.devices("p") == ["e0", "e1"]
@@ -91,7 +94,7 @@ def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
     ],
 )
 def test_E5_no_share_goes_to_a_node_of_the_plain_plugin(limits: dict[str, object]) -> None:
-    """A share is not placed on a node of NVIDIA's plugin, but on another."""
+    """A share is never placed on a node of NVIDIA's plugin."""
     found = draft(manifest(limits))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
@@ -106,7 +109,8 @@ def test_B7_a_node_without_an_agent_takes_no_part() -> None:
 
 
 def test_B7_a_pod_may_choose_the_labelled_nodes() -> None:
-    """`nodeSelector: {nvidia-device-enable: enable}` from gpu-manager's documents selects nodes."""
+    """The selector `nodeSelector: {nvidia-device-enable: enable}` from gpu-manager's documentation
+    selects nodes."""
     label = {"nvidia-device-enable": "enable"}
     found = draft(manifest({"docker.com/vcuda-core": 100}, nodeSelector=label))
     ledger = Ledger(rack("a", 1), observed("a"), rack("b", 1), observed("b", labels=label))
@@ -114,15 +118,15 @@ def test_B7_a_pod_may_choose_the_labelled_nodes() -> None:
 
 
 def test_C6_priority_goes_first() -> None:
-    """Of two pods that wait for one device, the one with higher priority is placed, although
-    later."""
+    """If two pods wait for one device, the scheduler places the pod with the higher priority, even
+    if it came later."""
     ledger = Ledger(rack("n1", 1), pod("low", cards()), pod("high", cards(), priority=100))
     ledger.settle()
     assert (ledger.where("high"), ledger.where("low")) == ("n1", "")
 
 
 def test_C6_a_gang_waits_for_all_of_its_pods() -> None:
-    """A gang with `minAvailable: 3` and room for two reserves nothing until there are three."""
+    """A gang with `minAvailable: 3` reserves nothing while only two of its pods fit."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(3)), pod("other", cards())).settle()
     assert [ledger.where(f"m{n}") for n in range(3)] == ["", "", ""]
@@ -154,7 +158,7 @@ def queued(uid: str, limits: dict[str, object]) -> PodSubmitted:
 def test_C6_a_queue_holds_no_more_than_its_capability(
     resource: str, limits: dict[str, object]
 ) -> None:
-    """A queue's capability makes the third pod wait, also under other resource names."""
+    """A queue's capability makes the third pod wait, even if that pod uses other resource names."""
     ledger = Ledger(rack("n1", 8), QueueObserved(queue="ml", capability={resource: 2}))
     ledger.submit(*(queued(f"p{n}", limits) for n in range(3)), pod("other", cards())).settle()
     assert [ledger.where(uid) for uid in ("p0", "p1", "p2", "other")] == ["n1", "n1", "", "n1"]
@@ -163,7 +167,8 @@ def test_C6_a_queue_holds_no_more_than_its_capability(
 
 
 def test_C6_queues_share_by_their_weight() -> None:
-    """Twelve devices and weights 2 and 1 give eight and four, whatever the order of arrival."""
+    """Queues with weights 2 and 1 get eight and four of twelve devices, whatever the order of
+    arrival."""
     queues = [QueueObserved(queue="ml", weight=2), QueueObserved(queue="web", weight=1)]
     ledger = Ledger(rack("n1", 8), rack("n2", 4), *queues)
     for name in ("web", "ml"):
@@ -174,7 +179,8 @@ def test_C6_queues_share_by_their_weight() -> None:
 
 
 def test_C6_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
-    """A gang that exceeds its queue's capability is not placed, although devices are free."""
+    """The scheduler does not place a gang that exceeds its queue's capability, even if devices are
+    free."""
     ledger = Ledger(rack("n1", 4), QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2}))
     ledger.play(gang(min_available=3, queue="ml"))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(3))).settle()
@@ -184,8 +190,8 @@ def test_C6_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
 
 
 def test_E6_the_card_quota_of_a_queue() -> None:
-    """`volcano.sh/card.quota: {"NVIDIA-A100-SXM4-80GB": 1}` allows one of that model and no
-    other."""
+    """The annotation `volcano.sh/card.quota: {"NVIDIA-A100-SXM4-80GB": 1}` allows one GPU of that
+    model and no other model."""
     quota = QueueObserved(queue="ml", cards={"NVIDIA-A100-SXM4-80GB": 1})
     ledger = Ledger(rack("a", 4), rack("b", 4, model=T4), quota)
     ledger.submit(*(queued(f"p{n}", {"nvidia.com/gpu": 1}) for n in range(2))).settle()
@@ -225,7 +231,7 @@ CAUSES = [
 
 @pytest.mark.parametrize("cause", CAUSES, ids=[cause[0] for cause in CAUSES])
 def test_C9_causes_are_told(cause: tuple[str, list[object], object, str]) -> None:
-    """Each cause on Volcano's list of problems is named in the sentence for the pod's owner."""
+    """A refusal's sentence names every cause on Volcano's list of scheduling problems."""
     _, events, wanted, says = cause
     ledger = Ledger(*events, pod("p", shape=wanted)).settle()  # type: ignore[arg-type]
     assert says in words.refusal(ledger.refusal("p"))

@@ -1,4 +1,4 @@
-"""Effects of HAMi's policy annotations and Volcano's weights on a decision."""
+"""Tests of how HAMi's policy annotations and Volcano's weights affect a decision."""
 
 import pytest
 
@@ -12,7 +12,7 @@ NUMA = node("n1", gpu("g0", numa=1), gpu("g1", numa=0), gpu("g2", numa=1), gpu("
 
 
 def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) -> list[str]:
-    """Return the devices of a pod with this policy, where g2 and g3 are partly used."""
+    """Return the devices of a pod with this policy, on a node where g2 and g3 are partly used."""
     held = [share("g2", 1000, 10), share("g3", 9000, 50)]
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", held))
     wanted = shape(ask(2000, count=count), device_policy=policy, device_weights=weights)
@@ -34,12 +34,14 @@ def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) ->
     ],
 )
 def test_keys_in_their_order(policy: str, devices: list[str]) -> None:
-    """The first key decides, then the next among equals, and finally the lowest index."""
+    """The first key of a policy chain decides; later keys, and finally the lowest index, break
+    ties."""
     assert chosen(policy, 2) == devices
 
 
 def test_mutex_wants_idle_devices() -> None:
-    """`mutex` needs idle devices; otherwise the pod waits and is told that they are in use."""
+    """A pod with policy `mutex` needs idle devices; if there are none, the refusal reports devices
+    in use."""
     wanted = shape(ask(1000, count=3), device_policy="mutex")
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", [share("g2"), share("g3")]))
     ledger.submit(pod("p", shape=wanted)).settle()
@@ -52,7 +54,8 @@ def test_mutex_wants_idle_devices() -> None:
 
 
 def test_scoring_weights_decide_what_full_is() -> None:
-    """Weights decide which is fuller: two small shares, or one with much memory."""
+    """The scoring weights decide whether a device with two small shares or a device with much used
+    memory counts as fuller."""
     report = node("n1", gpu("g0"), gpu("g1"))
     held = [share("g0", 100, 0), share("g0", 100, 0), share("g1", 60_000, 0)]
     for weights, device in (((9, 0, 0), "g0"), ((0, 0, 9), "g1"), ((1, 1, 3), "g1")):
@@ -64,7 +67,7 @@ def test_scoring_weights_decide_what_full_is() -> None:
 
 
 def weighed(policy: Policy, weights: NodeWeights | None) -> Ledger:
-    """Return node a with CPU in use and node b with a GPU in use, without prices."""
+    """Return a ledger without prices, with CPU in use on node a and a GPU in use on node b."""
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)
     ledger = Ledger(change, node("a", gpu("a0"), gpu("a1")), node("b", gpu("b0"), gpu("b1")))
     ledger.play(observed("a", cpu_milli=16_000), observed("b", cpu_milli=16_000))
@@ -93,7 +96,7 @@ def test_node_weights(policy: Policy, weights: NodeWeights | None, where: str) -
 
 
 def test_a_resource_that_is_not_asked_for_does_not_count() -> None:
-    """A resource that the pod does not request has no weight."""
+    """A resource that the pod does not request has no weight in the score."""
     ledger = weighed("binpack", NodeWeights(devices=1000))
     ledger.submit(pod("p", shape=wants(cpu_milli=1000))).settle()
     assert ledger.where("p") == "a"

@@ -1,4 +1,5 @@
-"""Preemption: victims and beneficiaries, the comparison of nodes, and when nothing is evicted."""
+"""Tests of preemption: victims and beneficiaries, the comparison of nodes, and when no pod is
+evicted."""
 
 from typing import Any
 
@@ -32,12 +33,12 @@ C = RefusalCode
 
 
 def low(uid: str, count: int = 1, priority: int = 0, **fields: Any) -> PodSubmitted:
-    """Return a pod of whole devices with low priority."""
+    """Return a low-priority pod that requests whole devices."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def high(uid: str, count: int = 1, priority: int = 100, **fields: Any) -> PodSubmitted:
-    """Return a pod of whole devices with high priority."""
+    """Return a high-priority pod that requests whole devices."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
@@ -47,7 +48,8 @@ def evicted(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Return nodes of `width` devices, each used by one low-priority pod: `low-0-0` and so on."""
+    """Return nodes with one low-priority pod on each: `low-0-0` and so on, each with all `width`
+    devices."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -56,13 +58,14 @@ def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
 
 
 def on(ledger: Ledger, uid: str) -> str:
-    """Return the node of the pod."""
+    """Return the name of the pod's node, or an empty string."""
     return ledger.where(uid)
 
 
 @pytest.mark.parametrize("shape", [cards(), cards(1, memory_mib=1)])
 def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(shape: Ask) -> None:
-    """Freed room does not go to an older pod of equal priority with preemptionPolicy Never."""
+    """Room freed for a pod does not go to an older pod of equal priority with `preemptionPolicy:
+    Never`."""
     ledger = full()
     ledger.submit(pod("older", shape, priority=100, preempts=False), high("younger")).settle()
     assert evicted(ledger) == [("low-0-0", "younger")]
@@ -71,8 +74,8 @@ def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(sha
 
 
 def test_H8_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> None:
-    """A lower-priority pod is evicted once, keeps its place until it ends, and then the other is
-    placed."""
+    """A lower-priority pod is evicted once and keeps its devices until it ends; then the
+    high-priority pod is placed."""
     ledger = full()
     ledger.submit(high("h")).settle()
     assert evicted(ledger) == [("low-0-0", "h")]
@@ -97,14 +100,15 @@ def test_the_refusal_comes_before_the_eviction() -> None:
 
 @pytest.mark.parametrize("priority", [100, 101])
 def test_nobody_goes_for_a_pod_of_the_same_priority_or_less(priority: int) -> None:
-    """Pods of equal or higher priority are not evicted."""
+    """The scheduler does not evict pods of equal or higher priority."""
     ledger = full(priority=priority)
     ledger.submit(high("h")).settle()
     assert evicted(ledger) == []
 
 
 def test_nobody_goes_for_a_pod_of_another_queue() -> None:
-    """Pods of other queues are not evicted, because shares decide between queues."""
+    """The scheduler does not evict pods of other queues, because the queues' shares decide between
+    queues."""
     ledger = Ledger(rack("n1", 1), low("low", queue="training")).settle()
     ledger.submit(high("other")).settle()
     assert evicted(ledger) == []
@@ -113,7 +117,8 @@ def test_nobody_goes_for_a_pod_of_another_queue() -> None:
 
 
 def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
-    """A pod whose queue is not next evicts no pod that another queue just got by its share."""
+    """A pod whose queue is not next cannot evict a pod that another queue has just placed by its
+    share."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), low("a", 1, 9), low("b", 1, 9)).settle()
     ledger.submit(high("urgent", 1, 5), low("next", queue="training")).settle()
     ledger.gone("b").settle()
@@ -130,14 +135,16 @@ def test_nobody_goes_for_a_pod_that_never_preempts() -> None:
 
 
 def test_a_pod_that_never_preempts_stands_in_nobodys_way() -> None:
-    """A pod with `preemptionPolicy: Never` does not block preemption for others of its shape."""
+    """A pod with `preemptionPolicy: Never` does not stop other pods of its shape from
+    preempting."""
     ledger = full()
     ledger.submit(high("patient", preempts=False), high("h")).settle()
     assert evicted(ledger) == [("low-0-0", "h")]
 
 
 def test_who_is_not_evictable_goes_for_nobody() -> None:
-    """A pod that is not evictable, or its gang, is not evicted."""
+    """The scheduler does not evict a pod that is marked as not evictable, nor a gang that contains
+    such a pod."""
     ledger = full(evictable=False)
     ledger.report(rack("n1", 1), rack("n2", 1)).play(gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards(), evictable=False)).settle()
@@ -146,14 +153,14 @@ def test_who_is_not_evictable_goes_for_nobody() -> None:
 
 
 def test_nobody_goes_in_vain() -> None:
-    """Nothing is evicted on a node that would be too small even when empty."""
+    """The scheduler evicts no pod from a node that would be too small even when empty."""
     ledger = full(width=2)
     ledger.submit(high("h", count=3)).settle()
     assert evicted(ledger) == []
 
 
 def test_no_more_go_than_have_to() -> None:
-    """No more pods are evicted than needed, and the least important ones."""
+    """The scheduler evicts no more pods than needed, and evicts the least important pods."""
     ledger = Ledger(rack("n0", 4))
     for at, priority in enumerate((5, 1, 9, 3)):
         ledger.submit(low(f"low-{at}", priority=priority)).settle()
@@ -175,7 +182,8 @@ Held = tuple[tuple[int, int], ...]
     ],
 )
 def test_which_node_is_cleared(first: Held, second: Held) -> None:
-    """The victims' node is chosen as in kube-scheduler; the second of two is better."""
+    """The scheduler chooses the node to free as kube-scheduler does; in each case the second node
+    is better."""
     ledger = Ledger()
     for at, held in enumerate((first, second)):
         ledger.report(rack(f"n{at}", 2))
@@ -186,7 +194,7 @@ def test_which_node_is_cleared(first: Held, second: Held) -> None:
 
 
 def test_who_started_last_goes_of_equals() -> None:
-    """Among equal pods the youngest is evicted."""
+    """Of equal pods, the scheduler evicts the youngest."""
     ledger = Ledger(rack("n0", 1))
     ledger.submit(low("old")).settle()
     ledger.report(rack("n1", 1)).submit(low("young")).settle()
@@ -196,13 +204,14 @@ def test_who_started_last_goes_of_equals() -> None:
 
 
 def budget(allowed: int, app: str = "a") -> BudgetObserved:
-    """Return a budget that allows this many evictions of pods with the label."""
+    """Return a disruption budget that allows this many evictions of pods with the label."""
     selector = (LabelExpression(key="app", operator="In", values=(app,)),)
     return BudgetObserved(namespace="default", budget="b", selector=selector, allowed=allowed)
 
 
 def test_a_disruption_budget_spares_whom_it_can() -> None:
-    """A pod of higher priority is evicted rather than one protected by a budget."""
+    """The scheduler evicts a pod of higher priority rather than a pod protected by a disruption
+    budget."""
     ledger = full(nodes=1)
     ledger.pod("low-0-0")
     ledger.report(rack("n1", 1)).submit(low("guarded", labels={"app": "a"})).settle()
@@ -212,7 +221,8 @@ def test_a_disruption_budget_spares_whom_it_can() -> None:
 
 
 def test_a_disruption_budget_forbids_nothing() -> None:
-    """If only protected pods can be evicted, the budget is exceeded, and the event says so."""
+    """If all possible victims are protected, the scheduler exceeds the disruption budget, and the
+    event says so."""
     ledger = full(labels={"app": "a"})
     ledger.play(budget(0)).submit(high("h")).settle()
     (event,) = (e for e in ledger.events if isinstance(e, PodEvicted))
@@ -220,7 +230,7 @@ def test_a_disruption_budget_forbids_nothing() -> None:
 
 
 def test_a_budget_that_allows_it_is_not_exceeded() -> None:
-    """A budget that allows one eviction is exceeded by the second."""
+    """A disruption budget that allows one eviction is exceeded by the second eviction."""
     ledger = full(width=2, labels={"app": "a"})
     ledger.play(budget(1)).submit(high("h", count=2)).settle()
     found = [e.budgets for e in ledger.events if isinstance(e, PodEvicted)]
@@ -228,7 +238,8 @@ def test_a_budget_that_allows_it_is_not_exceeded() -> None:
 
 
 def test_the_room_is_kept_for_whom_it_is_made() -> None:
-    """Freed devices are reserved for the beneficiary against pods of equal or lower priority."""
+    """Freed devices are reserved for the beneficiary; pods of equal or lower priority may not use
+    them."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     ledger.gone("low-0-0").submit(low("l"), high("same")).settle()
@@ -240,7 +251,8 @@ def test_the_room_is_kept_for_whom_it_is_made() -> None:
 
 
 def test_a_pod_of_higher_priority_may_take_the_room() -> None:
-    """A pod of higher priority may use the freed room; the beneficiary then finds other room."""
+    """A pod of higher priority may use the freed devices; the beneficiary then finds other
+    devices."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.submit(high("higher", priority=500))
@@ -249,7 +261,7 @@ def test_a_pod_of_higher_priority_may_take_the_room() -> None:
 
 
 def test_each_of_several_has_a_node_of_its_own() -> None:
-    """Each of several beneficiaries has its own node: three pods and two nodes give two
+    """Each of several beneficiaries has its own node, so three pods on two nodes cause two
     evictions."""
     ledger = full(nodes=2)
     ledger.submit(high("h1"), high("h2"), high("h3")).settle()
@@ -259,7 +271,7 @@ def test_each_of_several_has_a_node_of_its_own() -> None:
 
 
 def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
-    """When the beneficiary ends, its node is open to others."""
+    """When the beneficiary ends, the freed node is open to other pods."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     ledger.gone("low-0-0").submit(low("l")).settle()
@@ -269,7 +281,8 @@ def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
 
 
 def test_another_search_where_the_room_has_gone() -> None:
-    """If the freed node is cordoned, the pod is refused again and another node is freed."""
+    """If the freed node is cordoned, the scheduler refuses the beneficiary again and frees another
+    node."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.report(rack("n1", 1)).submit(low("late")).settle()
@@ -278,7 +291,8 @@ def test_another_search_where_the_room_has_gone() -> None:
 
 
 def test_a_nomination_ends_with_a_refusal() -> None:
-    """If the freed node does not fit after all, the pod is refused and searches again."""
+    """If the freed node does not fit after all, the scheduler refuses the beneficiary and searches
+    again."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.play(NodeCordoned(node="n0", by="ada", reason="fans")).gone("low-0-0").settle()
@@ -290,7 +304,7 @@ def test_a_nomination_ends_with_a_refusal() -> None:
 
 
 def test_H8_a_gang_goes_whole() -> None:
-    """A gang is evicted as a whole, although one of its devices would suffice."""
+    """The scheduler evicts a gang as a whole, even if one of its devices would suffice."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
     ledger.submit(high("h")).settle()
@@ -299,7 +313,7 @@ def test_H8_a_gang_goes_whole() -> None:
 
 
 def test_a_single_pod_goes_rather_than_a_gang() -> None:
-    """A single pod is evicted rather than a gang, because that is fewer pods."""
+    """The scheduler evicts a single pod rather than a gang, because that evicts fewer pods."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
     ledger.report(rack("n2", 1)).submit(low("single")).settle()
@@ -308,7 +322,8 @@ def test_a_single_pod_goes_rather_than_a_gang() -> None:
 
 
 def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
-    """A gang is as important as its most important pod, so none of it is evicted."""
+    """A gang counts with the priority of its most important pod, so only a pod of higher priority
+    than that can evict the gang."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards(), priority=900)).settle()
     ledger.submit(high("h")).settle()
@@ -316,7 +331,8 @@ def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
 
 
 def test_room_for_a_whole_gang() -> None:
-    """A gang's preemption evicts for all its pods, which are then placed together."""
+    """Preemption for a gang evicts enough for all of the gang's pods, which are then placed
+    together."""
     ledger = full(nodes=2)
     ledger.play(gang(min_available=2))
     workers = [member(f"w-{n}", cards(), priority=100) for n in range(2)]
@@ -329,7 +345,7 @@ def test_room_for_a_whole_gang() -> None:
 
 
 def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
-    """Nothing is evicted for a gang that would still not fit as a whole."""
+    """The scheduler evicts no pod for a gang that would still not fit as a whole."""
     ledger = full(nodes=2)
     ledger.play(gang(min_available=3))
     ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(3))).settle()
@@ -337,7 +353,7 @@ def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
 
 
 def test_a_decision_that_is_lost_is_made_again() -> None:
-    """A lost preemption leaves no trace in the state, and a new engine makes the same one."""
+    """A lost preemption leaves the state unchanged, and a new engine makes the same decision."""
     ledger = full()
     ledger.submit(high("h"))
     while not any(isinstance(event, PodRefused) for event in ledger.decide()):
@@ -348,7 +364,7 @@ def test_a_decision_that_is_lost_is_made_again() -> None:
 
 
 def test_cpu_alone_is_room_enough() -> None:
-    """Pods without devices preempt and are evicted like others."""
+    """Pods without devices preempt and are evicted like pods with devices."""
     ledger = Ledger(node("n0", host=Host(cpu_milli=1000, memory_mib=1000, pods=9)))
     ledger.submit(pod("l", shape=wants(cpu_milli=800))).settle()
     ledger.submit(pod("h", shape=wants(cpu_milli=500), priority=1)).settle()
@@ -358,7 +374,7 @@ def test_cpu_alone_is_room_enough() -> None:
 
 
 def test_what_the_fold_refuses() -> None:
-    """The fold refuses an eviction for a pod of equal priority, or for one that ended."""
+    """The fold refuses an eviction whose beneficiary has equal priority or has ended."""
     ledger = full()
     ledger.submit(low("same"), high("h"))
     event = PodEvicted(
@@ -379,7 +395,7 @@ def test_what_the_fold_refuses() -> None:
 
 
 def test_why_tells_both_sides(golden: Golden) -> None:
-    """`why` shows evictions from the beneficiary's and the victim's side."""
+    """`why` explains an eviction for the beneficiary and for the victim."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
@@ -399,7 +415,7 @@ def test_why_tells_both_sides(golden: Golden) -> None:
 
 
 def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
-    """A scheduler that takes over a pod places it in the room that was freed for it."""
+    """A scheduler that takes over a pod places the pod on the devices that were freed for it."""
     ledger = full()
     ledger.submit(high("h")).settle()
     own = Shard(frozenset({part_of(key_of(ledger.pod("h")))}))
@@ -416,7 +432,8 @@ def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
 
 
 def test_pods_that_become_ours_are_evicted_for_although_nothing_else_happened() -> None:
-    """Pods taken over from a dead scheduler preempt, although no event announces them."""
+    """Pods taken over from a dead scheduler can preempt, although no event announces the
+    takeover."""
     ledger = full()
     ledger.submit(high("h"))
     assert [type(event) for event in ledger.decide()] == [PodRefused]

@@ -1,4 +1,4 @@
-"""Refusals: a decision can reach every code, with the missing amounts."""
+"""Tests that decisions can reach every refusal code, with the missing amounts."""
 
 import pytest
 
@@ -50,17 +50,17 @@ NEAR = node("n1", gpu("g0", numa=0), gpu("g1", numa=1))
 
 
 def held(*shares: object, report: Payload = MIG) -> tuple[Payload, ...]:
-    """Return a node with a pod that has these shares."""
+    """Return a node with a pod that uses these shares."""
     return report, pod("x"), placement("x", "n1", shares)  # type: ignore[arg-type]
 
 
 def small(start: int) -> object:
-    """Return the smallest instance of a 40 GB GPU."""
+    """Return the smallest MIG instance of a 40 GB GPU, at this start."""
     return share("m0", 5120, 0, instance=instance("1g.5gb", start, 1))
 
 
 def die(index: int) -> Device:
-    """Return a die of a 910C."""
+    """Return the die of a 910C with this index."""
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 
@@ -152,7 +152,7 @@ REACHED: dict[RefusalCode, Reached] = {
 
 @pytest.mark.parametrize("code", REACHED)
 def test_every_code_is_reached(code: RefusalCode) -> None:
-    """Each code comes with node, device if there is one, and needed and available amounts."""
+    """Every code is reached with its node, device if any, and needed and available amounts."""
     events, asked, needed, available, device = REACHED[code]
     ledger = Ledger(*events, pod("p", shape=asked))
     (refused,) = ledger.decide()
@@ -164,9 +164,10 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 
 
 def test_no_code_is_left_out() -> None:
-    """Every code is covered here, except those of gangs, queues, nominated nodes and volumes.
+    """The cases above cover every refusal code except those of gangs, queues, nominated nodes and
+    volumes.
 
-    They are no filters, and have their own tests."""
+    The excepted codes do not come from filters, and have their own tests."""
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
     volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
     others = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}
@@ -176,7 +177,8 @@ def test_no_code_is_left_out() -> None:
 
 
 def test_incomplete_gang() -> None:
-    """The refusal of an incomplete gang counts no nodes, because none was evaluated."""
+    """The refusal of an incomplete gang counts no nodes, because the scheduler has evaluated
+    none."""
     ledger = Ledger(*ONE, gang(min_available=3), member("a", ask(1)), member("b", ask(1)))
     ledger.decide()
     refused = ledger.refusal("a")
@@ -186,7 +188,7 @@ def test_incomplete_gang() -> None:
 
 
 def test_gang_that_is_too_large() -> None:
-    """A gang that is too large is refused, and pods behind it are decided."""
+    """The scheduler refuses a gang that is too large and goes on to the pods behind it."""
     pods = [member(f"m{n}", ask(1)) for n in range(GANG_PODS_MAX + 1)]
     ledger = Ledger(*ONE, gang(min_available=GANG_PODS_MAX + 1), *pods, pod("p", ask(1)))
     ledger.decide(events_max=2000)
@@ -197,7 +199,7 @@ def test_gang_that_is_too_large() -> None:
 
 
 def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:
-    """Each node counts once, by the filter that stopped it."""
+    """A refusal counts each node once, by the first filter that the node fails."""
     ledger = Ledger(
         rack("a", 1, model=T4),
         rack("b", 1, model=T4),
@@ -211,7 +213,8 @@ def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:
 
 
 def test_a_node_is_stopped_by_the_last_device_that_it_would_have_needed() -> None:
-    """A node that lacks the second of two devices is stopped by the better of the others."""
+    """If a node lacks the second of two devices, the refusal shows the best of the unsuitable
+    devices."""
     devices = (gpu("g0"), gpu("g1", memory_mib=900), gpu("g2", healthy=False))
     ledger = Ledger(node("n1", *devices), pod("p", ask(1000, count=2)))
     ledger.decide()
@@ -231,22 +234,23 @@ def test_a_node_is_stopped_by_the_last_device_that_it_would_have_needed() -> Non
 def test_the_first_rule_that_fails_is_named(
     constraints: DeviceConstraints, code: RefusalCode
 ) -> None:
-    """If a device fails several rules, the first in filter order is reported."""
+    """If a device fails several filters, the refusal reports the first in filter order."""
     ledger = Ledger(*ONE, pod("p", shape=shape(ask(99_999), devices=constraints)))
     ledger.decide()
     assert ledger.reasons("p") == {code: 1}
 
 
 def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
-    """An exclusive request on a one-slot device in use is refused as in use, not as full."""
+    """An exclusive request on a used one-slot device is refused because the device is in use, not
+    because it is full."""
     ledger = Ledger(*held(share("n1-g0"), report=rack("n1", 1, slots=1)), pod("p", cards()))
     ledger.decide()
     assert ledger.reasons("p") == {C.DEVICE_IN_USE: 1}
 
 
 def test_nearest_misses_are_the_three_that_lack_least() -> None:
-    """The nearest nodes are the three that pass most filters, then those with the smallest
-    relative shortage."""
+    """The nearest nodes are the three that pass the most filters; the smallest relative shortage
+    breaks ties."""
     sizes = {"a": 500, "b": 990, "c": 100, "d": 900, "e": 700}
     ledger = Ledger(
         *(rack(name, 1, memory_mib=mib) for name, mib in sizes.items()),
@@ -270,7 +274,7 @@ def test_nearest_misses_are_the_three_that_lack_least() -> None:
 
 @pytest.mark.parametrize("events", [(), (observed("n1"),), (node("n1"),)])
 def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
-    """Without any node, agent or device, the refusal says so."""
+    """If there is no node, agent or device at all, the refusal says so."""
     ledger = Ledger(*events, pod("p", ask(1)))
     ledger.decide()
     assert ledger.reasons("p") == ({C.NO_SUCH_DEVICE: 1} if events else {})
@@ -278,7 +282,7 @@ def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
 
 
 def test_the_first_ask_that_fails_names_the_reason() -> None:
-    """If several containers have requests, the first request that fails gives the reason."""
+    """If several containers request devices, the first request that fails gives the reason."""
     asks: list[Ask] = [ask(1000, container="fits"), ask(99_999, container="does not")]
     ledger = Ledger(*ONE, pod("p", *asks))
     ledger.decide()

@@ -1,4 +1,4 @@
-"""Resizing running pods: what they get, and why not."""
+"""Tests of resizing running pods: the resulting shares, and the reasons of refusals."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.support.pods import ask, pod, shape
 
 
 def running(*asks: Any, memory_mib: int = 10_000) -> Ledger:
-    """Return a device with this memory, and pod `a` running on it."""
+    """Return a ledger with a device of this memory and the running pod `a`."""
     ledger = Ledger(rack("n1", 1, memory_mib=memory_mib), pod("a", *asks)).settle()
     return ledger.bound("a").allocated("a")
 
@@ -26,7 +26,7 @@ def wish(uid: str = "a", **fields: Any) -> ResizeAsked:
 
 
 def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
-    """Return the scheduler's answer, folded."""
+    """Return the scheduler's answer to the request, after folding both."""
     ledger.play(asked)
     (event,) = ledger.decide()
     assert isinstance(event, PodResized | ResizeRefused)
@@ -36,7 +36,8 @@ def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
 
 
 def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
-    """A running pod grows and shrinks in place; device, `why` and its request follow."""
+    """A running pod grows and shrinks in place, and its device, its request and `why` show the new
+    amounts."""
     ledger = running(ask(4000, cores=30))
     answer(ledger, wish(memory_mib=9000, cores=60))
     (share,) = ledger.pod("a").placement.shares  # type: ignore[union-attr]
@@ -54,7 +55,7 @@ def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
 
 
 def test_who_waits_for_the_room_that_is_given_back_gets_it() -> None:
-    """A shrunk share wakes a pod that now fits."""
+    """When a share shrinks, the scheduler places a pending pod that now fits."""
     ledger = running(ask(9000)).submit(pod("b", ask(4000))).settle()
     assert ledger.where("b") == ""
     answer(ledger, wish(memory_mib=6000))
@@ -63,7 +64,8 @@ def test_who_waits_for_the_room_that_is_given_back_gets_it() -> None:
 
 
 def test_one_of_several_containers_is_resized_by_name() -> None:
-    """One of several containers is resized by name; without a name the request is ambiguous."""
+    """If a pod has several containers, a resize must name one; a resize without a name is
+    ambiguous."""
     ledger = running(ask(1000, container="one"), ask(2000, container="two"))
     refused = answer(ledger, wish(memory_mib=3000))
     assert isinstance(refused, ResizeRefused)
@@ -88,7 +90,8 @@ def test_one_of_several_containers_is_resized_by_name() -> None:
     ],
 )
 def test_never_more_than_the_card_has(fields: dict[str, Any], said: str) -> None:
-    """A resize beyond the device is refused with the missing amount, and changes nothing."""
+    """The scheduler refuses a resize beyond the device with the missing amount, and changes
+    nothing."""
     ledger = running(ask(4000, cores=30)).submit(pod("b", ask(3000, cores=50))).settle()
     before = ledger.shares("a")
     refused = answer(ledger, wish(**fields))
@@ -98,7 +101,8 @@ def test_never_more_than_the_card_has(fields: dict[str, Any], said: str) -> None
 
 
 def test_a_quota_counts_what_a_pod_has_been_resized_to() -> None:
-    """A quota counts the resized amount, without the pod's old share, and is named if exceeded."""
+    """A quota counts the resized amount instead of the old share, and a refused resize names the
+    exceeded quota."""
     quota = QuotaObserved(quota="gpus", namespace="default", hard={"nvidia.com/gpumem": 6000})
     ledger = Ledger(rack("n1", 1), quota, pod("a", ask(4000))).settle().bound("a")
     assert isinstance(answer(ledger, wish(memory_mib=5000)), PodResized)
@@ -122,7 +126,7 @@ def test_a_quota_counts_what_a_pod_has_been_resized_to() -> None:
     ],
 )
 def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, mode: str) -> None:
-    """MIG instances, MPS clients and vNPUs have a fixed size, and their mode is named."""
+    """The scheduler refuses to resize MIG instances, MPS clients and vNPUs, and names the mode."""
     family = {"family": device.family} if device.family != "nvidia" else {}
     ledger = Ledger(node("n1", device), pod("a", ask(3000, **family))).settle().bound("a")
     refused = answer(ledger, wish(memory_mib=4000))
@@ -131,7 +135,8 @@ def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, m
 
 
 def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
-    """A resize of a pending or unknown pod, and a second answer, are refused and change nothing."""
+    """The fold refuses a resize of a pending or unknown pod, and a second answer, without changing
+    the state."""
     ledger = running(ask(4000)).submit(pod("b", ask(900_000))).settle()
     assert "not bound" in ledger.contradict(wish("b", memory_mib=1))
     assert "not live" in ledger.contradict(wish("z", memory_mib=1))
@@ -154,7 +159,7 @@ def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
 
 
 def test_a_wish_ends_with_its_pod_and_outlives_a_snapshot() -> None:
-    """A resize request ends with its pod, survives a snapshot, and is then answered."""
+    """A resize request ends with its pod, and a snapshot keeps open resize requests."""
     ledger = running(ask(4000)).play(wish(memory_mib=5000))
     restored = snapshot.restore(snapshot.take(ledger.state))
     assert digest(restored) == digest(ledger.state)

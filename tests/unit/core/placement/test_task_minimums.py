@@ -1,4 +1,4 @@
-"""Minimums of a gang's tasks, and when Volcano ignores them."""
+"""Tests of the minimums of a gang's tasks, and of when Volcano ignores the minimums."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.pods import cards, gang, member
     ],
 )
 def test_C6_minimums_above_the_gang_s_own_bind_nothing(min_available: int, placed: bool) -> None:
-    """Task minimums that sum to more than the gang's own are ignored, so two workers start
+    """Task minimums whose sum exceeds the gang's own minimum are ignored, so two workers start
     without a chief."""
     ledger = Ledger(rack("n1", 2), gang("team/job", min_available, min_tasks={"c": 1, "w": 2}))
     ledger.submit(*(member(f"w{i}", cards(), task="w") for i in range(2))).settle()
@@ -23,7 +23,8 @@ def test_C6_minimums_above_the_gang_s_own_bind_nothing(min_available: int, place
 
 
 def test_C6_minimums_hold_where_the_gang_needs_them_all() -> None:
-    """With minimums that match the gang's own, three workers do not start without a chief."""
+    """If the task minimums sum to the gang's own minimum, three workers do not start without a
+    chief."""
     minimums = gang("team/job", 3, min_tasks={"c": 1, "w": 2})
     ledger = Ledger(rack("n1", 4), minimums)
     ledger.submit(*(member(f"w{i}", cards(), task="w") for i in range(3))).settle()

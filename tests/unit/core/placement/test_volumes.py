@@ -1,4 +1,4 @@
-"""Volumes: the nodes that a pod's claims allow, and refusals if there are none."""
+"""Tests of volumes: the nodes that a pod's claims allow, and refusals if no node is allowed."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def zone(*names: str) -> tuple[NodeExpression, ...]:
 def claim(
     name: str = "data", state: Any = "bound", *terms: tuple[NodeExpression, ...], **fields: Any
 ) -> VolumeClaimObserved:
-    """Return a claim of the default namespace."""
+    """Return the event of a claim in the default namespace."""
     return VolumeClaimObserved(namespace="default", claim=name, state=state, nodes=terms, **fields)
 
 
@@ -43,7 +43,7 @@ def mounting(uid: str = "p", *claims: str, **fields: Any) -> PodSubmitted:
 
 
 def zones(*names: str) -> Ledger:
-    """Return a node in each of these zones: `n-a` in zone a, and so on."""
+    """Return a ledger with one node in each of these zones: `n-a` in zone a, and so on."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(f"n-{name}", 1))
@@ -52,7 +52,8 @@ def zones(*names: str) -> Ledger:
 
 
 def test_H11_a_pod_goes_where_its_volume_is() -> None:
-    """A pod goes where its volume is; one of the same shape without the claim goes anywhere."""
+    """A pod is placed on a node that its volume allows; a pod of the same shape without the claim
+    may use any node."""
     ledger = zones("a", "b", "c")
     ledger.play(claim("data", "bound", zone("c")), claim("other", "bound", zone("b")))
     ledger.submit(mounting("p"), mounting("q", "other"), mounting("r", "data")).settle()
@@ -60,7 +61,8 @@ def test_H11_a_pod_goes_where_its_volume_is() -> None:
 
 
 def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
-    """All claims and the pod's affinity must match, with one term of each."""
+    """A node must match all of the pod's claims and the pod's affinity, with at least one term of
+    each."""
     ledger = zones("a", "b", "c")
     ledger.play(
         claim("x", "bound", zone("a", "b")), claim("y", "first-consumer", zone("b"), zone("c"))
@@ -71,14 +73,15 @@ def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
 
 
 def test_a_volume_that_is_anywhere_ties_nothing() -> None:
-    """A volume without terms is no constraint."""
+    """A volume without terms does not restrict the pod's nodes."""
     ledger = zones("a").play(claim())
     ledger.submit(mounting()).settle()
     assert ledger.where("p") == "n-a"
 
 
 def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
-    """A volume that is on no node has its own code, unlike labels."""
+    """If no node can use the volume, the refusal has a code of its own instead of the code for
+    labels."""
     ledger = zones("a", "b").play(claim("data", "bound", zone("x")))
     ledger.submit(mounting()).settle()
     refused = ledger.refusal("p")
@@ -90,7 +93,7 @@ def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
 
 
 def test_a_term_that_matches_nothing_matches_nothing() -> None:
-    """A single empty term matches no node."""
+    """A volume whose only term is empty matches no node."""
     ledger = zones("a").play(claim("data", "bound", ()))
     ledger.submit(mounting()).settle()
     assert ledger.refusal("p").reasons == {C.VOLUME_NODE_MISMATCH: 1}
@@ -98,7 +101,7 @@ def test_a_term_that_matches_nothing_matches_nothing() -> None:
 
 @pytest.mark.parametrize("state", ["unbound", "unavailable", "lost", "missing", "deleting"])
 def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
-    """A claim that is not ready holds the pod back with a reason; the pod is placed once it is
+    """A pod is refused with a reason while its claim is not ready, and is placed once the claim is
     bound."""
     ledger = zones("a").play(claim("data", state))
     ledger.submit(mounting()).settle()
@@ -111,7 +114,7 @@ def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
 
 
 def test_a_claim_of_which_nothing_is_told_is_missing() -> None:
-    """An unobserved claim is missing until a watcher reports it; its state is then a new
+    """A claim counts as missing until a watcher reports it; each new state of the claim gives a new
     refusal."""
     ledger = zones("a")
     ledger.submit(mounting()).settle()
@@ -123,14 +126,14 @@ def test_a_claim_of_which_nothing_is_told_is_missing() -> None:
 
 
 def test_without_kubernetes_claims_mean_nothing() -> None:
-    """Without Kubernetes, claims are ignored."""
+    """Without Kubernetes, the scheduler ignores claims."""
     ledger = Ledger(rack("n1", 1)).submit(mounting()).settle()
     assert ledger.where("p") == "n1"
 
 
 def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
-    """A single-pod claim admits one pod, also within a decision; the other follows when that has
-    ended."""
+    """A claim for a single pod admits one pod, even within one decision; the next pod is placed
+    when the first has ended."""
     ledger = zones("a", "b").play(claim("data", "bound", single_pod=True))
     ledger.submit(mounting("p"), mounting("q"))
     placed = [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
@@ -144,14 +147,14 @@ def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
 
 
 def test_pods_of_one_shape_wait_for_their_own_claims() -> None:
-    """Pods of one shape wait for their own claims, and do not block each other."""
+    """Pods of one shape wait for their own claims, and do not block one another."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y"))
     ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("", "n-a")
 
 
 def test_nobody_is_evicted_where_the_volume_is_not() -> None:
-    """Only the volume's node is considered for preemption."""
+    """Preemption considers only nodes that the pod's volume allows."""
     ledger = zones("a", "b").play(claim("data", "bound", zone("b")))
     for name in ("a", "b"):
         ledger.submit(pod(f"low-{name}", cards())).settle()
@@ -161,7 +164,7 @@ def test_nobody_is_evicted_where_the_volume_is_not() -> None:
 
 
 def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
-    """Return nodes with a limit of volumes for a driver."""
+    """Return a ledger of nodes with a limit on one driver's volumes."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(name, 1))
@@ -170,8 +173,8 @@ def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
 
 
 def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
-    """A node's volume limit applies, also within a decision; a refused pod follows when another
-    has ended."""
+    """A node's volume limit applies even within one decision; a refused pod is placed when another
+    pod has ended."""
     ledger = limited("n1", "n2")
     ledger.play(*(claim(name, driver=DRIVER) for name in "xyz"))
     ledger.submit(*(mounting(uid, uid) for uid in "xyz"))
@@ -186,7 +189,8 @@ def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
 
 
 def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
-    """A volume of several pods counts once per node, so a second pod fits only there."""
+    """A volume counts once per node, so on full nodes a second pod fits only where its volume is
+    already in use."""
     ledger = limited("n1", "n2").play(claim("x", driver=DRIVER), claim("y", driver=DRIVER))
     ledger.submit(mounting("p", "x")).settle()
     ledger.submit(mounting("r", "y")).settle()
@@ -195,7 +199,8 @@ def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
 
 
 def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
-    """Other drivers and nodes without a limit have room; a limit of zero is a limit."""
+    """A limit affects neither other drivers nor nodes without a limit; a limit of zero allows no
+    volume."""
     ledger = limited("n1", limit=0).play(claim("x", driver=DRIVER), claim("y", driver="other"))
     ledger.submit(mounting("p", "y"), mounting("q", "x")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("n1", "")
@@ -204,7 +209,8 @@ def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
 
 
 def test_volumes_of_other_schedulers_pods_count() -> None:
-    """Volumes of other schedulers' pods count, even if their driver is reported later."""
+    """Volumes of other schedulers' pods count towards a node's limit, even if their driver is
+    reported later."""
     theirs = Neighbour(namespace="default", volume_claims=("t",))
     ledger = limited("n1", limit=2, others=(theirs,))
     ledger.play(*(claim(name, driver=DRIVER) for name in "xy"))
@@ -218,7 +224,7 @@ def test_volumes_of_other_schedulers_pods_count() -> None:
 
 
 def test_a_claim_of_a_single_pod_that_another_schedulers_pod_has() -> None:
-    """A single-pod claim is in use while a pod of another scheduler has it."""
+    """A claim for a single pod is in use while a pod of another scheduler mounts it."""
     theirs = Neighbour(namespace="default", volume_claims=("data",), count=2)
     ledger = Ledger(rack("n1", 1)).play(observed("n1", others=(theirs,), version=1))
     ledger.play(claim("data", "bound", single_pod=True)).submit(mounting()).settle()

@@ -1,4 +1,5 @@
-"""Gangs and pods of one shape with different claims: each pod's own claims decide."""
+"""Tests of gangs, and of pods of one shape, whose pods have different claims: each pod's own claims
+decide."""
 
 from typing import Any
 
@@ -16,12 +17,12 @@ def of_gang(uid: str, *claims: str, **fields: Any) -> PodSubmitted:
 
 
 def together(least: int) -> PodGroupObserved:
-    """Return a gang with this minimum."""
+    """Return the event of a gang with this minimum."""
     return PodGroupObserved(group=GANG, min_available=least)
 
 
 def full(*names: str) -> Ledger:
-    """Return zones whose only GPU is used by a pod of no priority: `low-a` and so on."""
+    """Return zones whose only GPU is used by a pod of priority zero: `low-a` and so on."""
     ledger = zones(*names)
     for name in names:
         ledger.play(claim(f"in-{name}", "bound", zone(name)))
@@ -30,7 +31,7 @@ def full(*names: str) -> Ledger:
 
 
 def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
-    """A gang is woken by room for any of its pods, not only for the first."""
+    """Room for any of a gang's pods wakes the gang, not only room for the first pod."""
     ledger = full("a", "b").play(together(1))
     ledger.submit(of_gang("p", "in-a"), of_gang("q", "in-b")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("", "")
@@ -39,7 +40,7 @@ def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
 
 
 def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
-    """A gang is woken by any of its claims, not only by the one that it was refused for."""
+    """A change of any claim of a gang wakes the gang, not only the claim named in the refusal."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y", "unbound"), together(1))
     ledger.submit(of_gang("p", "x"), of_gang("q", "y"), of_gang("r", "x")).settle()
     ledger.play(claim("y")).settle()
@@ -47,7 +48,7 @@ def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
 
 
 def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
-    """A gang's preemption frees the volume's node of each pod."""
+    """Preemption for a gang frees, for each pod, the node of that pod's volume."""
     ledger = full("a", "b").play(together(2))
     of = {"priority": 9, "shape": shape(cards())}
     ledger.submit(of_gang("p", "in-a", **of), of_gang("q", "in-b", **of)).settle()
@@ -55,7 +56,8 @@ def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
 
 
 def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
-    """A gang is decided again when one of its claims moves, even if the codes stay."""
+    """The scheduler retries a gang when one of its claims moves, even if the refusal codes stay the
+    same."""
     ledger = full("a", "b").play(claim("x", "first-consumer", zone("a")), together(1))
     ledger.gone("low-a").submit(pod("top", cards(), priority=100)).settle()
     ledger.submit(of_gang("p", "x", priority=9, shape=shape(cards()))).settle()
@@ -65,7 +67,7 @@ def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
 
 
 def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
-    """Only one pod is evicted from a gang whose pods may run alone, as in Kubernetes."""
+    """If a gang's pods may run alone, the scheduler evicts only one of them, as in Kubernetes."""
     ledger = zones("a", "b").play(together(1))
     ledger.submit(*(pod(uid, cards(), group=GANG) for uid in ("one", "two"))).settle()
     ledger.submit(pod("h", cards(), priority=9)).settle()
@@ -73,7 +75,8 @@ def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
 
 
 def test_each_pod_is_told_of_its_own_claim() -> None:
-    """Pods of one shape in one decision are each told about their own claim."""
+    """If one decision refuses several pods of one shape, each refusal names that pod's own
+    claim."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y", "lost"))
     ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
     assert ledger.refusal("p").volume == VolumeShortage(claim="x", state="unbound")
@@ -81,7 +84,8 @@ def test_each_pod_is_told_of_its_own_claim() -> None:
 
 
 def test_a_pod_whose_node_another_scheduler_chooses_only_has_its_claims() -> None:
-    """An external scheduler's pod is not checked for its claims, but they count for other pods."""
+    """The engine does not check the claims of a pod whose node another scheduler chooses, but
+    counts them for other pods."""
     ledger = zones("a").play(claim("x", "unbound", single_pod=True))
     chosen = mounting("p", "x", chooser="default-scheduler")
     ledger.submit(chosen)

@@ -1,4 +1,5 @@
-"""Accounting of events: shares by memory, the rest of a device, and its owner over time."""
+"""Tests of accounting: shares by memory, the unallocated rest of a device, and its owner over
+time."""
 
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import LATE
@@ -14,7 +15,8 @@ HALF = 40_960
 
 
 def test_a_share_is_the_part_of_its_cards_memory() -> None:
-    """A share counts by its memory: half for four hours is two GPU-hours, whatever its cores."""
+    """A share counts by its memory: half of a GPU for four hours is two GPU-hours, whatever its
+    cores."""
     accounted = Accounted().at(0, rack("n1", 2), pod("p1"))
     accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
     answer = accounted.report()
@@ -34,8 +36,8 @@ def test_a_share_without_memory_counts_by_its_cores() -> None:
 
 
 def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
-    """The rest of a device is free, cordoned or broken, with broken first; shares stay
-    allocated."""
+    """The unallocated rest of a device is free, cordoned or unhealthy; unhealthy takes precedence.
+    Shares stay allocated."""
     accounted = Accounted("node").at(0, rack("n1", 2), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     accounted.at(2, NodeCordoned(node="n1", by="x", reason="fan"))
@@ -50,7 +52,7 @@ def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
 
 
 def test_a_card_that_moved_counts_in_one_node() -> None:
-    """A device that moved counts in the new node from that node's report on."""
+    """A device that moves counts for the new node from the new node's report on."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), observed("n1", version=1))
     accounted.at(3, observed("n2", version=2), observed("n1", ready=False, version=3))
     rows = accounted.at(4, node("n1"), node("n2", gpu("g0"))).rows()
@@ -59,7 +61,8 @@ def test_a_card_that_moved_counts_in_one_node() -> None:
 
 
 def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
-    """A device taken from a removed node counts in the new one, from that report alone."""
+    """A device that comes from a removed node counts for the new node, from the new node's report
+    on."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), node("n2"), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", HALF)]))
     accounted.at(2, observed("n2", version=1)).at(4, node("n2", gpu("g0")))
@@ -69,7 +72,8 @@ def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
 
 
 def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
-    """Nodes that Kubernetes does not have are no capacity, once it has reported any node."""
+    """Once Kubernetes has reported any node, nodes that Kubernetes does not have are not
+    capacity."""
     accounted = Accounted("node").at(0, rack("n1", 1), rack("n2", 1))
     rows = accounted.at(4, observed("n2", version=1)).rows()
     assert rows["n1"].capacity_gpu_hours == 4.0
@@ -77,8 +81,8 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
 
 
 def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
-    """A device that offers less than is allocated counts as allocated, so parts sum to the
-    capacity."""
+    """A device that offers less than is allocated counts with the allocated amount, so that the
+    rows sum to the capacity."""
     accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
     total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total
@@ -87,7 +91,8 @@ def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
 
 
 def test_rows_follow_labels_and_queues_as_they_change() -> None:
-    """Rows follow labels and queues as they change; earlier usage stays in its row."""
+    """GPU-hours count in the row of the pod's current label or queue; earlier hours stay in the
+    earlier row."""
     accounted = Accounted("label:team").at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     rows = accounted.at(4, PodChanged(uid="p1", labels={"team": "b"})).rows()
@@ -100,7 +105,7 @@ def test_rows_follow_labels_and_queues_as_they_change() -> None:
 
 
 def test_the_user_is_a_label() -> None:
-    """`user` is a label, and pods without it have a row of their own."""
+    """Accounting by `user` uses that pod label; pods without the label have their own row."""
     accounted = Accounted("user").at(0, rack("n1", 1))
     accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
@@ -112,7 +117,7 @@ def test_the_user_is_a_label() -> None:
 
 
 def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
-    """Unallocated capacity is separate from pods without a label, in steps too."""
+    """Unallocated capacity and pods without a label are separate rows, in each step too."""
     accounted = Accounted("label:team", hours=4, step=4).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
     nobody, unnamed = answer.steps
@@ -122,7 +127,7 @@ def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
 
 
 def test_steps_are_the_whole_cut_at_their_edges() -> None:
-    """Steps divide the period at fixed times; the last one ends with the period."""
+    """Steps divide the period at fixed times, and the last step ends with the period."""
     accounted = Accounted(hours=5, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placement("p1", shares=[share("n1-g0", HALF)]))
     steps = accounted.report().steps
@@ -133,7 +138,7 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
 
 
 def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
-    """Steps are aligned to the clock, so the first one may be short."""
+    """Steps are aligned to the clock, so the first step may be short."""
     meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
     meters.turn(("a", "T4"), Part.GRANTED, 1, 0)
     meters.finish()
@@ -145,7 +150,8 @@ def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
 
 
 def test_what_comes_after_the_period_changes_nothing() -> None:
-    """Events after the period change nothing, although usage reports are read for another hour."""
+    """Events after the period do not count, although the report reads usage reports of one more
+    hour."""
     accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(3, placement("p1", shares=[share("n1-g0", HALF)]))
     over = [accounted.account.over]

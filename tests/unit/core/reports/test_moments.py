@@ -1,4 +1,4 @@
-"""Times of events as integers, and back."""
+"""Tests of converting event times to integers and back."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -15,7 +15,7 @@ zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(mi
 
 @given(st.datetimes(FIRST, LAST, timezones=zones))
 def test_a_moment_is_that_of_the_calendar(moment: datetime) -> None:
-    """A time converts exactly as in the standard library, in every zone and leap year."""
+    """A time converts exactly as in the standard library, in every time zone and in leap years."""
     found = micros_of(moment.isoformat())
     assert found == (moment - EPOCH) // timedelta(microseconds=1)
     assert datetime.fromisoformat(text_of(found)) == moment
@@ -25,5 +25,5 @@ def test_a_moment_is_that_of_the_calendar(moment: datetime) -> None:
     "text", ["", "yesterday", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01 00:00"]
 )
 def test_what_is_no_time_is_none(text: str) -> None:
-    """Text that is no time gives None, because an event may contain anything."""
+    """Text that is not a valid time converts to None, because an event may contain any text."""
     assert micros_of(text) is None

@@ -1,4 +1,4 @@
-"""Prices, costs, and the columns of FOCUS."""
+"""Tests of prices, costs and the columns of FOCUS."""
 
 import json
 from decimal import Decimal
@@ -28,7 +28,7 @@ MAY_BE_EMPTY = {"ChargeClass"}
 
 
 def spent(*, step: int = 0) -> Accounted:
-    """Return half of an A100 for ten hours and a quarter of a T4 for five."""
+    """Return the accounts of half of an A100 for ten hours and a quarter of a T4 for five hours."""
     cards = node("n1", gpu("g0", model=A100_80), gpu("g1", model=T4, memory_mib=16_000))
     accounted = Accounted(step=step).at(0, cards, pod("p1"), pod("p2", namespace="web"))
     accounted.at(0, placement("p1", shares=[share("g0", 40_960)]))
@@ -36,7 +36,8 @@ def spent(*, step: int = 0) -> Accounted:
 
 
 def test_a_models_own_price_goes_before_a_pattern_and_a_longer_pattern_before_a_shorter() -> None:
-    """A model's own price wins over a pattern, and a longer pattern over a shorter one."""
+    """A model's own price wins over a pattern's price, and a longer pattern wins over a shorter
+    pattern."""
     prices = prices_of(FILE)
     assert prices.of(A100_80) == Decimal("2.10")
     assert prices.of("NVIDIA A100-PCIE-40GB") == 9
@@ -46,7 +47,7 @@ def test_a_models_own_price_goes_before_a_pattern_and_a_longer_pattern_before_a_
 
 
 def test_cost_is_the_price_of_what_was_granted() -> None:
-    """Costs are those of allocated hours, and the fleet's is that of all capacity."""
+    """A pod's cost is that of its allocated hours, and the fleet's cost is that of all capacity."""
     answer = spent().report(prices_of(FILE))
     assert {row.key: row.cost for row in answer.rows} == {"default": 10.5, "web": 0.375}
     assert (answer.total.cost, answer.currency) == (10.875, "EUR")
@@ -70,7 +71,7 @@ def test_cost_is_the_price_of_what_was_granted() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named(text: str, said: str) -> None:
-    """An invalid file is refused with field, value and fix."""
+    """An invalid price file is refused with field, value and fix."""
     with pytest.raises(PriceError) as refused:
         prices_of(text.encode())
     assert said in str(refused.value)
@@ -78,7 +79,7 @@ def test_a_wrong_file_is_named(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["'T4' = 1", "currency = 'EUR'"])
 def test_a_file_of_another_form_is_shown_one_that_will_do(text: str) -> None:
-    """A file of another form is answered with three lines to paste."""
+    """The error for a price file of another format shows three lines to paste."""
     with pytest.raises(PriceError) as refused:
         prices_of(text.encode())
     example = "\n".join(str(refused.value).splitlines()[1:])
@@ -88,7 +89,7 @@ def test_a_file_of_another_form_is_shown_one_that_will_do(text: str) -> None:
 
 @pytest.mark.parametrize("data", [b"a = " + b"[" * 100_000, b".".join([b"a"] * 50_000) + b" = 1"])
 def test_a_file_that_is_nested_too_deep_is_refused(data: bytes) -> None:
-    """A deeply nested file is refused quickly, without RecursionError."""
+    """A deeply nested price file is refused quickly, without a RecursionError."""
     with pytest.raises(PriceError):
         prices_of(data)
 
@@ -104,8 +105,8 @@ def test_a_model_without_a_price_is_named() -> None:
 
 
 def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
-    """Without a price, hours are shown without costs and with the reason, not with a partial
-    sum."""
+    """If a price is missing, the report shows hours and the reason why there is no cost, not a
+    partial sum."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
     answer = spent().report(prices)
     assert {row.key: row.granted_gpu_hours for row in answer.rows} == {"default": 5.0, "web": 1.25}
@@ -115,7 +116,8 @@ def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
 
 
 def test_focus_records_have_every_mandatory_column() -> None:
-    """FOCUS 1.0 records have every mandatory column, empty only if it may be null."""
+    """FOCUS 1.0 records have every mandatory column, and a column is empty only if FOCUS allows
+    null."""
     records = list(focus_rows(spent(step=5).reading(), prices_of(FILE), "lab"))
     assert len(records) == 3
     for record in records:
@@ -134,7 +136,7 @@ def test_focus_records_have_every_mandatory_column() -> None:
 
 
 def test_no_charge_period_begins_before_the_ledger() -> None:
-    """No charge period begins before the ledger does."""
+    """No charge period of a FOCUS record begins before the first event of the ledger."""
     accounted = Accounted(hours=24).at(22, node("n1", gpu("g0")), pod("p1"))
     accounted.at(23, placement("p1", shares=[share("g0", 40_960)]))
     [record] = focus_rows(accounted.reading(), prices_of(FILE), "lab")
@@ -152,6 +154,6 @@ def test_focus_leaves_the_account_of_who_has_no_label_empty() -> None:
 
 
 def test_focus_records_come_to_the_cost() -> None:
-    """FOCUS records sum to the cost, and unallocated capacity is billed to no one."""
+    """FOCUS records sum to the total cost, and unallocated capacity is billed to no account."""
     records = focus_rows(spent(step=3).reading(), prices_of(FILE), "lab")
     assert sum(Decimal(record["BilledCost"]) for record in records) == Decimal("10.875")

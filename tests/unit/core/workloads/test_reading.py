@@ -1,4 +1,5 @@
-"""Reading documents: invalid ones, size limits, and independence of each other."""
+"""Tests of reading several documents: invalid documents, size limits, and independence of one
+another."""
 
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.support.manifests import container, pod, refused
 
 
 def nested(levels: int) -> Any:
-    """Return lists nested this deep."""
+    """Return lists nested to this depth."""
     value: Any = 1
     for _ in range(levels):
         value = [value]
@@ -47,14 +48,14 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """Every refusal names the field and a fix."""
+    """Every refusal has the field and a fix."""
     errors = [refused(document) for document, _ in WRONG]
     assert [error.field for error in errors] == [field for _, field in WRONG]
     golden({"each names its field": "\n".join(map(str, errors))})
 
 
 def test_a_pod_of_very_many_containers(golden: Golden) -> None:
-    """A pod with very many containers, with init containers, is refused at once."""
+    """A pod with too many containers, including init containers, is refused at once."""
     error = refused(pod(containers=[{"name": f"c{i}"} for i in range(50_000)]))
     assert error.field == "spec.containers"
     golden({"50000 containers": str(error)})
@@ -66,7 +67,8 @@ def test_a_pod_of_very_many_containers(golden: Golden) -> None:
 
 
 def test_a_bad_document_does_not_stop_the_others() -> None:
-    """A bad document does not affect the others; each outcome has its number and name."""
+    """An invalid document does not affect the other documents, and every result has its document's
+    number and name."""
     bad = pod({"nvidia.com/gpu": "x"})
     bad["metadata"].update(name="bad", namespace="lab")
     outcomes = list(read_documents([pod(), bad, None, pod()]))
@@ -79,7 +81,7 @@ def test_a_bad_document_does_not_stop_the_others() -> None:
 
 
 def test_list() -> None:
-    """Items of a List are separate documents, and errors name the item."""
+    """Items of a List are read as separate documents, and errors name the item."""
     items = [pod(), pod({"nvidia.com/gpu": -1}), {"apiVersion": "v1", "kind": "List"}]
     outcomes = list(read_documents([{"apiVersion": "v1", "kind": "List", "items": items}]))
     assert [o.document for o in outcomes] == [1, 1, 1]

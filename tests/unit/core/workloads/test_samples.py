@@ -1,4 +1,4 @@
-"""The sample manifests mean what their original systems take them to mean.
+"""Tests that the sample manifests are read with the meaning they have in their original systems.
 
 Expectations are written by hand from those systems' documentation, one line per pod."""
 
@@ -18,7 +18,7 @@ GIB = 1024
 
 
 class Pods(NamedTuple):
-    """The meaning of one document: equal pods, and their gang."""
+    """The expected reading of one document: identical pods, and their gang."""
 
     dialect: str
     asks: tuple[Ask, ...]
@@ -40,12 +40,12 @@ def mode(name: Any) -> DeviceConstraints:
 
 
 def gang(name: str, pods: int) -> PodGroupObserved:
-    """Return a gang in the samples' queue."""
+    """Return a gang in the queue that the samples use."""
     return PodGroupObserved(group=f"default/{name}", min_available=pods, queue="training")
 
 
 def host(cpus: int, gib: int) -> NodeConstraints:
-    """Return CPUs and memory of the node."""
+    """Return node constraints with these CPUs and this memory."""
     return NodeConstraints(cpu_milli=cpus * 1000, memory_mib=gib * GIB)
 
 
@@ -141,7 +141,7 @@ def documents(name: str) -> list[Manifest]:
 
 
 def test_every_sample_is_expected() -> None:
-    """Every sample has an expectation."""
+    """Every sample manifest has an expectation in this module."""
     assert sorted(EXPECTED) == sorted(path.stem for path in SAMPLES.iterdir())
 
 

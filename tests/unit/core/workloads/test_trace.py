@@ -1,4 +1,4 @@
-"""Rows of a production trace: shares, whole GPUs, models, and bad rows."""
+"""Tests of rows of a production trace: shares, whole GPUs, models and invalid rows."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of a trace's pod."""
+    """Return the only ask of a pod in the trace."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 
@@ -29,7 +29,8 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(columns: str, wanted: tuple[Ask, ...], dialect: str) -> None:
-    """A share takes its part of cores and memory; several GPUs, or all of one, are whole."""
+    """A share gets its fraction of cores and memory; a row with several GPUs, or with all of one
+    GPU, gets whole GPUs."""
     (pod,) = read_trace_pods([HEADER, f"p,6000,12288,{columns}"])
     assert pod.shape.asks == wanted
     assert pod.dialect == dialect
@@ -37,7 +38,8 @@ def test_asks(columns: str, wanted: tuple[Ask, ...], dialect: str) -> None:
 
 
 def test_models() -> None:
-    """Several models are alternatives, sorted and unique; none means any."""
+    """Several models are alternatives, sorted and without duplicates; a row without models accepts
+    any model."""
     rows = ["a,1,1,1,500,V100M32|T4|V100M32,", "b,1,1,1,500,,"]
     listed, free = read_trace_pods([HEADER, *rows])
     assert listed.shape.devices == DeviceConstraints(use_types=("T4", "V100M32"))
@@ -45,7 +47,7 @@ def test_models() -> None:
 
 
 def test_columns_may_be_missing_at_the_end() -> None:
-    """Missing last columns are accepted, because some traces have no models."""
+    """A row without the last columns is accepted, because some traces have no models."""
     (pod,) = read_trace_pods(["name,cpu_milli,memory_mib,num_gpu,gpu_milli", "p,1,1,1,1000"])
     assert pod.shape.asks == ask(cores=100)
 
@@ -62,7 +64,7 @@ def test_columns_may_be_missing_at_the_end() -> None:
     ],
 )
 def test_refusals(row: str, says: str) -> None:
-    """A refusal names line and column; the rows before it are read."""
+    """A refusal has the line and the column, and the rows before that line are read."""
     pods = read_trace_pods([HEADER, "ok,1,1,0,0,,", row])
     assert next(pods).name == "ok"
     with pytest.raises(ManifestError) as caught:

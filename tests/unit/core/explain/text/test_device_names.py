@@ -1,4 +1,4 @@
-"""Names by which a device can be given, and errors for unclear ones."""
+"""Tests of the ways to name a device, and of the errors for ambiguous names."""
 
 import pytest
 
@@ -26,23 +26,24 @@ ALL = (A, B, OTHER, MIG, BARE)
     ],
 )
 def test_enough_of_the_beginning_will_do(name: str, devices: list[str]) -> None:
-    """A prefix of four characters after the vendor's prefix is enough."""
+    """A device id may be shortened to four characters after the vendor's prefix."""
     assert meant(name, ALL) == devices
 
 
 def test_a_whole_id_is_never_the_beginning_of_another() -> None:
-    """A whole id matches only itself, even if another id extends it."""
+    """A whole device id matches only that device, even if another id starts with it."""
     assert meant(A, (A + "-more", A)) == [A]
 
 
 @pytest.mark.parametrize("device", [A, OTHER, MIG, BARE])
 def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
-    """The short id in tables is accepted by every verb."""
+    """Every command accepts the short device id that tables show."""
     assert device in meant(device_words(device), ALL)
 
 
 def test_what_is_wrong_with_a_name() -> None:
-    """An ambiguous name lists its matches; an unknown one has no message here."""
+    """An ambiguous prefix gives an error with all matches, and a short prefix an error too. An
+    unknown name gives no error here."""
     assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )

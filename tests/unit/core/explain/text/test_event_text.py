@@ -1,4 +1,4 @@
-"""Every event of the catalogue is rendered in one line, with known names."""
+"""Tests that every event type is rendered in one line, with pod names where the names were seen."""
 
 import msgspec
 import pytest
@@ -37,7 +37,7 @@ from tests.support.pods import ask, cards, instance, placed, pod, shape, share
 
 
 def sample(row: EventType) -> object:
-    """Return the smallest payload of a type: text for strings, and zero or one for numbers."""
+    """Return the smallest payload of an event type: text for strings, zero or one for numbers."""
     filled: dict[str, object] = {}
     for field in msgspec.structs.fields(row.payload):
         if field.required:
@@ -49,7 +49,7 @@ def sample(row: EventType) -> object:
 
 @pytest.mark.parametrize("code", ["raised", "zeroed", "removed", "unheld"])
 def test_a_breach_is_told_with_its_amounts(code: BreachCode) -> None:
-    """A breach shows the granted and the observed amount."""
+    """The line of a breach shows the granted and the observed amount."""
     breach = ShareBreached(
         pod="u1", node="n1", attempt=1, container="main", device="GPU-1", code=code,
         memory_mib=700, memory_found_mib=14_000,
@@ -98,7 +98,7 @@ def _value(name: str) -> object:
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
 def test_every_event_has_a_line(row: EventType) -> None:
-    """Every event type has a line; a missing one would end `tail`."""
+    """Every event type has a line; a missing line would end `tail`."""
     said = Teller().line(sample(row))
     assert len(said.split()) >= 2
     assert "\n" not in said
@@ -112,14 +112,14 @@ def test_every_event_has_a_line(row: EventType) -> None:
     ],
 )
 def test_whose_cordon_is_lifted(by: str, said: str) -> None:
-    """A lifted cordon names its owner only if another operator lifts it."""
+    """The line of a lifted cordon names its owner only if another operator lifts the cordon."""
     assert Teller().line(NodeCordonLifted(node="n1", of="ada", by=by)) == said
     card = DeviceCordonLifted(device="g0", of="ada", by=by)
     assert Teller().line(card) == said.replace("node n1", "device g0")
 
 
 def test_names_are_remembered(golden: Golden) -> None:
-    """An event with only a uid is shown with the name from an earlier event."""
+    """The line of an event that has only a uid shows the pod name from an earlier event."""
     teller = Teller()
     bound = PodBound(pod="u1", node="n1", attempt=1)
     before = teller.line(bound)
@@ -132,7 +132,7 @@ def test_names_are_remembered(golden: Golden) -> None:
 
 
 def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Golden) -> None:
-    """A pod that ends after its successor was submitted is shown as the previous one."""
+    """A pod that ends after its successor was submitted is described as the previous pod."""
     teller = Teller()
     teller.line(pod("u1", name="a"))
     teller.line(pod("u2", name="a"))
@@ -144,7 +144,7 @@ def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Gold
 
 
 def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
-    """A refusal names the resource of the pod's submission."""
+    """The line of a refusal names the resource that the pod requested."""
     teller = Teller()
     few = PodRefused(
         pod="u1", namespace="default", name="a", nodes=1,
@@ -157,7 +157,7 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
 
 
 def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
-    """A refusal uses the wording of `why` while the request is remembered."""
+    """The line of a refusal uses the wording of `why` while the pod's request is in memory."""
     teller = Teller()
     held = PodRefused(
         pod="u0", namespace="default", name="a", nodes=1,
@@ -180,7 +180,7 @@ def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
     ],
 )
 def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) -> None:
-    """A refusal's line calls no node the nearest, because `why` may know a nearer one."""
+    """The line of a refusal calls no node the nearest, because `why` may find a nearer node."""
     ledger = Ledger(rack("n1", 2)).submit(pod("held", ask(1, cores=70, count=2))).settle()
     ledger.submit(pod("more", ask(1, cores=20))).settle()
     if not wants.cores and wants.memory_mib == 1:
@@ -192,7 +192,7 @@ def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) 
 
 
 def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
-    """A pod's line names the devices to which it is restricted."""
+    """The line of a submission names the devices to which the pod is restricted."""
     only = DeviceConstraints(use_types=("H100",), modes=("mps",), indexes=(0, 2, 3))
     submitted = pod("p", shape=shape(cards(2), devices=only))
     wishes = "type H100, mps, only device indexes 0, 2 and 3"
@@ -204,7 +204,8 @@ def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
 
 
 def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golden) -> None:
-    """An adopted pod is shown with its shares and their source, and its name is remembered."""
+    """The line of an adoption shows the pod's shares and their source, and later lines use the
+    pod's name."""
     teller = Teller()
     held = (share("g0", 3000, 50),)
     data = PodAdopted(
@@ -214,14 +215,14 @@ def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golde
 
 
 def test_a_difference_says_what_each_side_has() -> None:
-    """A difference shows both sides, also the empty one."""
+    """The line of a difference shows both sides, even if one side is empty."""
     found = DifferenceFound(kind="gone", name="default/a", ledger="node n1")
     said = "difference (gone): default/a: the ledger has node n1, the cluster has nothing"
     assert Teller().line(found) == said
 
 
 def test_memory_of_names_is_bounded() -> None:
-    """The memory of names is bounded, so a long `tail` does not grow."""
+    """The number of remembered names is bounded, so that a long `tail` does not grow."""
     teller = Teller()
     for number in range(NAMES_MAX + 1):
         teller.line(placed(f"u{number}"))
@@ -239,12 +240,12 @@ def test_memory_of_names_is_bounded() -> None:
     ],
 )
 def test_shares_in_words(held: object, said: str) -> None:
-    """Shares are shown by amount, or by instance on a split device."""
+    """A share is shown by amount, or by instance on a split device."""
     assert share_words(held) == said  # type: ignore[arg-type]
 
 
 def test_equal_shares_are_said_once(golden: Golden) -> None:
-    """Equal shares are counted; a pod without devices says so."""
+    """Equal shares are shown once with a count; a pod without devices is described as such."""
     whole = [share(f"g{number}", 81_920, 100) for number in range(2)]
     golden({
         "two whole cards": shares_words(whole),
@@ -256,7 +257,7 @@ def test_equal_shares_are_said_once(golden: Golden) -> None:
 
 
 def test_asks_in_words(golden: Golden) -> None:
-    """Asks are shown by amount, by percent, and as whole devices."""
+    """An ask is shown as an amount, as a percentage or as whole devices."""
     golden({
         "3000 MiB, 30 cores": ask_words(ask(3000, cores=30)),
         "50 percent": ask_words(ask(memory_percent=50)),
@@ -266,13 +267,13 @@ def test_asks_in_words(golden: Golden) -> None:
 
 
 def test_long_lists_are_counted(golden: Golden) -> None:
-    """Long lists are shortened with a count."""
+    """A long list is shortened, with a count of the remaining entries."""
     assert listed(["a", "b"]) == "a, b"
     golden({"seven": listed(list("abcdefg"))})
 
 
 def test_a_queue_is_told_with_what_it_limits(golden: Golden) -> None:
-    """A queue is shown with its limits, so that changes are visible in the log."""
+    """The line of a queue shows the queue's limits, so that changes are visible in the log."""
     queue = QueueObserved(
         queue="ml", weight=3, open=False,
         capability={"cpu": 1500, "volcano.sh/vgpu-number": 4}, cards={"A100": 8},

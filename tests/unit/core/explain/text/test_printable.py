@@ -1,4 +1,4 @@
-"""Foreign text escaped for one line, and JSON without terminal control sequences."""
+"""Tests of escaping untrusted text for one line, and of JSON without terminal control sequences."""
 
 import json
 
@@ -22,18 +22,19 @@ from apportion.runtime.files.safe_yaml import parse, written
     ],
 )
 def test_what_is_unprintable_is_named(text: str, shown: str) -> None:
-    """Unprintable characters are escaped; printable ones of any script stay."""
+    """Unprintable characters are escaped, and printable characters of any script stay."""
     assert escaped(text) == shown
 
 
 def test_what_is_kept() -> None:
-    """Kept characters stay, so a message of several lines stays one."""
+    """Characters listed in `keep` are not escaped, so a message of several lines keeps its line
+    breaks."""
     assert escaped("a\nb\r\n", keep="\n") == "a\nb\\r\n"
 
 
 @given(st.text())
 def test_a_json_document_says_the_same(text: str) -> None:
-    """JSON is printable on every terminal and decodes to the same text."""
+    """Escaped JSON prints safely on every terminal and decodes to the same text."""
     document = {text: [text]}
     for data in (msgspec.json.encode(document), json.dumps(document, ensure_ascii=False).encode()):
         shown = escaped_json(data).decode()
@@ -43,7 +44,7 @@ def test_a_json_document_says_the_same(text: str) -> None:
 
 @given(st.text())
 def test_a_yaml_document_says_the_same(text: str) -> None:
-    """YAML is printable and decodes to the same text, except line ends."""
+    """Escaped YAML prints safely and decodes to the same text, except for line ends."""
     shown = written({"name": text})
     assert shown.replace("\n", "").isprintable()
     [parsed] = parse(shown)

@@ -1,4 +1,4 @@
-"""Vocabularies have exactly one word for each name in the answers."""
+"""Tests that the vocabularies have exactly one word for each name in the answers."""
 
 from typing import get_args
 
@@ -9,12 +9,12 @@ from apportion_schemas import CATALOGUE
 
 
 def test_all_outcomes_have_a_word() -> None:
-    """Every outcome of a plan's pod has a word."""
+    """Every possible outcome for a pod in a plan has a word."""
     assert OUTCOMES.keys() == set(get_args(Outcome))
 
 
 def test_headings_are_of_events_that_are_there() -> None:
-    """Every event about a pod has a heading, and every heading an event."""
+    """Every event type about a pod has a heading, and every heading belongs to an event type."""
     types = {each.payload.__name__ for each in CATALOGUE}
     assert STORY.keys() <= types
     of_pods = {name for name in types if name.startswith("Pod") and "Group" not in name}
@@ -22,7 +22,7 @@ def test_headings_are_of_events_that_are_there() -> None:
 
 
 def test_phases_without_a_place_are_one_word() -> None:
-    """The phases without a placement share one word."""
+    """All phases without a placement share one word."""
     assert set(PHASES.values()) == {"pending"}
     assert "pending" in PHASES
     assert not {each.value for each in Phase if each is not Phase.PENDING} & PHASES.keys()

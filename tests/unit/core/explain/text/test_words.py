@@ -1,4 +1,5 @@
-"""Every refusal code has words with the right unit, and a sentence adds nothing to the event."""
+"""Tests that every refusal code has words with the right unit, and that sentences add nothing to
+the event."""
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.pods import shape
 def refused(
     reasons: dict[RefusalCode, int], *nearest: NearMiss, gang: GangShortage | None = None
 ) -> PodRefused:
-    """Return a refusal on as many nodes as the reasons count."""
+    """Return a refusal whose node count is the sum of the counts in `reasons`."""
     return PodRefused(
         pod="p1", namespace="default", name="p1", reasons=reasons,
         nodes=sum(reasons.values()), nearest=nearest, gang=gang,
@@ -27,23 +28,23 @@ def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
 def test_every_code_has_words(code: RefusalCode) -> None:
-    """Every code has words."""
+    """Every refusal code has words."""
     assert len(words.phrase(code).split()) >= 3
     assert words.cure(code)
 
 
 def test_no_words_without_a_code() -> None:
-    """Every text belongs to a code that a scheduler writes."""
+    """The table of causes has exactly one entry for each refusal code."""
     assert set(CAUSES) == set(RefusalCode)
 
 
 def test_phrases_tell_codes_apart() -> None:
-    """No two codes have the same words."""
+    """No two refusal codes have the same words."""
     assert len({words.phrase(code) for code in RefusalCode}) == len(RefusalCode)
 
 
 def test_a_code_of_a_newer_build_stands_for_itself() -> None:
-    """A code from a newer build is shown as its name."""
+    """A refusal code from a newer build is shown by its name."""
     code = RefusalCode("VolumeNotBound")
     assert words.phrase(code).startswith("VolumeNotBound")
     assert (words.cure(code), words.amount(code, 3)) == ("", "")
@@ -63,12 +64,13 @@ def test_a_code_of_a_newer_build_stands_for_itself() -> None:
     ],
 )
 def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
-    """An amount has its unit; a yes-or-no code has no amount."""
+    """The words for an amount include its unit, and the words for a yes-or-no code have no
+    amount."""
     assert words.amount(code, value) == said
 
 
 def test_only_yes_or_no_codes_have_no_unit() -> None:
-    """Exactly these codes have no unit."""
+    """Exactly the yes-or-no codes have no unit."""
     assert {code for code in RefusalCode if CAUSES[code].unit is Unit.NOTHING} == {
         RefusalCode.DEVICE_IN_USE,
         RefusalCode.NODE_GONE,
@@ -98,7 +100,8 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
 
 
 def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
-    """A refusal has the most frequent cause first, then the nearest node with what it lacks."""
+    """The sentence of a refusal has the most frequent cause first, then the nearest node with the
+    missing amount."""
     said = words.refusal(
         refused(
             {RefusalCode.NODE_CORDONED: 1, RefusalCode.MEMORY_INSUFFICIENT: 3},
@@ -109,13 +112,13 @@ def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
 
 
 def test_sentence_stays_a_sentence() -> None:
-    """A refusal with all causes names the first few and counts the rest."""
+    """The sentence of a refusal with all causes names the first few causes and counts the rest."""
     said = words.refusal(refused(dict.fromkeys(set(RefusalCode) - {RefusalCode.NODE_GONE}, 1)))
     assert said.endswith(f"{len(RefusalCode) - 1 - words.CAUSES_NAMED} more causes")
 
 
 def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
-    """Removed nodes are not counted, except for a pod that is tied to one."""
+    """The sentence does not count removed nodes, unless the pod is tied to one of them."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
     assert "898" not in words.refusal(some)
@@ -127,19 +130,20 @@ def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
 
 
 def test_no_node_at_all(golden: Golden) -> None:
-    """An empty cluster is described as such."""
+    """The sentence for a cluster without nodes says that there are no nodes."""
     golden({"no node": words.refusal(refused({}))})
 
 
 def test_gang_that_lacks_pods(golden: Golden) -> None:
-    """An incomplete gang shows the missing pods first."""
+    """The sentence for an incomplete gang gives the missing pods first."""
     shortage = GangShortage(needed=4, present=2, fitting=0)
     said = words.refusal(refused({RefusalCode.GANG_INCOMPLETE: 0}, gang=shortage))
     golden({"2 of 4": said})
 
 
 def test_gang_that_lacks_places(golden: Golden) -> None:
-    """A complete gang shows how many of its pods fit, and then what stopped the next one."""
+    """The sentence for a complete gang gives the number of pods that fit, then the cause that
+    stopped the next pod."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
@@ -156,7 +160,7 @@ def test_device_ids_are_cut(device: str, said: str) -> None:
 
 
 def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
-    """Singular and plural follow the count."""
+    """The words use singular or plural according to the count."""
     assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
         "0 pods",
         "1 pod",
@@ -166,7 +170,8 @@ def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
 
 
 def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
-    """An extended resource is shown with its name and amounts, in the list and in the sentence."""
+    """A missing extended resource is shown with name and amounts, in the list and in the
+    sentence."""
     code = RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT
     few = refused({code: 8}, miss(code, 2, 0, device=""))
     wants = shape(node=NodeConstraints(extended={"example.com/fpga": 2}))
@@ -190,12 +195,14 @@ def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     ],
 )  # fmt: skip
 def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
-    """Properties of nodes are the cause only if there is no other; else the most frequent one."""
+    """A list shows the most frequent cause, and shows a property of nodes only if there is no other
+    cause."""
     assert words.cause(what) == said
 
 
 def test_what_nodes_are_is_the_last_cause_of_a_sentence(golden: Golden) -> None:
-    """Properties of nodes come last in a sentence, because they cannot be changed like a cordon."""
+    """Properties of nodes come last in a sentence, because operators cannot change them as they can
+    lift a cordon."""
     labels = RefusalCode.NODE_LABELS_MISMATCH
     one = refused({labels: 7, RefusalCode.NODE_CORDONED: 1}, miss(labels, 1, 0))
     golden({"7 with other labels, 1 cordoned": words.refusal(one)})

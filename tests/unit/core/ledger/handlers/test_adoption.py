@@ -1,4 +1,5 @@
-"""The fold of pods that run without a placement in the ledger, and of differences."""
+"""Tests of the fold of adopted pods, which run without a placement in the ledger, and of
+differences."""
 
 import pytest
 from msgspec import structs
@@ -23,13 +24,13 @@ CARD = node("n1", gpu("g0"), gpu("g1"))
 
 
 def adopted(uid: str = "p1", *shares: Share, **fields: object) -> PodAdopted:
-    """Return the adoption of a pod with these shares of n1."""
+    """Return the adoption of a pod with these shares on n1."""
     wanted = pod(uid, ask(1000), shape=fields.pop("shape", wants(ask(1000))))
     return PodAdopted(pod=uid, node="n1", submitted=wanted, shares=shares, **fields)  # type: ignore[arg-type]
 
 
 def test_an_adopted_pod_holds_its_shares() -> None:
-    """An adopted pod is charged its shares and its node resources, as if placed and bound."""
+    """An adopted pod is charged its shares and its node resources, like a placed and bound pod."""
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=3, shape=wants(ask(1), cpu_milli=500)))
     held = ledger.pod("p1")
     assert (held.phase, held.attempt, held.bound_revision) == (Phase.BOUND, 3, 2)
@@ -38,7 +39,8 @@ def test_an_adopted_pod_holds_its_shares() -> None:
 
 
 def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
-    """Attempts after an adoption are new, because message ids of an earlier life are used up."""
+    """Attempt numbers after an adoption skip those of a previous pod with the same uid, because
+    their message ids are used up."""
     void = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=1))
     assert ledger.pod("p1").adopted
@@ -50,7 +52,8 @@ def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
 
 
 def test_a_running_pod_has_been_allocated() -> None:
-    """An adopted running pod counts as allocated, because its kubelet has allocated the shares."""
+    """An adopted running pod counts as allocated, because the kubelet has already allocated the
+    pod's shares."""
     ledger = Ledger(CARD, adopted("p1", share("g0"), running=True))
     assert ledger.pod("p1").phase is Phase.ALLOCATED
 
@@ -61,8 +64,8 @@ def test_a_running_pod_has_been_allocated() -> None:
 def test_a_report_that_comes_later_offers_what_is_left(
     held: list[Share], free: tuple[int, int, int]
 ) -> None:
-    """A later report offers what adopted pods have left: a rebuilt ledger has pods before
-    devices."""
+    """A report after an adoption offers only the remaining amounts, because a rebuilt ledger has
+    pods before devices."""
     ledger = Ledger(adopted("p1", *held))
     assert not ledger.device("g0").present
     ledger.play(CARD)
@@ -72,14 +75,15 @@ def test_a_report_that_comes_later_offers_what_is_left(
 
 
 def test_pods_of_one_absent_card_add_up() -> None:
-    """Pods on an unreported device add up, and are charged when it is reported."""
+    """The shares of several pods on an unreported device add up, and are charged when the device is
+    reported."""
     ledger = Ledger(adopted("p1", share("g0")), adopted("p2", share("g0", 2000, 20)), CARD)
     assert ledger.device("g0").memory_free_mib == 81920 - 3000
     assert ledger.device("g0").slots_free == 8
 
 
 def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
-    """An unreported device without pods is forgotten."""
+    """The state forgets an unreported device once no pod uses it."""
     ledger = Ledger(adopted("p1", share("gone")), adopted("p2", share("gone"))).gone("p1", "p2")
     ledger.play(CARD)
     assert "gone" not in ledger.node().by_id
@@ -87,7 +91,8 @@ def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
 
 
 def test_mig_instances_of_an_absent_card_are_held() -> None:
-    """MIG instances of an unreported device are charged; the report takes them over."""
+    """MIG instances of an unreported device are charged, and stay charged when the device is
+    reported."""
     held = share("g0", 10_000, 0, instance=instance("1g.10gb", 0, 1))
     ledger = Ledger(adopted("p1", held))
     assert "slices needed 1" in ledger.contradict(adopted("p2", held))
@@ -95,7 +100,7 @@ def test_mig_instances_of_an_absent_card_are_held() -> None:
 
 
 def test_no_decision_touches_what_an_adopted_pod_holds() -> None:
-    """The engine uses no device that an adopted pod has."""
+    """The engine does not allocate a device that an adopted pod uses."""
     ledger = Ledger(CARD, adopted("p1", share("g1", 81920, 100), shape=wants(cards())))
     ledger.submit(pod("p2", cards())).settle()
     assert ledger.placement("p2").shares[0].device == "g0"
@@ -124,13 +129,13 @@ def test_room_is_found_when_an_adopted_pod_ends() -> None:
     ],
 )
 def test_what_cannot_be_accounted_for_is_refused_whole(claim: PodAdopted, problem: str) -> None:
-    """An adoption that cannot be charged is refused whole."""
+    """The fold refuses an adoption entirely if any share cannot be charged."""
     ledger = Ledger(node("n1", gpu("g0"), npu("npu0")), node("n2", gpu("x0")), pod("there", ask(1)))
     assert problem in ledger.contradict(claim)
 
 
 def test_an_adopted_pod_is_not_placed_again() -> None:
-    """An adopted pod is not placed again."""
+    """The engine does not place an adopted pod, and the fold refuses a placement of one."""
     ledger = Ledger(CARD, adopted("p1", share("g0")))
     assert not ledger.decide()
     assert "bound already" in ledger.contradict(
@@ -142,7 +147,7 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """If an adopted pod's devices are unknown, no device of the family on its node is offered."""
+    """If the devices of an adopted pod are unknown, the node offers no device of that family."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )
@@ -153,7 +158,7 @@ def test_devices_that_nobody_names_are_closed() -> None:
 
 
 def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
-    """Differences are counted for good, and kept while the pod lives."""
+    """The count of differences never decreases; each difference is kept until its pod ends."""
     found = DifferenceFound(kind="annotation", name="default/p1", pod="p1", ledger="a", cluster="b")
     ledger = Ledger(CARD, adopted("p1", share("g0")), found, found)
     assert ledger.state.differences == {"annotation": 2}
@@ -163,14 +168,14 @@ def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
 
 
 def test_a_ledger_with_pods_is_not_rebuilt(golden: Golden) -> None:
-    """A ledger with pods cannot be declared rebuilt."""
+    """The fold refuses to declare a ledger with pods as rebuilt."""
     rebuilt = LedgerRebuilt(by="ada", reason="lost", cluster="here", pods=1)
     Ledger(rebuilt, adopted("p1"))
     golden({"one pod": Ledger(adopted("p1")).contradict(rebuilt)})
 
 
 def test_a_snapshot_has_claims_on_absent_devices() -> None:
-    """A snapshot keeps claims on unreported devices."""
+    """A snapshot keeps the shares of adopted pods on unreported devices."""
     found = DifferenceFound(kind="gone", name="default/p9")
     ledger = Ledger(adopted("p1", share("g0")), found, adopted("p2", share("g1"), running=True))
     again = restore(take(ledger.state))

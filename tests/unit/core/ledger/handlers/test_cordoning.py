@@ -1,4 +1,4 @@
-"""Several operators' cordons of one object exist side by side, with operator and time."""
+"""Tests of several operators' cordons of one node or device, each with operator and time."""
 
 from apportion.core.explain.views import device_answers, node_answer
 from apportion.core.explain.why import why
@@ -43,7 +43,8 @@ def test_a_second_reason_of_one_person_takes_the_place_of_the_first() -> None:
 
 
 def test_one_lifts_ones_own_and_the_others_stands() -> None:
-    """An operator lifts only their own cordon; the node opens with the last one."""
+    """An operator lifts only their own cordon; the node takes pods again once the last cordon is
+    lifted."""
     ledger = Ledger(*BOTH, NodeCordonLifted(node="n1", of="ada", by="ada"))
     assert ledger.node().cordon == "firmware"
     assert "ada" in ledger.contradict(NodeCordonLifted(node="n1", of="ada", by="bob"))
@@ -51,12 +52,13 @@ def test_one_lifts_ones_own_and_the_others_stands() -> None:
 
 
 def test_uncordon_lifts_all() -> None:
-    """`uncordon` lifts all cordons."""
+    """The event NodeUncordoned lifts the cordons of all operators."""
     assert not Ledger(*BOTH, NodeUncordoned(node="n1", by="eve")).node().cordons
 
 
 def test_reasons_against_a_device_outlive_its_report() -> None:
-    """Cordons of a device outlive its reports, and may come before the first."""
+    """A device's cordons stay when the device leaves a report, and may be set before the first
+    report."""
     ledger = Ledger(
         DeviceCordoned(device="g0", by="ada", reason="hot"),
         DeviceCordoned(device="g0", by="bob", reason="loud"),
@@ -73,7 +75,7 @@ def test_reasons_against_a_device_outlive_its_report() -> None:
 
 
 def test_snapshots_keep_who_said_what() -> None:
-    """Snapshots and digests include each operator's cordon."""
+    """Snapshots and digests include every operator's cordon."""
     state = Ledger(*BOTH).state
     restored = snapshot.restore(snapshot.take(state))
     assert restored.nodes["n1"].cordons == state.nodes["n1"].cordons
@@ -84,7 +86,7 @@ def test_snapshots_keep_who_said_what() -> None:
 
 
 def test_a_pod_that_waits_is_told_who_cordoned() -> None:
-    """Advice for a pending pod names who cordoned."""
+    """The advice for a pending pod names the operators who cordoned the node."""
     ledger = Ledger(*BOTH, pod("p1", ask(1000)))
     ledger.decide()
     answer = why(ledger.state, ledger.pod("p1"))

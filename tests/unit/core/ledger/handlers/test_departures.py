@@ -1,4 +1,5 @@
-"""Removed nodes are forgotten once nothing refers to them; their fences stay valid."""
+"""Tests of removed nodes, which the state forgets once nothing refers to them; their fences stay
+valid."""
 
 from itertools import count
 
@@ -18,20 +19,20 @@ from tests.support.pods import ask, cards, placed, pod
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the number of removed nodes that are kept."""
+    """Lower the number of removed nodes that the state keeps."""
     monkeypatch.setattr(departures, "LEFT_MAX", 2)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 3)
 
 
 def come_and_go(ledger: Ledger, *names: str) -> None:
-    """Add each node with a GPU, and remove it."""
+    """Add each named node with a GPU, and remove the node again."""
     for name in names:
         ledger.play(observed(name, version=1), rack(name, 1), NodeGone(node=name))
 
 
 def test_a_node_is_forgotten_when_enough_others_have_left_since() -> None:
-    """A node and its devices are forgotten after enough others have left; another node may have
-    them."""
+    """The state forgets a removed node and its devices after enough other nodes have left. Another
+    node may then have these devices."""
     ledger = Ledger()
     come_and_go(ledger, "a", "b")
     assert list(ledger.state.nodes) == ["a", "b"]
@@ -45,7 +46,7 @@ def test_a_node_is_forgotten_when_enough_others_have_left_since() -> None:
 
 
 def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
-    """A removed node with pods or a cordon stays until the last of them ends."""
+    """A removed node stays in the state until its last pod and its last cordon are gone."""
     ledger = Ledger(observed("a", version=1), rack("a", 1), observed("b", version=1), rack("b", 1))
     ledger.submit(pod("p", ask(1))).settle()
     where, other = ledger.where("p"), {"a": "b", "b": "a"}[ledger.where("p")]
@@ -60,8 +61,8 @@ def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
 
 
 def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
-    """A node that returns continues with its fences, for placements and for its agent's
-    presence."""
+    """A node that returns continues with its previous fences, for placements and for its agent's
+    heartbeats."""
     ledger = Ledger(observed("a", version=1), rack("a", 1))
     ledger.submit(pod("p", ask(1))).settle()
     ledger.play(NodeSilent(node="a", grace_s=1))
@@ -78,7 +79,7 @@ def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
 
 
 def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
-    """With many nodes that come and go, state, fences, index and snapshot do not grow."""
+    """The state, fences, index and snapshot do not grow while nodes come and go."""
     ledger = Ledger()
     for at in range(200):
         ledger.play(observed(f"n{at}", version=1), rack(f"n{at}", 1))
@@ -92,7 +93,7 @@ def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
 
 
 def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
-    """An old engine reuses the rows of forgotten nodes and decides like a new one."""
+    """An engine reuses the rows of forgotten nodes, and decides like a new engine."""
     ledger = Ledger(observed("m", version=1), rack("m", 2))
     uids = (f"p{at}" for at in count())
     for name in ("a", "z", "k", "b", "y", "l", "n"):
@@ -107,7 +108,8 @@ def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
 
 
 def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
-    """A snapshot in progress forgets the node too, even if a frame has it already."""
+    """A snapshot in progress omits a forgotten node, even if an earlier frame already contains the
+    node."""
     ledger = Ledger()
     come_and_go(ledger, "a", "b")
     taking = Taking(ledger.state)
@@ -120,8 +122,8 @@ def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
 
 
 def test_a_node_that_reports_again_is_not_forgotten() -> None:
-    """A node that reports again is not forgotten: without Kubernetes only its agent shows that
-    it is back."""
+    """A removed node whose agent reports again is kept: without Kubernetes, only the agent shows
+    that the node is back."""
     ledger = Ledger(rack("a", 1), NodeGone(node="a"), rack("a", 1))
     for name in "bcd":
         ledger.play(rack(name, 1), NodeGone(node=name))
@@ -130,7 +132,7 @@ def test_a_node_that_reports_again_is_not_forgotten() -> None:
 
 
 def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
-    """A removed node on which a pod is adopted is forgotten when that pod has ended."""
+    """A removed node with an adopted pod is forgotten only after that pod has ended."""
     ledger = Ledger()
     come_and_go(ledger, "a")
     submitted = pod("p", ask(1))
@@ -143,7 +145,7 @@ def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
 
 
 def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
-    """A device that moved to another node and left it may return to the first."""
+    """A device that moved to another node and left that node may return to the first node."""
     ledger = Ledger(rack("x", 1), NodeGone(node="x"))
     (device,) = rack("x", 1).devices
     ledger.play(node("y", device), node("y"), node("x"))
@@ -152,8 +154,8 @@ def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
 
 
 def test_what_names_an_unknown_node_makes_none_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused events, undecodable bytes and silent agents of unknown nodes create no lasting
-    node."""
+    """Refused events, undecodable bytes and silent agents of unknown nodes add no node to the state
+    for good."""
     monkeypatch.setattr(departures, "DEPARTED_MAX", 100)
     state = Ledger(observed("k", version=1)).state
     revisions = count(2)

@@ -1,4 +1,5 @@
-"""The order of pods on a node that allocates at Allocate (without CDI)."""
+"""Tests of the order of pods on a node without CDI, where the device plugin allocates in the
+Allocate call."""
 
 import pytest
 
@@ -34,7 +35,7 @@ def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:
-    """Place a pod with these shares."""
+    """Place a pod with these shares on the node."""
     book.play(
         PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
         PodPlaced(
@@ -50,7 +51,7 @@ def of(card: Device, memory_mib: int = 700) -> Share:
 
 
 def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) -> Ledger:
-    """Place pod a, and after it pod b."""
+    """Return a ledger in which pod a is placed first and pod b second."""
     book = ledger(spec, host)
     card = book.state.nodes["n1"].devices[0].device
     place(book, "a", of(card))
@@ -65,7 +66,8 @@ def waits_for(book: Ledger) -> str:
 
 
 def test_who_was_placed_first_goes_first() -> None:
-    """The first placed pod goes first, bound or not: a binder may have died after the binding."""
+    """The pod that was placed first is allocated first, bound or not: its binder may have died
+    after the binding."""
     book = two()
     assert ahead(book.state, book.pod("a")) is None
     assert waits_for(book) == "a"
@@ -76,13 +78,13 @@ def test_who_was_placed_first_goes_first() -> None:
 
 
 def test_nodes_with_cdi_know_no_turns() -> None:
-    """Nodes with CDI have no order."""
+    """Pods on a node with CDI never wait for one another."""
     assert waits_for(two(host=HOST)) == ""
 
 
 @pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
 def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
-    """A pod that no longer needs devices does not block the next."""
+    """A pod that will not be allocated any more does not block the next pod."""
     book = two().bound("a")
     match end:
         case "gone":
@@ -97,15 +99,15 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
-    """Pods with the same allocation do not wait: equal MPS parts, but not separate HAMi-core
-    folders."""
+    """Pods with the same allocation do not wait for one another. Equal MPS parts are the same
+    allocation; HAMi-core folders differ."""
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"
 
 
 def test_who_holds_no_share_is_in_nobodys_way() -> None:
-    """A pod without shares neither waits nor blocks."""
+    """A pod without shares waits for no pod and blocks no pod."""
     book = ledger()
     place(book, "a")
     place(book, "b", of(book.state.nodes["n1"].devices[0].device))
@@ -115,7 +117,8 @@ def test_who_holds_no_share_is_in_nobodys_way() -> None:
 
 
 def test_cards_in_mig_mode_are_not_offered_there() -> None:
-    """MIG devices are not offered without CDI, because instances are created at container start."""
+    """A node without CDI does not offer MIG devices, because their instances are created at
+    container start."""
     devices = simulated_devices("n1", "1xA100-40GB:mig+1xT4")
     cut, whole = closed(devices, MIG, REASON)
     assert not cut.healthy

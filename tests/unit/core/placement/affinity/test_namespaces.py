@@ -1,4 +1,4 @@
-"""Affinity terms that select namespaces by label (`namespaceSelector`)."""
+"""Tests of affinity terms that select namespaces by label (`namespaceSelector`)."""
 
 from typing import Any
 
@@ -19,20 +19,21 @@ HOST = "kubernetes.io/hostname"
 
 
 def by(key: str, *values: str) -> tuple[LabelExpression, ...]:
-    """Return a selector for namespaces with one of these values, or with the label at all."""
+    """Return a selector for namespaces whose label has one of these values. Without values, any
+    value matches."""
     if not values:
         return (LabelExpression(key=key, operator="Exists"),)
     return (LabelExpression(key=key, operator="In", values=values),)
 
 
 def away(uid: str, selector: PodSelector, **fields: Any) -> PodSubmitted:
-    """Return a pod with anti-affinity to these pods."""
+    """Return a pod that has anti-affinity to the selected pods."""
     terms = (PodTerm(pods=selector, topology_key=HOST),)
     return pod(uid, shape=shape(ask(100), pods=PodConstraints(anti_affinity=terms)), **fields)
 
 
 def one_node() -> Ledger:
-    """Return a node with a pod of namespace `a`."""
+    """Return a ledger with one node that runs a pod of namespace `a`."""
     return Ledger(rack("n1", 1)).submit(pod("there", ask(100), namespace="a")).settle()
 
 
@@ -42,7 +43,7 @@ def labels(name: str, version: int = 1, **found: str) -> NamespaceObserved:
 
 
 def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
-    """Pods are selected by their namespace's labels and by its name, and no others."""
+    """A term selects pods of namespaces that match by label or by name, and no other pods."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     ledger.submit(away("q", PodSelector(by_label=by("team", "two")))).settle()
@@ -51,7 +52,7 @@ def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
 
 
 def test_a_namespace_has_its_name_as_a_label() -> None:
-    """Every namespace has its name as a label, even an unobserved one."""
+    """Every namespace has its name as a label, even before the namespace was observed."""
     ledger = one_node()
     name = by("kubernetes.io/metadata.name", "a")
     ledger.submit(away("p", PodSelector(by_label=name))).settle()
@@ -59,7 +60,7 @@ def test_a_namespace_has_its_name_as_a_label() -> None:
 
 
 def test_labels_that_change_count_from_then_on() -> None:
-    """Changed labels apply from then on, for pending pods and for existing anti-affinity."""
+    """Changed namespace labels apply at once to pending pods and to existing anti-affinity."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     assert ledger.where("p") == ""

@@ -1,4 +1,4 @@
-"""Affinity, anti-affinity and spread, compared with a scan of all pods."""
+"""Tests of affinity, anti-affinity and spread, compared with a scan of all pods."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ def app(*names: str) -> PodSelector:
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """Return a term for a domain with pods of these applications."""
+    """Return a term for domains that contain pods of these applications."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
@@ -55,7 +55,8 @@ def minding(
 
 
 def fleet(**zones: str) -> Ledger:
-    """Return nodes by name, each in its zone (or none if empty), with room for two pods."""
+    """Return a ledger of nodes by name, each in its zone (empty for none), with room for two pods
+    per node."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -64,8 +65,8 @@ def fleet(**zones: str) -> Ledger:
 
 
 def test_anti_affinity_keeps_pods_apart() -> None:
-    """Anti-affinity allows one pod per node; the third is refused with the reason, and placed
-    when one leaves."""
+    """Anti-affinity allows one pod per node; the next pod is refused with the reason until a pod
+    leaves."""
     ledger = fleet(a="x", b="x")
     apart: dict[str, Any] = {"anti_affinity": (near(HOST, "db"),)}
     ledger.submit(*(minding(f"p{n}", "db", **apart) for n in range(3))).settle()
@@ -76,8 +77,8 @@ def test_anti_affinity_keeps_pods_apart() -> None:
 
 
 def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
-    """Anti-affinity also keeps the selected pods away; others of their shape are placed, and it
-    is woken."""
+    """A pod's anti-affinity keeps out the pods that it selects, until the pod ends. Other pods of
+    the same shape are placed."""
     ledger = fleet(a="x")
     ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
     ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
@@ -88,7 +89,8 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """If the first pod of a queue is blocked by new anti-affinity, the one behind it is placed."""
+    """If new anti-affinity blocks the next pod, the pod with anti-affinity waits for the pod ahead
+    of it in the queue."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()
@@ -100,7 +102,8 @@ def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
 
 
 def test_affinity_follows_and_the_first_goes_ahead() -> None:
-    """The first pod with affinity to its own kind goes anywhere; affinity to other pods waits."""
+    """The first pod with affinity to its own label is placed anywhere; a pod with affinity to other
+    pods waits for them."""
     ledger = fleet(a="x", b="y", c="y", bare="")
     ledger.submit(minding("lost", affinity=(near(ZONE, "db"),))).settle()
     assert ledger.reasons("lost") == {C.POD_AFFINITY_MISMATCH: 4}
@@ -111,17 +114,17 @@ def test_affinity_follows_and_the_first_goes_ahead() -> None:
 
 
 def others(**fields: Any) -> tuple[Neighbour, ...]:
-    """Return one pod of another scheduler in the default namespace."""
+    """Return a tuple with one pod of another scheduler in the default namespace."""
     return (Neighbour(namespace="default", **fields),)
 
 
 def at_a(**fields: Any) -> Any:
-    """Return what Kubernetes reports of node a."""
+    """Return the event with which Kubernetes reports node a."""
     return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
 
 
 def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
-    """Pods of other schedulers count for affinity and anti-affinity, also when they change."""
+    """Pods of other schedulers count for affinity and anti-affinity, and so do their changes."""
     ledger = fleet(a="x").submit(minding("p", affinity=(near(HOST, "db"),))).settle()
     assert ledger.where("p") == ""
     ledger.play(at_a(others=others(labels={"app": "db"}))).settle()
@@ -133,7 +136,7 @@ def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
 
 
 def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
-    """Anti-affinity of other schedulers' pods keeps ours away."""
+    """Anti-affinity of other schedulers' pods keeps Apportion's pods away."""
     guard = others(anti_affinity=(near(HOST, "web"),))
     ledger = fleet(a="x").play(at_a(others=guard)).submit(minding("p", "web")).settle()
     assert ledger.reasons("p") == {C.POD_ANTI_AFFINITY: 1}
@@ -142,7 +145,7 @@ def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
 
 
 def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
-    """Host ports of other schedulers' pods are in use."""
+    """A host port that another scheduler's pod uses is not free for Apportion's pods."""
     asked = shape(node=NodeConstraints(ports=(HostPort(port=80),)))
     ledger = fleet(a="x").play(at_a(others=others(ports=(HostPort(port=80),))))
     ledger.submit(pod("p", shape=asked)).settle()
@@ -152,8 +155,8 @@ def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
 
 
 def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
-    """Disks of other schedulers' pods are in use; a pod that waits for one is woken when it is
-    free."""
+    """Disks of other schedulers' pods are in use; a pod that waits for such a disk is retried when
+    the disk is free."""
     disk = Disk(name="iscsi/iqn.d")
     ledger = fleet(a="x").play(at_a(others=others(disks=(disk,))))
     ledger.submit(pod("p", shape=shape(node=NodeConstraints(disks=(disk,))))).settle()
@@ -163,7 +166,7 @@ def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
 
 
 def test_namespaces_count() -> None:
-    """A term selects only pods of its namespaces."""
+    """A term selects only pods of the term's namespaces."""
     term = PodTerm(
         pods=PodSelector(expressions=app("db").expressions, namespaces=("team",)), topology_key=HOST
     )
@@ -175,12 +178,13 @@ def test_namespaces_count() -> None:
 
 
 def spread(key: str = ZONE, **fields: Any) -> SpreadConstraint:
-    """Return a spread of application `web` with a skew of at most one."""
+    """Return a spread constraint for application `web` with a skew of at most one."""
     return SpreadConstraint(pods=app("web"), topology_key=key, **fields)
 
 
 def test_spread_over_zones() -> None:
-    """Pods spread evenly over zones, whatever their room; a node without a zone gets none."""
+    """Pods spread evenly over zones, whatever the zones' capacity; a node without a zone gets
+    none."""
     ledger = fleet(a="x", b="x", c="x", d="y", bare="")
     ledger.submit(*(minding(f"p{n}", "web", spread=(spread(),)) for n in range(8))).settle()
     where = [ledger.where(f"p{n}") for n in range(8)]
@@ -191,7 +195,7 @@ def test_spread_over_zones() -> None:
 
 
 def test_spread_counts_what_the_selector_allows() -> None:
-    """Only zones that the pod's selector allows count for the minimum."""
+    """Only zones that the pod's node selector allows count for the minimum."""
     ledger = fleet(a="x", d="y")
     ledger.play(observed("a", labels={HOST: "a", ZONE: "x", "gpu": "on"}))
     wishes = PodConstraints(spread=(spread(),))
@@ -204,7 +208,7 @@ def test_spread_counts_what_the_selector_allows() -> None:
 
 
 def test_spread_with_fewer_domains_than_wanted() -> None:
-    """With `minDomains`, the minimum is zero while a domain is missing."""
+    """With `minDomains`, the minimum is zero while the cluster has too few domains."""
     ledger = fleet(a="x", b="x")
     few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
     ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()
@@ -214,7 +218,8 @@ def test_spread_with_fewer_domains_than_wanted() -> None:
 
 
 def test_preferences_are_points() -> None:
-    """Preferences score: near preferred pods, far from avoided ones, spread where possible."""
+    """Preferences add to a node's score: near preferred pods, far from avoided pods, and spread
+    evenly."""
     ledger = fleet(a="x", b="y", c="z")
     ledger.submit(minding("db", "db"), minding("web", "web", affinity=())).settle()
     home, other = ledger.where("db"), ledger.where("web")
@@ -229,8 +234,8 @@ def test_preferences_are_points() -> None:
 
 
 def test_a_gang_whose_pods_want_one_another() -> None:
-    """A gang with affinity between its pods is placed as a whole, although a worker comes before
-    its server."""
+    """A gang with affinity between its pods is placed as a whole, even if a worker comes before its
+    server."""
     ledger = fleet(a="x", b="y").play(gang(min_available=3))
     workers = [
         minding(f"w{n}", "worker", group="team/job", affinity=(near(ZONE, "server"),))
@@ -256,7 +261,7 @@ def domain(node: NodeState, key: str) -> str | None:
 
 
 def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
-    """Yield every pod with a node: ours, and those of other schedulers."""
+    """Yield every pod that has a node, with the node, including pods of other schedulers."""
     for each in state.pods.values():
         if each.placement is not None:
             yield each.submitted, state.nodes[each.placement.node]
@@ -277,7 +282,7 @@ def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
 
 
 def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
-    """Return True if a pod that the term selects is in the node's domain."""
+    """Return True if the node's domain contains a pod that the term selects."""
     key = term.topology_key
     here = domain(node, key)
     return here is not None and any(
@@ -286,7 +291,7 @@ def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
 
 
 def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if anti-affinity allows the pod there, in both directions."""
+    """Return True if anti-affinity allows the pod on the node, in both directions."""
     for other, at in placed(state):
         for term in other.shape.pods.anti_affinity:
             here = domain(node, term.topology_key)
@@ -297,7 +302,7 @@ def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if affinity is met, or the pod is the first of its kind."""
+    """Return True if the pod's affinity is met on the node, or the pod is the first of its kind."""
     for term in asked.shape.pods.affinity:
         if domain(node, term.topology_key) is None:
             return False
@@ -308,7 +313,8 @@ def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if the domain stays within the skew, over nodes with every label."""
+    """Return True if the pod keeps the skew of the node's domain within its limit, over nodes that
+    have all labels."""
     wishes = asked.shape.pods.spread
     keys = [each.topology_key for each in wishes]
     counted = [n for n in state.nodes.values() if all(domain(n, key) is not None for key in keys)]
@@ -382,8 +388,8 @@ OTHERS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(("x", "y", "")), min_size=1, max_size=5))
 def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -> None:
-    """Whatever comes and goes, placed pods were allowed there, and pending ones are allowed
-    nowhere."""
+    """After any history, every placed pod was allowed on its node, and every pending pod is allowed
+    on no node."""
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):

@@ -1,4 +1,4 @@
-"""The devices that each container gets on the chosen node."""
+"""Tests of which devices each container gets on the chosen node."""
 
 import pytest
 from msgspec import structs
@@ -26,7 +26,8 @@ from tests.support.pods import placed as placement
 def chosen(
     wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
 ) -> tuple[Share, ...] | None:
-    """Return the shares of a pod of this shape on the node, next to existing shares."""
+    """Return the shares that a pod of this shape gets on the node, in addition to existing
+    shares."""
     ledger = Ledger(report, pod("x"))
     ledger.play(placement("x", report.node, held))
     columns = Columns(ledger.state)
@@ -46,7 +47,8 @@ def devices(shares: tuple[Share, ...] | None) -> list[str]:
 
 
 def test_count_is_different_devices() -> None:
-    """A count gives different devices in order of preference, each with the whole amount."""
+    """A count requests that many different devices, in order of preference, each with the whole
+    amount."""
     found = chosen(shape(ask(3000, count=2, cores=50)), rack("n1", 3))
     assert devices(found) == ["n1-g0", "n1-g1"]
     assert [(s.memory_mib, s.cores) for s in found or ()] == [(3000, 50)] * 2
@@ -54,13 +56,13 @@ def test_count_is_different_devices() -> None:
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
-    """The policy chooses the device in use, or the idle one."""
+    """The policy determines whether a pod gets a device in use or an idle device."""
     found = chosen(shape(ask(1000)), rack("n1", 2), share("n1-g1"), policy=policy)
     assert devices(found) == [device]
 
 
 def test_several_devices_in_the_order_of_preference() -> None:
-    """Several devices: first those in use, then the first of the others."""
+    """A pod with several devices gets devices in use first, then idle devices."""
     held = (share("n1-g2"), share("n1-g3"))
     assert devices(chosen(shape(ask(1000, count=3)), rack("n1", 4), *held)) == [
         "n1-g2",
@@ -70,14 +72,14 @@ def test_several_devices_in_the_order_of_preference() -> None:
 
 
 def test_containers_may_share_a_device() -> None:
-    """Two containers of a pod may share a device, in the pod's order."""
+    """Two containers of a pod may share a device; shares follow the pod's container order."""
     train, test = ask(2000, container="train"), ask(10000, cores=50, container="eval")
     found = chosen(shape(train, test), rack("n1", 2))
     assert [(s.container, s.device) for s in found or ()] == [("train", "n1-g0"), ("eval", "n1-g0")]
 
 
 def test_containers_that_do_not_fit_on_one_get_two() -> None:
-    """Containers that do not fit on one device get two."""
+    """Containers that do not fit together on one device get two devices."""
     big = [ask(50_000, container=name) for name in "ab"]
     assert devices(chosen(shape(*big), rack("n1", 2))) == ["n1-g0", "n1-g1"]
     assert chosen(shape(*big), rack("n1", 1)) is None
@@ -127,14 +129,15 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
 def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
-    """The most demanding ask is assigned first, so that an easy one does not take its only
-    device."""
+    """The most demanding ask is assigned first, so that a smaller ask does not use the only
+    suitable device."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 
 
 def test_instances_are_cut_from_the_end() -> None:
-    """Instances are placed from the end, so that the aligned half stays whole, each start once."""
+    """MIG instances are placed from the end, so that the aligned half stays free, and no two share
+    a start."""
     seven = [ask(3000, container=f"c{n}") for n in range(7)]
     found = chosen(shape(*seven), node("n1", gpu("m0", model=A100_40, mode="mig")))
     starts = [s.instance.start for s in found or () if s.instance]
@@ -145,7 +148,7 @@ def test_instances_are_cut_from_the_end() -> None:
 
 
 def test_instance_goes_where_its_slices_are_free() -> None:
-    """An instance needs free slices at an allowed start, not only memory."""
+    """A MIG instance needs free slices at an allowed start, not only free memory."""
     card = gpu("m0", model=A100_80, mode="mig")
     low = share("m0", 9728, 0, instance=instance("1g.10gb", 6, 1))
     found = chosen(shape(ask(30_000)), node("n1", card), low)
@@ -155,7 +158,7 @@ def test_instance_goes_where_its_slices_are_free() -> None:
 
 
 def test_no_instance_goes_where_one_of_others_is() -> None:
-    """Slices of other schedulers' instances are closed, and charged to an adopted pod that uses
+    """Slices of other schedulers' MIG instances are closed, unless an adopted pod is charged for
     them."""
     card = gpu("m0", model=A100_80, mode="mig", closed_slices=0b1100)
     found = chosen(shape(ask(30_000)), node("n1", card))
@@ -171,7 +174,7 @@ def test_no_instance_goes_where_one_of_others_is() -> None:
 
 
 def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
-    """Closed slices stay closed until a report without them, also while our shares come and go."""
+    """Closed slices stay closed until a report omits them, whatever shares come and go."""
     card = gpu("m0", model=A100_40, mode="mig", slots=7, closed_slices=0b1110000)
     ledger = Ledger(node("n1", card), pod("p1", ask(20_000)), pod("p2", ask(20_000)))
     ledger.settle()
@@ -185,7 +188,7 @@ def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
 
 
 def test_templates_fill_a_device() -> None:
-    """Templates fill a device by AI CPUs too; the second one goes to the next device."""
+    """Templates use up a device's AI CPUs too, so the second template goes to the next device."""
     found = chosen(
         shape(*(ask(12_000, family="ascend310p", container=c) for c in "ab")),
         node("n1", npu("u0", memory_mib=99_999), npu("u1")),
@@ -194,8 +197,8 @@ def test_templates_fill_a_device() -> None:
 
 
 def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
-    """With numa_bind all devices are on the first NUMA node that fits; unknown NUMA nodes are
-    not used."""
+    """With `numa_bind`, all devices are on the first NUMA node that fits; devices without a NUMA
+    node are not used."""
     wanted = shape(cards(2), devices=DeviceConstraints(numa_bind=True))
     near = [gpu(f"g{n}", numa=n // 2) for n in range(4)]
     assert devices(chosen(wanted, node("n1", *near))) == ["g0", "g1"]
@@ -205,14 +208,15 @@ def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
 
 
 def test_ids_and_indexes_leave_devices_out() -> None:
-    """Ids and indexes also exclude devices on the node."""
+    """A pod's constraints on ids and indexes exclude all other devices of the node."""
     wanted = shape(ask(1), devices=DeviceConstraints(nouse_ids=("n1-g0",), indexes=(0, 2)))
     assert devices(chosen(wanted, rack("n1", 4))) == ["n1-g2"]
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
-    """A pod fits regardless of the order of devices: the first choice is revised if needed."""
+    """A pod that fits is placed whatever the order of devices, because the search revises its first
+    choice."""
     report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
     held = share("g0", 9_000, 0), share("g1", 13_000, 0)
     small, both = ask(2048, container="a"), ask(1024, container="b", count=2)
@@ -221,7 +225,8 @@ def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Poli
 
 
 def test_a_pod_of_many_containers_that_cannot_fit_is_given_up_soon() -> None:
-    """A pod of many containers that cannot fit is refused quickly: equal devices are tried once."""
+    """A pod of many containers that cannot fit is refused quickly, because the search tries equal
+    devices only once."""
     report = node("n1", *(gpu(f"g{at}", memory_mib=10_000) for at in range(8)))
     asks = [ask(6_000, container=f"c{at}", count=2) for at in range(5)]
     assert chosen(shape(*asks), report) is None

@@ -1,4 +1,4 @@
-"""Several devices of one node: the best linked ones, by a bounded search."""
+"""Tests of choosing the best linked devices of one node by a bounded search."""
 
 import itertools
 
@@ -16,7 +16,7 @@ Pairs = dict[tuple[int, int], int]
 
 
 def wired(count: int, pairs: Pairs) -> list[Device]:
-    """Return devices with these links, each pair reported only by its first device."""
+    """Return devices with these links; only the first device of a pair reports the link."""
     lanes: list[dict[str, int]] = [{} for _ in range(count)]
     for (one, other), number in pairs.items():
         lanes[one][f"g{other}"] = number
@@ -32,7 +32,7 @@ HALVES: Pairs = {(0, 2): 4, (1, 3): 4, (0, 1): 1}
 
 
 def test_the_best_pair_is_found() -> None:
-    """The best linked pair is found; among equal pairs the first."""
+    """The search finds the best linked pair, and the first pair among equals."""
     assert best_linked(wired(4, HALVES), 2) == ((0, 2), 4)
     assert best_linked(wired(3, {}), 2) == ((0, 1), 0)
     assert best_linked(wired(2, HALVES), 2) == ((0, 1), 1)
@@ -41,7 +41,8 @@ def test_the_best_pair_is_found() -> None:
 @settings(deadline=None)  # timing depends on the machine; another test bounds the search
 @given(st.data(), st.integers(2, 6))
 def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
-    """The result has the right number of devices and links, and is optimal for pairs."""
+    """The result has the right number of devices and links, and is optimal for two and for all
+    devices."""
     pairs = {
         pair: data.draw(st.integers(1, 18))
         for pair in itertools.combinations(range(6), 2)
@@ -56,7 +57,7 @@ def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
 
 
 def test_the_search_ends() -> None:
-    """The search ends for half of 64 randomly linked devices."""
+    """The search for half of 64 randomly linked devices ends in bounded time."""
     pairs = {
         (one, other): 1 + (one * 31 + other * 17) % 7
         for one, other in itertools.combinations(range(64), 2)
@@ -67,19 +68,20 @@ def test_the_search_ends() -> None:
 
 
 def linked_node() -> NodeReported:
-    """Return four GPUs in two linked pairs: 0 and 2, 1 and 3."""
+    """Return a node of four GPUs in two linked pairs: 0 and 2, 1 and 3."""
     return node("n1", *wired(4, HALVES))
 
 
 def test_two_gpus_are_linked_ones() -> None:
-    """Two GPUs are a linked pair, even without a policy."""
+    """A pod with two GPUs gets a linked pair, even without a policy."""
     ledger = Ledger(linked_node(), pod("a", cards(2)), pod("b", cards(2))).settle()
     assert ledger.devices("a") == ["g0", "g2"]
     assert ledger.devices("b") == ["g1", "g3"]
 
 
 def test_topology_aware_takes_the_best_of_those_that_fit() -> None:
-    """topology-aware takes the best of those that fit (HAMi `computeBestCombination`)."""
+    """The topology-aware policy picks the best linked devices among those that fit (HAMi
+    `computeBestCombination`)."""
     held = [share("g0", 81920, 100), share("g3", 81920, 100)]
     ledger = Ledger(linked_node(), pod("x", cards(2)), placement("x", "n1", held))
     ledger.submit(pod("strict", shape=shape(cards(2), device_policy="topology-aware"))).settle()
@@ -87,7 +89,8 @@ def test_topology_aware_takes_the_best_of_those_that_fit() -> None:
 
 
 def test_topology_aware_spares_the_linked_ones() -> None:
-    """topology-aware takes the least linked single GPU (HAMi `computeWorstSingleCard`)."""
+    """The topology-aware policy gives a single-GPU pod the GPU with the fewest links (HAMi
+    `computeWorstSingleCard`)."""
     ledger = Ledger(node("n1", *wired(3, {(0, 1): 4})))
     ledger.submit(pod("a", shape=shape(cards(1), device_policy="topology-aware"))).settle()
     ledger.submit(pod("b", cards(2))).settle()

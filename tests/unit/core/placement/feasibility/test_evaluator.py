@@ -1,4 +1,4 @@
-"""Feasibility of one node: its occupancies, and cases where six former implementations
+"""Tests of the feasibility of one node: its occupancies, and cases where six former implementations
 disagreed."""
 
 import pytest
@@ -37,20 +37,20 @@ _C = RefusalCode
 
 
 def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
-    """Return the rule that refuses the only node."""
+    """Return the code of the filter that refuses the only node."""
     found = feasibility(wanted, ledger.node(), occupancy, rules_of(ledger.state, wanted))
     return None if found is None else found.code
 
 
 def full() -> Ledger:
-    """Return one device of 1,000 MiB, of which a pod uses 800."""
+    """Return a ledger with one device of 1,000 MiB, of which a pod uses 800."""
     return Ledger(rack("n1", 1, memory_mib=1000), pod("p1")).play(
         placed("p1", shares=[share("n1-g0", 800, cores=0)])
     )
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit now fits when pods have ended."""
+    """A pod that does not fit the node now fits once the node's pods have ended."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None
@@ -64,7 +64,8 @@ def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
 
 
 def test_an_empty_node_is_ready_heard_and_not_cordoned() -> None:
-    """An empty node counts as ready, heard and uncordoned, because that can recover."""
+    """The hypothetical empty node counts as ready, connected and uncordoned, because each of these
+    states can recover."""
     ledger = full()
     ledger.play(NodeCordoned(node="n1", by="ann", reason="disk"), NodeSilent(node="n1", grace_s=30))
     assert code_of(ledger, shape(ask(500))) is _C.AGENT_SILENT
@@ -80,7 +81,8 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """Taints of conditions (cordoned, not ready) end with them, so the pod may fit later."""
+    """Taints for conditions (cordoned, not ready) do not count as permanent, so the pod may fit
+    later."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -97,14 +99,15 @@ def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedula
 
 
 def test_a_taint_of_a_person_stays() -> None:
-    """An operator's taint is permanent."""
+    """A taint set by an operator counts as permanent."""
     taint = Taint(key="team", effect="NoSchedule", value="ml")
     ledger = Ledger(observed("n1", taints=(taint,)), rack("n1", 1))
     assert code_of(ledger, shape(ask(1)), empty) is _C.TAINT_NOT_TOLERATED
 
 
 def test_a_plugin_of_another_system_can_be_removed() -> None:
-    """Another system's device plugin can be removed, so the pod may fit later."""
+    """Another system's device plugin does not count as permanent, because it can be removed; the
+    pod may fit later."""
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), rack("n1", 1))
     ledger.submit(pod("p", ask(1))).settle()
     assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
@@ -114,7 +117,8 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
-    """Once our agent reports that it no longer allocates, the other plugin's node takes none."""
+    """Once the agent reports that another device plugin allocates the node's devices, the node
+    takes no device pods."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)
@@ -128,7 +132,7 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
 
 
 def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
-    """A policy that needs idle devices applies in every occupancy."""
+    """A policy that requires idle devices applies in every occupancy."""
     ledger = full()
     wanted = structs.replace(shape(ask(100)), device_policy="mutex")
     assert code_of(ledger, shape(ask(100))) is None
@@ -141,7 +145,8 @@ def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
 
 
 def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
-    """If only some devices of the family exist, they are too few rather than missing."""
+    """If a node has some devices of the requested family but not enough, the code reports too few
+    devices, not a missing family."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("u0"), npu("u1")))
     wanted = shape(cards(4))
     for occupancy in (now, empty):
@@ -151,7 +156,7 @@ def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
 
 
 def test_amounts_are_of_the_ask_that_lacks_something() -> None:
-    """Amounts refer to the ask that lacks something, not to other families."""
+    """The amounts in a refusal belong to the ask that is not met, not to the pod's other asks."""
     asks = (
         Ask(container="a", family="ascend310p", count=3, memory_mib=1000),
         Ask(container="b", family="nvidia", count=1, memory_mib=300),
@@ -165,7 +170,7 @@ def test_amounts_are_of_the_ask_that_lacks_something() -> None:
 
 
 def test_a_device_that_never_will_do_is_no_advice() -> None:
-    """The advice uses the device that could fit, not one that is always too small."""
+    """The advice uses the device that could fit the pod, not a device that is always too small."""
     devices = (gpu("big", memory_mib=1000), gpu("small", memory_mib=790, index=1))
     ledger = Ledger(node("n1", *devices), pod("p1"))
     ledger.play(placed("p1", shares=[share("big", 800, cores=0)]))
@@ -177,7 +182,7 @@ def test_a_device_that_never_will_do_is_no_advice() -> None:
 
 
 def test_rules_of_the_cluster() -> None:
-    """The cluster's policy applies if the pod has none."""
+    """The cluster's policy applies to a pod without its own policy."""
     ledger = full()
     assert rules_of(ledger.state, shape(ask(1))) == Rules()
     ledger.play(PolicyChanged(by="ann", node_policy="spread", device_policy="spread"))

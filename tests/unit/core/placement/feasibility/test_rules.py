@@ -1,4 +1,4 @@
-"""Each filter alone: what passes, and the needed and available amounts otherwise."""
+"""Tests of each filter alone: what passes, and the needed and available amounts of a refusal."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def serving(port: HostPort) -> tuple[Payload, ...]:
 
 
 def having(disk: Disk) -> tuple[Payload, ...]:
-    """Return a node with a pod with this disk."""
+    """Return a node with a pod that uses this disk."""
     return rack("n1", 1), pod("web", shape=wants(disks=(disk,))), placement("web")
 
 
@@ -389,7 +389,7 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
     ("events", "asked", "verdict"), [case[1:] for case in NODES], ids=[case[0] for case in NODES]
 )
 def test_node_filters(events: tuple[Payload, ...], asked: Shape, verdict: Verdict | None) -> None:
-    """The first filter that the node fails is reported, with amounts."""
+    """A refusal reports the first filter that the node fails, with amounts."""
     at = node_of(*events)
     assert refused_node(asked, at) == verdict
     stands = verdict is not None and RANK[verdict.code] < RANK[C.CPU_INSUFFICIENT]
@@ -397,7 +397,8 @@ def test_node_filters(events: tuple[Payload, ...], asked: Shape, verdict: Verdic
 
 
 def test_terms_are_alternatives_and_expressions_are_not() -> None:
-    """`nodeSelectorTerms` are ORed, `matchExpressions` ANDed, and an empty term matches nothing."""
+    """A node must match one of the `nodeSelectorTerms` with all of its `matchExpressions`; an empty
+    term matches no node."""
     at = node_of(LABELLED)
     zone_a, zone_b = (NodeExpression(key="zone", operator="In", values=(v,)) for v in "ab")
     assert refused_node(wants(required=((zone_b,), (zone_a,))), at) is None
@@ -442,7 +443,7 @@ KINDS: list[tuple[str, Ask, DeviceConstraints, Device, RefusalCode | None]] = [
 def test_device_rules(
     asked: Ask, constraints: DeviceConstraints, device: Device, code: RefusalCode | None
 ) -> None:
-    """Rules about a device's kind come before its free amounts."""
+    """Filters on a device's kind come before filters on its free amounts."""
     assert refused_kind(asked, constraints, device) is code
 
 
@@ -504,7 +505,7 @@ AMOUNT_CASES: list[tuple[str, Ask, Device, list[Share], dict[str, Any], Verdict 
 def test_amounts(
     asked: Ask, device: Device, held: list[Share], fields: dict[str, Any], verdict: Verdict | None
 ) -> None:
-    """A device's free amounts are checked in a fixed order."""
+    """The filters check a device's free amounts in a fixed order."""
     ledger = Ledger(node("n1", device), pod("x"))
     ledger.play(placement("x", shares=held))
     state: DeviceState = ledger.device("g0")

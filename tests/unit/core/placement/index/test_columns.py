@@ -1,4 +1,4 @@
-"""The index columns match the state, whatever the order and width of nodes."""
+"""Tests that the index columns match the state, whatever the order and size of nodes."""
 
 import itertools
 
@@ -28,14 +28,14 @@ from tests.support.pods import placed as placement
 
 
 def synced(state: State) -> Columns:
-    """Return new columns of a state."""
+    """Return new columns that are synced with this state."""
     columns = Columns(state)
     columns.sync()
     return columns
 
 
 def assert_equal(one: Columns, other: Columns) -> None:
-    """Check equal rows; numbering of kinds and width may differ."""
+    """Check that both have equal rows; numbering of kinds and width may differ."""
     rows, others = taken(one), taken(other)
     assert [one.names[row] for row in rows] == [other.names[row] for row in others]
     assert [one.nodes[row].name for row in rows] == [other.nodes[row].name for row in others]
@@ -51,7 +51,8 @@ def assert_equal(one: Columns, other: Columns) -> None:
 
 
 def taken(columns: Columns) -> list[int]:
-    """Return the rows that have a node, in order; each is found by its name."""
+    """Return the rows that have a node, in order, and check that each node's name leads to its
+    row."""
     rows = np.flatnonzero(~columns.vacant).tolist()
     assert [columns.row_of(columns.names[row]) for row in rows] == rows
     assert columns.count == len(rows)
@@ -71,7 +72,8 @@ MIXED = (rack("b", 3), node("c"), node("a", npu("u0"), gpu("m1", model=A100_40, 
 
 
 def test_rows_say_what_the_state_says() -> None:
-    """A row has the host in column 0, then devices, and nothing beyond the last."""
+    """A row has the host in column 0, the devices in the next columns, and nothing after the last
+    device."""
     columns = synced(Ledger(*MIXED).state)
     assert columns.names[:3] == ["a", "b", "c"]
     assert columns.kind[:3, HOST].tolist() == [HOST_KIND] * 3
@@ -85,7 +87,7 @@ def test_rows_say_what_the_state_says() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_nodes_may_join_in_any_order(order: tuple[int, ...]) -> None:
-    """Nodes that join in any order, also later and wider ones, give the same rows."""
+    """Nodes that join in any order give the same rows, even if a later node has more devices."""
     reports = (*MIXED, rack("d", 6))
     expected = synced(Ledger(*reports).state)
     ledger = Ledger()
@@ -118,7 +120,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("events", [case[1] for case in CHANGES], ids=[case[0] for case in CHANGES])
 def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...]) -> None:
-    """Updated columns equal rebuilt ones, and once more after the change is undone."""
+    """After each change, and after the change is undone, the updated columns equal rebuilt
+    columns."""
     ledger = Ledger(*MIXED)
     columns = synced(ledger.state)
     for data in (*events, *MIXED[:1]):
@@ -130,7 +133,8 @@ def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...])
 
 
 def test_closed_devices_say_why() -> None:
-    """A closed device has a reason: absent is unhealthy, and unhealthy comes before cordoned."""
+    """A closed device has one reason: an absent device is unhealthy, and unhealthy takes precedence
+    over cordoned."""
     ledger = Ledger(
         rack("b", 3),
         DeviceHealthChanged(node="b", device="b-g1", healthy=False),
@@ -143,7 +147,8 @@ def test_closed_devices_say_why() -> None:
 
 
 def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None:
-    """A MIG device closed by an adopted pod with unknown slices opens when the pod ends."""
+    """A MIG device that is closed because an adopted pod uses unknown slices opens when that pod
+    ends."""
     ledger = Ledger(
         node("a", gpu("m1", model=A100_40, mode="mig")),
         PodAdopted(pod="p", node="a", submitted=pod("p", ask(1)), shares=(share("m1", 5120, 0),)),
@@ -158,7 +163,7 @@ def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None
 
 
 def test_sync_costs_what_was_touched() -> None:
-    """A sync reads only the changed nodes."""
+    """A sync reads only nodes that have changed."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     refreshed: list[str] = []
 
@@ -183,7 +188,7 @@ def test_sync_costs_what_was_touched() -> None:
 
 
 def test_only_the_devices_of_the_shares_are_read() -> None:
-    """A pod that comes or goes costs only its own devices, not the whole node."""
+    """When a pod comes or goes, a sync reads only the pod's devices, not the whole node."""
     ledger = Ledger(rack("n1", 8), pod("p"), pod("q"))
     columns = synced(ledger.state)
     for data in (
@@ -204,7 +209,7 @@ def test_only_the_devices_of_the_shares_are_read() -> None:
 
 
 def test_changes_of_facts_are_told_apart() -> None:
-    """A placement changes amounts; only a report changes facts."""
+    """A placement changes only a row's amounts; only a report changes a row's facts."""
     ledger = Ledger(rack("n1", 1), pod("p"))
     columns = synced(ledger.state)
     facts, changed = columns.facts_changed.end, columns.changed.end
@@ -219,7 +224,7 @@ def test_changes_of_facts_are_told_apart() -> None:
 
 
 def test_a_node_that_joins_moves_few_others() -> None:
-    """A node that joins anywhere moves few others, and the log lists all moves."""
+    """A node that joins anywhere moves few other rows, and the log lists all moves."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(0, 400, 2)))
     columns = synced(ledger.state)
     generation = columns.generation
@@ -243,7 +248,7 @@ def row_numbers(columns: Columns) -> dict[str, int]:
 
 
 def test_without_a_spare_row_all_are_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a spare row nearby, all rows are laid out again."""
+    """If no spare row is nearby, a new node makes the index lay out all rows again."""
     monkeypatch.setattr(node_columns, "MOVED_MAX", 3)
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     columns = synced(ledger.state)

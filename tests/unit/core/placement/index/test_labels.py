@@ -1,4 +1,4 @@
-"""Label columns match the filters, and read each node once."""
+"""Tests that the label columns match the filters, and read each node once."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ZONES = {"a": "x", "b": "y", "c": "x", "d": None}
 
 
 class Read:
-    """The columns of four nodes, with the names of those whose labels were read."""
+    """Label columns of four nodes, with a record of the nodes whose labels were read."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(*(rack(name, 1) for name in ZONES))
@@ -31,19 +31,20 @@ class Read:
         self.labels = LabelColumns(self.value_of)
 
     def value_of(self, node: NodeState, key: str) -> str | None:
-        """Return the label, and record the node."""
+        """Return the node's label, and record that the node was read."""
         self.read.append(node.name)
         return label(node, key)
 
     def observe(self, name: str, zone: str | None) -> NodeState:
-        """Change the node's label, or remove it."""
+        """Set the node's zone label, or remove the label."""
         change = self.ledger.take(observed(name, labels={"zone": zone} if zone else {}))
         assert change.node is not None
         return change.node
 
 
 def test_equal_values_share_a_number() -> None:
-    """Equal values share a number, and nodes without the label have one of their own."""
+    """Nodes with equal label values share a number, and all nodes without the label share another
+    number."""
     given = Read()
     found = given.labels.ids(given.columns, "zone").tolist()
     assert found[0] == found[2] != found[1]
@@ -52,7 +53,7 @@ def test_equal_values_share_a_number() -> None:
 
 
 def test_a_node_is_read_once_and_again_when_it_is_told_of_anew() -> None:
-    """A node is read once, and again only when it changes."""
+    """A node's labels are read once, and again only when the node changes."""
     given = Read()
     given.labels.ids(given.columns, "zone")
     given.read.clear()
@@ -70,7 +71,7 @@ def test_a_node_is_read_once_and_again_when_it_is_told_of_anew() -> None:
 
 
 def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least recently used key is dropped, which bounds memory; answers stay the same."""
+    """The least recently used label key is dropped, which bounds memory; answers stay the same."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     first = given.labels.ids(given.columns, "zone").tolist()
@@ -85,7 +86,7 @@ def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more keys than are kept, each change reads only the changed node."""
+    """Even with more keys than the cache keeps, a change reads only the changed node."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     keys = [f"team-{number}" for number in range(9)]
@@ -100,7 +101,7 @@ def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
-    """Values that no node has are dropped, so changing labels do not grow memory."""
+    """Label values that no node has are dropped, so that changing labels do not grow memory."""
     given = Read()
     for number in range(10 * module.SLACK):
         given.columns.touch(given.observe("a", f"z{number}"))
@@ -111,7 +112,7 @@ def test_values_that_no_node_has_any_more_are_forgotten() -> None:
 
 @pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "DoesNotExist"])
 def test_expressions_hold_as_the_filter_says(operator: Any) -> None:
-    """Expressions match the filter, also for nodes without the label."""
+    """Label expressions on columns match the filter's result, even for nodes without the label."""
     expression = NodeExpression(key="zone", operator=operator, values=("x",))
     needs = NodeConstraints(required=((expression,),))
     columns = Read().columns

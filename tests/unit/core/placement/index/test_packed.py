@@ -1,4 +1,5 @@
-"""Packed amounts: guard bits at the limits of every field, negative and clamped amounts."""
+"""Tests of packed amounts: guard bits at the limits of every field, negative and clamped
+amounts."""
 
 import itertools
 
@@ -16,7 +17,8 @@ LARGEST = gpu(memory_mib=1 << 24, physical_memory_mib=1 << 24, cores=10_000, slo
 
 
 def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
-    """Return True if the amounts fit; checks that one device and many at once agree."""
+    """Return True if the amounts fit, and check that the tests of one device and of many devices
+    agree."""
     held, need = GUARDS | amounts(*free), amounts(*needed)
     found = not packed.lacking(held, need)
     each = packed.lacking_each(np.array([held, held]), need) == 0
@@ -32,7 +34,7 @@ def state_of(device: Device) -> DeviceState:
 @pytest.mark.parametrize("field", range(4))
 @pytest.mark.parametrize("shortage", [-1, 0, 1])
 def test_one_amount_at_the_border(field: int, shortage: int) -> None:
-    """An amount that is one short in any field does not fit, whatever the other fields."""
+    """A demand that exceeds one field by one does not fit, whatever the remaining fields."""
     free = [1000, 50, 5, 3]
     needed = list(free)
     needed[field] += shortage
@@ -40,7 +42,8 @@ def test_one_amount_at_the_border(field: int, shortage: int) -> None:
 
 
 def test_borders_of_all_fields_at_once() -> None:
-    """All combinations of zero, one and the largest values compare correctly: guards never leak."""
+    """All combinations of zero, one and the largest values compare correctly, so no guard bit
+    affects another field."""
     sizes = (packed.MEMORY_BITS, packed.COMPUTE_BITS, packed.SLOTS_BITS, packed.TEMPLATE_CPU_BITS)
     choices = list(itertools.product(*((0, 1, (1 << bits) - 1) for bits in sizes)))
     for free, needed in itertools.product(choices, choices):
@@ -49,13 +52,13 @@ def test_borders_of_all_fields_at_once() -> None:
 
 
 def test_what_is_lacking_is_told_by_its_guard() -> None:
-    """The guards tell which amounts are lacking: here slots and memory."""
+    """The guard bits show which amounts are too small: here slots and memory."""
     short = packed.lacking(GUARDS | amounts(10, 5, 1, 2), amounts(11, 5, 2, 2))
     assert short == packed.MEMORY_GUARD | packed.SLOTS_GUARD
 
 
 def test_guards_lie_outside_of_every_field() -> None:
-    """There are four guard bits, outside every field, within a signed 64-bit integer."""
+    """All four guard bits are outside of every field, and fit a signed 64-bit integer."""
     assert GUARDS.bit_count() == 4
     assert not GUARDS & amounts(-1 & (1 << 60), 1 << 60, 1 << 60, 1 << 60)
     assert GUARDS | amounts(1 << 60, 1 << 60, 1 << 60, 1 << 60) < 1 << 63
@@ -65,7 +68,7 @@ def test_guards_lie_outside_of_every_field() -> None:
     ("amount", "bits", "held"), [(-1, 4, 0), (0, 4, 0), (15, 4, 15), (16, 4, 15), (1 << 40, 4, 15)]
 )
 def test_clamped(amount: int, bits: int, held: int) -> None:
-    """An amount is clamped to its field."""
+    """An amount larger than its field is clamped to the field's maximum."""
     assert clamped(amount, bits) == held
 
 
@@ -79,7 +82,8 @@ def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
 
 
 def test_never_fits_nowhere() -> None:
-    """`NEVER` fits neither the largest device nor a host, whose pods are slots."""
+    """The demand `NEVER` fits neither the largest device nor a host, whose pod count is packed as
+    slots."""
     most = GUARDS | amounts(1 << 30, 1 << 30, 250, 15)
     host = GUARDS | amounts(1 << 30, 1 << 30, 1 << 30, 0)
     assert ((most - NEVER) & GUARDS) != GUARDS
@@ -101,7 +105,7 @@ def test_less_than_nothing_is_nothing(field: str) -> None:
 
 @pytest.mark.parametrize("closing", [{"present": False}, {"healthy": False}, {"cordon": "x"}])
 def test_closed_device_has_nothing(closing: dict[str, object]) -> None:
-    """A closed device (absent, unhealthy or cordoned) has nothing free."""
+    """A closed device (absent, unhealthy or cordoned) has no free amounts."""
     state = state_of(gpu())
     for field, value in closing.items():
         setattr(state, field, value)

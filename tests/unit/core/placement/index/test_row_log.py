@@ -1,4 +1,4 @@
-"""The log of changed rows, for late readers."""
+"""Tests of the log of changed rows with readers that have fallen behind."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from apportion.core.placement.index.row_log import RowLog
 
 
 def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that is too late for the log is told to read every row."""
+    """A reader that has fallen behind the log must read every row."""
     monkeypatch.setattr(module, "LOG_ROWS_MAX", 8)
     log = RowLog()
     for row in range(8):

@@ -1,4 +1,4 @@
-"""Usage of groups of pods, the code that queues and namespaces share."""
+"""Tests of the usage counts that queues and namespaces share."""
 
 import pytest
 
@@ -11,7 +11,8 @@ from tests.support.pods import ask, pod
 
 
 def test_whoever_does_not_say_whose_a_pod_is_cannot_count_it() -> None:
-    """A limit whose owner of a pod is undefined cannot count, and raises."""
+    """A subclass that does not define which queue or namespace owns a pod raises an error when it
+    counts."""
     ledger = Ledger(rack("n1", 1)).submit(pod("p", ask(1000))).settle()
     placed = ledger.state.pods["p"]
     holdings = Holdings(State(), of_devices, devices_at_least)

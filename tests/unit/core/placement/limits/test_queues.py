@@ -1,4 +1,4 @@
-"""Queues: limits, order, and when pending pods are decided again."""
+"""Tests of queues: limits, order, and when the scheduler retries pending pods."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ C = RefusalCode
 
 
 def queue(name: str = "ml", **fields: Any) -> QueueObserved:
-    """Return the event of a queue."""
+    """Return the event of a queue with these fields."""
     return QueueObserved(queue=name, **fields)
 
 
 def limited(**capability: int) -> QueueObserved:
-    """Return the queue `ml` with this capability; `_` and `__` stand for `.` and `/`."""
+    """Return the event of the queue `ml` with this capability; `_` and `__` mean `.` and `/`."""
     names = {name.replace("__", "/").replace("_", "."): most for name, most in capability.items()}
     return queue(capability=names)
 
@@ -44,7 +44,7 @@ def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:
-    """Return what the pod's queue lacked."""
+    """Return which amount the pod's queue was short of, from the pod's refusal."""
     found = ledger.refusal(uid).queue
     assert found is not None
     return found
@@ -72,8 +72,8 @@ LIMITS = [
 def test_a_queue_holds_no_more_than_its_capability(
     resource: str, most: int, wanted: Any, amounts: tuple[int, int]
 ) -> None:
-    """A queue's capability admits one of two pods; the other is refused with needed and left
-    amounts."""
+    """A queue's capability admits one of two pods; the other pod's refusal has the needed and the
+    remaining amounts."""
     nodes = [rack("n1", 4), observed("n1", extended={"example.com/nic": 8})]
     ledger = Ledger(*nodes, queue(capability={resource: most}))
     ledger.submit(queued("a", shape=wanted), queued("b", shape=wanted)).settle()
@@ -86,7 +86,8 @@ def test_a_queue_holds_no_more_than_its_capability(
 
 
 def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
-    """As in Volcano, `gpu-number` does not limit shares, nor `gpu-memory` whole GPUs."""
+    """As in Volcano, a limit on `gpu-number` does not affect shares, and a limit on `gpu-memory`
+    does not affect whole GPUs."""
     ledger = Ledger(rack("n1", 4), limited(volcano_sh__gpu_number=0))
     ledger.play(queue(capability={"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 3000}))
     ledger.submit(queued("card", cards()), queued("part", ask(3000))).settle()
@@ -95,7 +96,8 @@ def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
 
 
 def test_amounts_are_in_the_units_of_the_configuration() -> None:
-    """Amounts use the configuration's units and names: GiB with `gpuMemoryFactor: 1024`."""
+    """Queue limits use the configuration's units and names, for example GiB with `gpuMemoryFactor:
+    1024`."""
     nvidia = NvidiaConfiguration(gpu_memory_factor=1024, resource_memory_name="a.b/mem")
     change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/mem": 4}), change)
@@ -105,8 +107,8 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
-    """A configuration that makes a limit's name mean devices applies it at once, and can undo
-    it."""
+    """If a new configuration makes a resource name a device resource, existing limits on that name
+    apply at once; the reverse change lifts them."""
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1))).settle()
@@ -119,7 +121,7 @@ def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
 
 
 def test_other_families_have_limits_of_their_own() -> None:
-    """A limit on NPUs does not affect GPUs; its name is also accepted in lower case."""
+    """A limit on NPUs does not affect GPUs, and the limit's name is also accepted in lower case."""
     ledger = Ledger(node("n1", npu("d0"), gpu("g1")))
     ledger.play(queue(capability={"huawei.com/ascend310p": 0}))
     ledger.submit(queued("n", ask(3000, family="ascend310p")), queued("g", ask(1))).settle()
@@ -127,7 +129,7 @@ def test_other_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance counts with its whole size, which may exceed the request."""
+    """A MIG instance counts with the instance's whole size, which may exceed the request."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     ledger.play(queue(capability={"volcano.sh/vgpu-memory": 9000}))
     ledger.submit(queued("a", ask(3000)), queued("b", ask(3000))).settle()
@@ -136,8 +138,8 @@ def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
 
 
 def test_a_closed_queue_takes_no_new_pods() -> None:
-    """A closed queue takes no new pods; placed ones stay, and pending ones are decided when it
-    opens."""
+    """A closed queue takes no new pods. Placed pods stay, and pending pods are retried when the
+    queue opens."""
     ledger = Ledger(rack("n1", 4), queue(), queued("a", ask(1))).settle()
     ledger.play(queue(open=False)).submit(queued("b", ask(1))).settle()
     assert placed(ledger) == {"a"}
@@ -147,7 +149,7 @@ def test_a_closed_queue_takes_no_new_pods() -> None:
 
 
 def test_the_queue_of_a_gang_goes_before_that_of_its_pods() -> None:
-    """A pod's queue is its gang's, else its own, else `default`."""
+    """A pod's queue is that of its gang, or else the pod's own queue, or else `default`."""
     closed = [queue(name, open=False) for name in ("default", "ml")]
     ledger = Ledger(rack("n1", 4), *closed, gang("team/a", 1, queue="open"))
     ledger.submit(member("a", ask(1), group="team/a", queue="ml"), queued("b", ask(1)))
@@ -157,7 +159,7 @@ def test_the_queue_of_a_gang_goes_before_that_of_its_pods() -> None:
 
 
 def test_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
-    """A gang of three is not placed if its queue has room for only two."""
+    """The scheduler does not place a gang of three if the queue has room for only two."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 2}))
     ledger.play(gang(min_available=3, queue="ml"))
     ledger.submit(*(member(f"m{n}", cards()) for n in range(3)), pod("other", cards())).settle()
@@ -190,7 +192,7 @@ def test_a_gang_that_waits_in_a_closed_queue_goes_where_its_queue_is_open() -> N
 
 
 def test_pods_that_end_make_room_in_their_queue_alone() -> None:
-    """A pod that ends wakes the next pod of its own queue only."""
+    """When a pod ends, the scheduler retries only pods of the same queue."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1)), pod("other", ask(1))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
@@ -201,7 +203,8 @@ def test_pods_that_end_make_room_in_their_queue_alone() -> None:
 
 
 def test_a_placement_that_is_voided_makes_room() -> None:
-    """A voided placement, and one that was never recorded, free the queue's limit."""
+    """A voided placement releases the queue's limit, and so does a placement that was never
+    appended."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(2))).settle()
     ledger.voided("a")
@@ -227,7 +230,8 @@ def test_other_devices_are_tried_where_the_queue_may_not_take_the_best() -> None
 
 
 def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -> None:
-    """Room on other devices wakes a pod that its queue keeps from the best ones."""
+    """If a queue's limit rules out the best devices, free room on smaller devices makes the
+    scheduler retry the pod."""
     ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40))
     ledger.play(queue(capability={"nvidia.com/gpumem": 50_000}))
     ledger.submit(pod("x", cards()), pod("y", cards())).settle()
@@ -238,7 +242,7 @@ def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -
 
 
 def test_the_card_quota_counts_shares_by_model() -> None:
-    """The GPU quota counts shares by model, matched like type names."""
+    """The GPU quota counts shares by model, and matches models like type names."""
     quota = queue(cards={"NVIDIA-A100-SXM4-80GB": 1, "T4": 1})
     ledger = Ledger(rack("a", 2), rack("b", 2, model=T4), rack("c", 2, model=A30), quota)
     ledger.submit(*(queued(f"p{n}", ask(1000)) for n in range(3))).settle()
@@ -248,8 +252,7 @@ def test_the_card_quota_counts_shares_by_model() -> None:
 
 
 def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
-    """A queue with a GPU quota may not use a model that it does not list (Volcano's
-    capacity-card)."""
+    """A queue with a GPU quota may use only the listed models (Volcano's capacity-card)."""
     ledger = Ledger(rack("a", 2), queue(cards={"H100": 4}), queued("p", ask(1)), pod("q", ask(1)))
     assert placed(ledger.settle()) == {"q"}
     reported = QueueShortage(queue="ml", resource=A100_80, needed=1, available=0)
@@ -257,7 +260,7 @@ def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
 
 
 def test_parts_of_a_card_have_quotas_of_their_own() -> None:
-    """Parts of GPUs have their own quotas: `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…`."""
+    """Parts of GPUs have separate quotas: `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…`."""
     quota = {"A100": 1, "A100/mig-1g.5gb-mixed": 2, "A30/mps-24g*1/4": 1}
     mig, mps = rack("a", 1, model=A100_40, mode="mig"), rack("b", 1, model=A30, mode="mps")
     ledger = Ledger(mig, mps, rack("c", 4), queue(cards=quota))
@@ -271,7 +274,8 @@ def test_parts_of_a_card_have_quotas_of_their_own() -> None:
 
 
 def test_what_runs_already_counts_whoever_placed_it() -> None:
-    """Placements beyond the capability, by any writer, count; nothing more is placed."""
+    """Placements of any writer count, even beyond the capability; the scheduler then places nothing
+    more in the queue."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1)) for uid in "abc"))
     ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
@@ -293,7 +297,7 @@ def test_queues_get_their_shares_by_weight(weights: tuple[int, int]) -> None:
 
 
 def test_within_a_queue_priority_goes_first() -> None:
-    """Priority orders pods within a queue, not between queues."""
+    """Priority orders the pods within a queue, not the pods of different queues."""
     ledger = Ledger(rack("n1", 2), queue("a"), queue("b"))
     ledger.submit(queued("a1", cards(), queue="a"), queued("a2", cards(), queue="a", priority=9))
     ledger.submit(queued("b1", cards(), queue="b", priority=99)).settle()
@@ -301,8 +305,8 @@ def test_within_a_queue_priority_goes_first() -> None:
 
 
 def test_the_dominant_resource_is_the_share() -> None:
-    """A queue's share is that of its dominant resource: a third of the CPU beats a quarter of
-    the GPUs."""
+    """A queue's share is that of its dominant resource: a queue with a third of the CPU comes after
+    one with a quarter of the GPUs."""
     ledger = Ledger(rack("n1", 4), observed("n1", cpu_milli=9000), queue("a"), queue("b"))
     ledger.submit(queued("x", shape=wants(cpu_milli=3000), queue="a"))
     ledger.submit(queued("y", cards(), queue="b")).settle()
@@ -312,21 +316,22 @@ def test_the_dominant_resource_is_the_share() -> None:
 
 
 def test_among_equals_the_first_queue_by_name_goes_first() -> None:
-    """Between equal queues the first name wins, whatever the order of arrival."""
+    """Of two queues with equal shares, the first by name goes first, whatever the order of
+    arrival."""
     ledger = Ledger(rack("n1", 1), queue("b"), queue("a"))
     ledger.submit(queued("b1", cards(), queue="b"), queued("a1", cards(), queue="a")).settle()
     assert placed(ledger) == {"a1"}
 
 
 def test_nothing_is_counted_for_one_queue_without_limits() -> None:
-    """With one queue without limits, nothing is counted."""
+    """If there is one queue without limits, the scheduler counts no usage."""
     ledger = Ledger(rack("n1", 4), queue("default"), gang(min_available=1))
     ledger.submit(pod("a", ask(1)), member("m", ask(1))).settle()
     assert not ledger.engine._limits.active
 
 
 def chosen(ledger: Ledger, uid: str) -> Payload:
-    """Return the decision on kube-scheduler's choice of node `n1` for the pod."""
+    """Return the decision on the pod if kube-scheduler chose node `n1`."""
     choices = ExternalChoices(ledger.state)
     choices.choose(uid, "n1")
     ((_, event),) = choices.decide(lambda _: True, events_max=9)
@@ -334,7 +339,8 @@ def chosen(ledger: Ledger, uid: str) -> Payload:
 
 
 def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
-    """A node chosen by kube-scheduler is refused if it exceeds the queue's limit."""
+    """The scheduler refuses a node chosen by kube-scheduler if the pod exceeds the queue's
+    limit."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1), chooser="kube"), queued("b", ask(1), chooser="kube"))
     ledger.play(chosen(ledger, "a"))
@@ -345,7 +351,8 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
 
 
 def test_choices_of_one_decision_count_for_each_other() -> None:
-    """Choices in one decision count against each other, and leave no assumption behind."""
+    """Choices in one decision count against the same limit, and the reservations end with the
+    decision."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
     choices = ExternalChoices(ledger.state)

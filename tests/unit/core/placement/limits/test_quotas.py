@@ -1,4 +1,4 @@
-"""Quotas of namespaces: actual device usage, and which pods are decided again."""
+"""Tests of namespace quotas on actual device usage, and of when the scheduler retries pods."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaObserved:
-    """Return a quota of namespace `team` with `memory`, `cores` and `count`."""
+    """Return the event of a quota with `memory`, `cores` and `count` in namespace `team`."""
     names = {"memory": MEMORY, "cores": CORES, "count": COUNT}
     limits = {names[key]: most for key, most in hard.items()}
     return QuotaObserved(namespace=namespace, quota=name, hard=limits)
@@ -48,7 +48,7 @@ def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
 
 
 def shortage(ledger: Ledger, uid: str) -> QuotaShortage:
-    """Return what the quota of the pod's namespace lacked."""
+    """Return which amount the namespace's quota was short of, from the pod's refusal."""
     found = ledger.refusal(uid).quota
     assert found is not None
     return found
@@ -72,9 +72,9 @@ LIMITS = [
 def test_a_namespace_holds_no_more_than_its_quota(
     resource: str, most: int, wanted: Ask, amounts: tuple[int, int]
 ) -> None:
-    """A quota limits actual usage: memory of all GPUs, percents in MiB.
+    """A quota limits actual usage: memory summed over all GPUs, with percentages converted to MiB.
 
-    Other namespaces are unlimited."""
+    Namespaces without a quota are unlimited."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})
     ledger = Ledger(rack("n1", 8), reported)
     ledger.submit(inside("a", wanted), inside("b", wanted), pod("free", wanted)).settle()
@@ -87,7 +87,7 @@ def test_a_namespace_holds_no_more_than_its_quota(
 
 
 def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
-    """A refusal names quota, resource, limit, usage, need and advice."""
+    """A refusal names the quota and resource, the limit, usage and need, and what would help."""
     ledger = Ledger(rack("n1", 4), quota(memory=16_000))
     ledger.submit(inside("a", ask(12_000)), inside("b", ask(8000))).settle()
     reported = why(ledger.state, ledger.pod("b"))
@@ -99,7 +99,8 @@ def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
 
 
 def test_init_containers_count_where_they_need_more_than_the_others() -> None:
-    """Init containers count only if they need more than the others, as in the API server."""
+    """Init containers count only if they need more than the main containers, as in the API
+    server."""
     init = [ask(2000, container=name, init=True) for name in ("i", "j")]
     ledger = Ledger(rack("n1", 8), quota(memory=5000, count=1))
     ledger.submit(inside("a", *init, ask(3000))).settle()
@@ -113,7 +114,7 @@ def test_init_containers_count_where_they_need_more_than_the_others() -> None:
 
 
 def test_every_quota_of_the_namespace_binds() -> None:
-    """Every quota applies; the first exceeded one by name is reported."""
+    """All quotas of a namespace apply; a refusal reports the first exceeded quota by name."""
     ledger = Ledger(rack("n1", 4), quota("b", memory=9000), quota("a", cores=100))
     ledger.submit(inside("p", ask(1000, cores=60)), inside("q", ask(9000, cores=60))).settle()
     assert shortage(ledger, "q").quota == "a"
@@ -123,7 +124,8 @@ def test_every_quota_of_the_namespace_binds() -> None:
 
 
 def test_what_is_not_of_devices_is_left_to_the_api_server() -> None:
-    """CPU, pods and other extended resources are left to the API server."""
+    """The scheduler ignores quotas on CPU, pods and other extended resources, which the API server
+    enforces."""
     hard = {"requests.cpu": 0, "pods": 0, "requests.example.com/nic": 0, "limits.memory": 0}
     reported = QuotaObserved(namespace="team", quota="gpus", hard=hard)
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)))
@@ -141,7 +143,7 @@ def test_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance counts with its whole size, which may exceed the request."""
+    """A MIG instance counts with the instance's whole size, which may exceed the request."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), quota(memory=9000))
     ledger.submit(inside("a", ask(3000)), inside("b", ask(3000))).settle()
     assert placed(ledger) == {"a"}
@@ -155,8 +157,8 @@ def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
 
 
 def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
-    """A configuration that makes a quota's name mean devices applies it at once, and can undo
-    it."""
+    """If a new configuration makes a resource name a device resource, existing quotas on that name
+    apply at once; the reverse change lifts them."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), inside("b", ask(1))).settle()
@@ -169,8 +171,8 @@ def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
 
 
 def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
-    """Pods of other namespaces are not blocked behind one at its quota, although they share a
-    shape."""
+    """A pod that exceeds its namespace's quota does not block pods of other namespaces, even if
+    their shapes are equal."""
     ledger = Ledger(rack("n1", 4), quota(count=1), quota(namespace="web", count=2))
     ledger.submit(*(inside(f"t{n}", ask(1)) for n in range(3)))
     ledger.submit(*(inside(f"w{n}", ask(1), namespace="web") for n in range(3)))
@@ -179,7 +181,8 @@ def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
 
 
 def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
-    """A new quota splits its namespace's pods from their group; they rejoin when it is removed."""
+    """A new quota blocks only its own namespace's pods, even among pending pods of one shape.
+    Removing the quota unblocks them."""
     ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
     ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
     assert len(ledger.engine._queue.unschedulable()) == 1
@@ -191,7 +194,7 @@ def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
 
 
 def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
-    """A pod that ends wakes the next pod of its own namespace only."""
+    """When a pod ends, the scheduler retries only pods of the same namespace."""
     ledger = Ledger(rack("n1", 4), quota(count=1))
     ledger.submit(inside("a", ask(1)), inside("b", ask(1)), pod("other", ask(1))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
@@ -202,7 +205,8 @@ def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
 
 
 def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
-    """A quota that is raised too little causes a new refusal; changes of usage do not."""
+    """If a quota is raised but is still too small, the pod gets a new refusal; a change of usage
+    alone gives none."""
     ledger = Ledger(rack("n1", 4), quota(memory=1000)).submit(inside("a", ask(3000))).settle()
     first = ledger.refusal("a")
     ledger.play(quota(memory=2000)).settle()
@@ -213,7 +217,7 @@ def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
 
 
 def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
-    """A gang of three is not placed if the quota has room for only two."""
+    """The scheduler does not place a gang of three if the quota has room for only two."""
     ledger = Ledger(rack("n1", 4), quota(count=2), gang(min_available=3))
     ledger.submit(*(member(f"m{n}", cards(), namespace="team") for n in range(3))).settle()
     assert placed(ledger) == set()
@@ -225,7 +229,7 @@ def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
 
 
 def test_queue_and_quota_both_bind() -> None:
-    """A pod must meet both queue and quota, and is told which one it exceeds."""
+    """A pod must be within its queue's limit and its quota; a refusal names the exceeded limit."""
     ml = QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2})
     ledger = Ledger(rack("n1", 8), ml, quota(count=1))
     ledger.submit(inside("a", ask(1), queue="ml"), inside("b", ask(1), queue="ml"))
@@ -249,7 +253,7 @@ def test_what_runs_already_counts_whoever_placed_it() -> None:
 
 
 def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
-    """A node chosen by kube-scheduler is refused if it exceeds the quota."""
+    """The scheduler refuses a node chosen by kube-scheduler if the pod exceeds the quota."""
     ledger = Ledger(rack("n1", 4), quota(count=1))
     ledger.submit(inside("a", ask(1), chooser="kube"), inside("b", ask(1), chooser="kube"))
     choices = ExternalChoices(ledger.state)
@@ -262,14 +266,15 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
 
 
 def test_nothing_is_counted_where_no_namespace_has_a_quota_of_devices() -> None:
-    """Without a device quota nothing is counted."""
+    """If no namespace has a device quota, the scheduler counts no usage."""
     reported = QuotaObserved(namespace="team", quota="q", hard={"requests.example.com/nic": 1})
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), pod("b", ask(1))).settle()
     assert not ledger.engine._limits.active
 
 
 def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
-    """One of two schedulers decides all pods of a namespace with a quota, with gangs."""
+    """If a namespace has a quota, one of the schedulers decides all pods of that namespace,
+    including gangs."""
     ledger = Ledger(rack("n1", 8), quota(count=3), gang(min_available=1))
     ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
     ledger.submit(member("m", ask(1), namespace="team"))
@@ -284,7 +289,7 @@ def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
 
 
 def test_pods_change_their_scheduler_when_their_namespace_gets_a_quota() -> None:
-    """When a namespace gets a quota, its pods move to the scheduler that owns it."""
+    """When a namespace gets a quota, its pods move to the scheduler that owns the namespace."""
     ledger = Ledger(rack("n1", 1, slots=1)).submit(pod("x", ask(1))).settle()
     ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
     own = part_of("team")
@@ -300,7 +305,7 @@ def test_pods_change_their_scheduler_when_their_namespace_gets_a_quota() -> None
 
 
 def test_amounts_are_in_the_units_of_the_configuration() -> None:
-    """Amounts use the configuration's units: GiB with `gpuMemoryFactor: 1024`."""
+    """Quota amounts use the configuration's units, for example GiB with `gpuMemoryFactor: 1024`."""
     nvidia = NvidiaConfiguration(gpu_memory_factor=1024)
     change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
     ledger = Ledger(rack("n1", 4), quota(memory=4), change)
@@ -312,7 +317,7 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_pod_with_the_uid_of_one_that_left_before_it_was_counted_is_counted() -> None:
-    """A pod that reuses a uid before the first count is counted."""
+    """A new pod counts even if it reuses the uid of a pod that ended before the first count."""
     ledger = Ledger(rack("n1", 4)).submit(inside("a", cards())).settle()
     ledger.play(quota(count=1)).gone("a").submit(inside("a", cards()))
     shares = [share("n1-g0", 81_920, 100)]

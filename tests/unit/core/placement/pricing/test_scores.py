@@ -1,4 +1,4 @@
-"""The scores `price` and `fgd` match their formulas exactly, whatever the history."""
+"""Tests that the scores `price` and `fgd` match their formulas exactly, whatever the history."""
 
 import random
 from math import exp, floor
@@ -37,7 +37,7 @@ NODES = 8
 
 
 def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
-    """Return a handful of shapes; each is weighed and also placed."""
+    """Return a few shapes; every shape has a price entry and is also placed."""
     shares = [
         priced(
             piece(size),
@@ -86,14 +86,15 @@ def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmit
 
 
 def lefts(ledger: Ledger, report: NodeReported) -> Left:
-    """Return what the node has left, for the slow formulas."""
+    """Return what the node has left, as input for the slow reference formulas."""
     state = ledger.node(report.node)
     devices = tuple(IDLE if device.idle else device.cores_free for device in state.devices)
     return Left(report.host.cpu_milli, report.host.memory_mib, devices)
 
 
 def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
-    """Return every way in which a pod may use the node's devices, with the first device of each."""
+    """Return every way in which a pod may use the node's devices: the first device used, and what
+    is then left."""
     host = (sort.cpu_milli, sort.memory_mib)
     if left.cpu_milli < host[0] or left.memory_mib < host[1]:
         return []
@@ -116,7 +117,7 @@ def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
 def scored(
     ledger: Ledger, policy: Policy, sort: PricedShape
 ) -> tuple[PlacementClass, dict[str, int]]:
-    """Return the class of such pods, with each node's score."""
+    """Return the placement class of pods of this shape, with every node's score."""
     assert ledger.state.prices is not None
     columns = Columns(ledger.state)
     columns.sync()
@@ -129,7 +130,7 @@ def scored(
 
 
 def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, ...]]:
-    """Return a small cluster in use, and its prices."""
+    """Return a small cluster in use, with its node reports and price entries."""
     drawn = random.Random(seed)
     sorts, reports = shapes(drawn), nodes(drawn)
     ledger = Ledger(*reports, *holders(drawn, reports), learnt(*sorts))
@@ -138,8 +139,8 @@ def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, .
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_what_the_pod_would_leave(seed: int) -> None:
-    """`price` is V + K after the pod minus V + K before; it uses the device that leaves the most
-    V."""
+    """The score `price` is the change of V + K that the pod causes. The pod gets the device that
+    leaves the most V."""
     ledger, reports, sorts = cluster(seed)
     for sort in sorts:
         class_, points = scored(ledger, "price", sort)
@@ -165,8 +166,8 @@ def test_price_is_what_the_pod_would_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
-    """`fgd` is the published score, floor(100 · sigmoid(Δ)), with Δ in devices; first of equal
-    devices."""
+    """The score `fgd` is floor(100 · sigmoid(Δ)) as published, with Δ in devices. Of equal devices,
+    the pod gets the first."""
     ledger, reports, sorts = cluster(seed)
     total = sum(sort.pods for sort in sorts) * 100
     for sort in sorts:
@@ -189,7 +190,7 @@ def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
-    """The device that is used is the one that was scored."""
+    """The pod gets the device for which the node was scored."""
     ledger, _, sorts = cluster(3)
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     for number, sort in enumerate(sorts):
@@ -228,8 +229,8 @@ def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> 
 
 
 def test_new_prices_count_from_the_next_decision() -> None:
-    """New prices apply from the next decision: first the full device is chosen, then the idle
-    one."""
+    """New prices apply from the next decision: the scheduler chooses the full device under the old
+    prices, the idle one under the new."""
     small, large = priced(piece(30), 300_000), priced(piece(70), 700_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB), gpu("a-g1", memory_mib=MEMORY_MIB)),
@@ -244,8 +245,8 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """A device is not kept free for pods that cannot use its mode: MIG ones go to whole-GPU pods
-    first."""
+    """The scheduler keeps no device free for pods that cannot use the device's mode: whole-GPU pods
+    get MIG devices first."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
@@ -261,7 +262,7 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """A device with closed slices is worth as much as one whose slices are in use."""
+    """A device with closed slices has the same value as a device whose same slices are in use."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
@@ -281,7 +282,7 @@ def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
 
 
 def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
-    """Prices without shapes score all nodes alike, so names decide."""
+    """Prices without shapes score all nodes equally, so the scheduler chooses by node name."""
     ledger = Ledger(node("n1", gpu("a-g0")), node("n2", gpu("b-g0")), learnt())
     ledger.submit(pod("p1", shape=Shape(asks=(whole(),)))).decide()
     assert ledger.where("p1") == "n1"
@@ -289,7 +290,7 @@ def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_points_are_told_as_0_to_100(policy: Policy) -> None:
-    """Scores are reported as 0 to 100 for every node that fits."""
+    """Placements report a score from 0 to 100 for every node that fits."""
     ledger, _, sorts = cluster(2)
     told = []
     for sort in sorts:
@@ -301,7 +302,7 @@ def test_points_are_told_as_0_to_100(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_prices_outlive_the_devices(policy: Policy) -> None:
-    """A scheduler that has prices before any device works."""
+    """A scheduler works if prices exist before the first device does."""
     chosen = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
     ledger = Ledger(chosen, learnt(priced(piece(50), 500_000)), pod("p1", piece(50))).settle()
     assert ledger.where("p1") == ""
@@ -310,7 +311,8 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """A share of 22.9 %, rounded to 23, uses up a rest of 22, and is charged for it."""
+    """A share of 22.9 %, which is rounded up to 23, uses up a remainder of 22 %, and the score
+    charges for that remainder."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),
@@ -323,5 +325,5 @@ def test_what_fits_by_a_fraction_is_no_gift() -> None:
 
 
 def test_numbers_that_loops_know_are_those_of_the_schemas() -> None:
-    """Constants in the compiled loops match the schemas."""
+    """The constants in the compiled loops equal those in the schemas."""
     assert (PERCENT, IDLE_STATE, DEVICE_COUNTS) == (WHOLE, WHOLE + 1, COUNT_MAX + 1)

@@ -1,4 +1,5 @@
-"""The histogram of shapes: counts, when to learn, and what is forgotten."""
+"""Tests of the histogram of shapes: its counts, when prices are learnt again, and which shapes are
+dropped."""
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.prices import learnt, piece, priced
 
 
 def counted(*pods: PodSubmitted) -> ShapeHistogram:
-    """Return a histogram that has seen these pods arrive."""
+    """Return a histogram that has counted these pods."""
     state = State()
     histogram = ShapeHistogram(state)
     for revision, each in enumerate(pods, 1):
@@ -28,7 +29,8 @@ def pods(count: int, first: int = 0) -> list[PodSubmitted]:
 
 
 def test_equal_pods_are_one_shape() -> None:
-    """Pods that differ only in names are one shape; the most frequent shape comes first."""
+    """Pods that differ only in their names count as one shape, and the most frequent shape comes
+    first."""
     histogram = counted(
         pod("p1", ask(1000)),
         pod("p2", ask(2000, container="other")),
@@ -44,7 +46,7 @@ def test_equal_pods_are_one_shape() -> None:
 
 
 def test_host_memory_is_the_mean() -> None:
-    """Pods that differ only in host memory are one shape, with the mean."""
+    """Pods that differ only in host memory count as one shape with their mean memory."""
     histogram = counted(
         pod("p1", shape=wants(piece(50), cpu_milli=100, memory_mib=1000)),
         pod("p2", shape=wants(piece(50), cpu_milli=100, memory_mib=2000)),
@@ -53,7 +55,7 @@ def test_host_memory_is_the_mean() -> None:
 
 
 def test_a_pod_of_several_containers_counts_once_for_each() -> None:
-    """Each container of a pod counts, with its part of CPU and memory."""
+    """Each container of a pod counts, with its fraction of the pod's CPU and memory."""
     both = wants(ask(1000), ask(3000, container="b"), cpu_milli=1000, memory_mib=64)
     first, second = ask(1000, container="any"), ask(3000, container="any")
     assert set(counted(pod("p1", shape=both)).shapes()) == {
@@ -70,7 +72,7 @@ def test_modes_and_models_are_kept() -> None:
 
 
 def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None:
-    """Learning is due at twenty pods and at every doubling, so that poor early prices are
+    """Prices are learnt at twenty pods and at every doubling, so that poor early prices are
     replaced soon."""
     state = State()
     histogram, due = ShapeHistogram(state), []
@@ -83,7 +85,7 @@ def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None
 
 
 def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices are relearnt after at most ten thousand pods, even before the next doubling."""
+    """Prices are learnt again after at most ten thousand pods, even before the next doubling."""
     monkeypatch.setattr(counting, "FRESH_PODS_MAX", 50)
     histogram = counted(*pods(200))
     histogram.priced()
@@ -95,7 +97,8 @@ def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.Monke
 
 
 def test_prices_that_another_scheduler_learnt_count() -> None:
-    """Prices learnt by one scheduler are used by all, also by later ones."""
+    """All schedulers use the prices that one scheduler has learnt, even schedulers that start
+    later."""
     state = State()
     histogram = ShapeHistogram(state)
     for each in pods(20):
@@ -107,8 +110,8 @@ def test_prices_that_another_scheduler_learnt_count() -> None:
 
 
 def test_a_shape_histogram_from_a_snapshot_goes_on_from_the_prices() -> None:
-    """A histogram restored from a snapshot adds live pods to the learnt counts, without
-    duplicates."""
+    """A histogram restored from a snapshot adds live pods to the learnt counts, and counts no pod
+    twice."""
     ledger = Ledger(*pods(3), learnt(priced(piece(50), 500_000, 700, memory_mib=64, pods=20)))
     ledger.submit(*pods(2, first=3)).gone("p0", "p3")
     histogram = ShapeHistogram(ledger.state)
@@ -120,7 +123,7 @@ def test_a_shape_histogram_from_a_snapshot_goes_on_from_the_prices() -> None:
 
 
 def test_what_no_longer_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are halved regularly, so that recent pods weigh most."""
+    """The histogram halves its counts regularly, so that recent pods weigh most."""
     monkeypatch.setattr(counting, "MEMORY_PODS", 10)
     old = [pod(f"o{number}", ask(9000)) for number in range(10)]
     histogram = counted(*old, *pods(40))
@@ -130,12 +133,12 @@ def test_what_no_longer_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_shapes_that_come_once_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rare shapes are dropped, which bounds memory."""
+    """The histogram drops rare shapes, which bounds its memory."""
     monkeypatch.setattr(counting, "KEYS_MAX", 30)
     histogram = counted(*(pod(f"p{number}", ask(1 + number)) for number in range(200)))
     assert len(histogram.shapes()) <= 31
 
 
 def test_a_refused_pod_is_not_counted() -> None:
-    """A refused submission is not counted."""
+    """The histogram does not count a submission that the fold refused."""
     assert counted(pod("p1", ask(1)), pod("p1", ask(1))).pods == 1

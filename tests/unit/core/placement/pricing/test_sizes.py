@@ -1,4 +1,5 @@
-"""Sizes: the percent of a device that an ask takes, such that the right number fits."""
+"""Tests of sizes: the percentage of a device that an ask takes, so that exactly the right number
+fits."""
 
 import pytest
 
@@ -30,19 +31,21 @@ CARD = gpu("g0", memory_mib=10_000)
     ],
 )
 def test_size_of_a_share(wanted: Ask, percent: int) -> None:
-    """The size is that of the scarcest amount, adjusted to the number of shares that fit."""
+    """An ask's size follows from its scarcest amount, adjusted to the number of shares that fit the
+    device."""
     assert size_percent(wanted, CARD) == percent
 
 
 def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
-    """A share of 23 % of a real GPU has size 23, although whole MiB are slightly less."""
+    """A share of 23 % of a real GPU has size 23, although its whole MiB are slightly less than 23
+    %."""
     card = gpu("g0", memory_mib=16_384)
     sizes = [size_percent(ask(None, memory_percent=n, cores=n), card) for n in range(1, 100)]
     assert sizes == list(range(1, 100))
 
 
 def test_a_sort_keeps_to_its_modes() -> None:
-    """A shape takes nothing of devices in other modes."""
+    """A shape never fits a device in a mode that the shape does not accept."""
     cut = gpu("g0", model=A100_40, mode="mig")
     only_cut = Sort(ask(4_000), ("mig",), 0)
     assert only_cut.size_on(cut) == 12
@@ -51,7 +54,8 @@ def test_a_sort_keeps_to_its_modes() -> None:
 
 
 def test_the_hardest_ask_takes_most() -> None:
-    """The hardest ask is the one that takes most of its worst device; among equals the first."""
+    """The hardest ask is the ask that takes the largest percentage of a device. Of equal asks, the
+    first is the hardest."""
     devices = [None, CARD, npu()]
     assert hardest((ask(100), ask(200), ask(300, family="ascend310p")), devices) == 2
     assert hardest((ask(100), ask(60, count=2)), devices) == 1

@@ -1,4 +1,4 @@
-"""The tables equal the result of trying every sequence of pods."""
+"""Tests that the price tables equal the result of trying every sequence of pods."""
 
 import random
 
@@ -40,8 +40,8 @@ def random_shapes(seed: int) -> tuple[PricedShape, ...]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
-    """The value of a device's rest is that of the best sequence of shares, at every CPU price
-    and percent."""
+    """The value of a device's free rest is that of the best sequence of shares, at every CPU price
+    and percentage."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     found = tables.share_values(shapes, CARD, prices)
@@ -53,7 +53,7 @@ def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_idle_devices_can_earn(seed: int) -> None:
-    """The value of idle devices is the best mix of whole devices and shares."""
+    """The value of idle devices is that of the best mix of whole devices and shares."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     shared = tables.share_values(shapes, CARD, prices)[:, IDLE]
@@ -64,14 +64,15 @@ def test_what_idle_devices_can_earn(seed: int) -> None:
 
 
 def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
-    """The lowest CPU price is that of the best pod without devices; all others are higher."""
+    """The lowest CPU price is that of the best pod without devices, and the other prices increase
+    from there."""
     alone = priced(None, 40_000, 4000), priced(None, 90_000, 6000)
     assert tables.cpu_prices(alone).tolist() == [15, 17, 23, 47, 143, 527]
     assert tables.cpu_prices(()).tolist() == [0, 2, 8, 32, 128, 512]
 
 
 def masks(wanted: Ask, occupied: int = 0) -> list[int]:
-    """Return the used slices after each of as many instances as fit."""
+    """Return the mask of used slices after each instance, placing as many instances as fit."""
     after, found = after_share(wanted, CUT), []
     while after[occupied] != NOWHERE:
         occupied = int(after[occupied])
@@ -83,19 +84,21 @@ def masks(wanted: Ask, occupied: int = 0) -> list[int]:
     ("wanted", "slices"), [(ask(4_000), 1), (ask(9_000), 2), (ask(19_000), 4), (cards(), 8)]
 )
 def test_instances_take_slices(wanted: Ask, slices: int) -> None:
-    """A 40 GB A100 fits seven instances of 5 GB, three of 10 GB, two of 20 GB or one whole."""
+    """A 40 GB A100 fits seven instances of 5 GB, three of 10 GB, two of 20 GB or a single instance
+    of 40 GB."""
     found = masks(wanted)
     assert len(found) == {1: 7, 2: 3, 4: 2, 8: 1}[slices]
     assert [mask.bit_count() for mask in found] == [slices * (n + 1) for n in range(len(found))]
 
 
 def test_what_is_held_stays() -> None:
-    """With one slice in use, one of two halves is left."""
+    """If one slice is in use, only one of the two halves still fits an instance."""
     assert masks(ask(19_000), 0b1) == [0b11110001]
 
 
 def test_holes_of_a_cut_card_are_seen() -> None:
-    """Gaps matter: with two used slices, a half is lost only if they touch it."""
+    """The position of used slices matters: two used slices in one half leave the other half
+    free."""
     room = tables.share_room(Sort(ask(19_000), (), 0), CUT)
     assert [int(room[mask]) for mask in (0, 0b11, 0b10001, 0xFF)] == [2, 1, 0, 0]
     half = priced(ask(19_000, container="any"), 500_000, 0)
@@ -109,7 +112,7 @@ def test_holes_of_a_cut_card_are_seen() -> None:
 @pytest.mark.parametrize("device", [CARD, CUT], ids=["percent", "slices"])
 @pytest.mark.parametrize("wanted", [ask(4_000), ask(9_000), cards()], ids=["small", "more", "all"])
 def test_a_share_always_leaves_less(device: object, wanted: Ask) -> None:
-    """A share always reduces what is left; otherwise the tables would loop."""
+    """A share always leaves less of the device than before; otherwise the tables would loop."""
     assert device in (CARD, CUT)
     card = CARD if device is CARD else CUT
     left, after = percent_left(card), after_share(wanted, card)
@@ -119,6 +122,6 @@ def test_a_share_always_leaves_less(device: object, wanted: Ask) -> None:
 
 
 def test_another_family_goes_nowhere() -> None:
-    """A share of another family does not fit."""
+    """A share of another family does not fit the device."""
     assert (after_share(ask(3_000, family="ascend310p"), CARD) == NOWHERE).all()
     assert (after_share(None, CARD) == NOWHERE).all()

@@ -1,4 +1,5 @@
-"""The table of queueing hints is complete, and each of its rarer rows wakes the right pods."""
+"""Tests that the table of queueing hints is complete, and that its rarer rows wake the right
+pods."""
 
 import pytest
 
@@ -57,14 +58,15 @@ HELPS_NOBODY = frozenset((
 
 
 def test_every_event_helps_somebody_or_says_that_it_does_not() -> None:
-    """Every event is in the hints or in this list."""
+    """Every event type is either in the table of hints or in this test's list of types that wake no
+    pod."""
     payloads = {row.payload for row in CATALOGUE}
     assert BY_EVENT.keys() | HELPS_NOBODY == payloads
     assert not BY_EVENT.keys() & HELPS_NOBODY
 
 
 def test_every_reason_names_what_can_end_it() -> None:
-    """Every refusal code has an event that ends it, so no pod waits forever."""
+    """Every refusal code has an event type that can end it, so that no pod is pending forever."""
     assert set(BY_REASON) == set(RefusalCode)
     assert all(BY_REASON.values())
 
@@ -87,12 +89,12 @@ def test_every_reason_names_what_can_end_it() -> None:
 def test_whom_an_event_lets_be_asked(
     change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
-    """An event wakes pods by its type and its effect."""
+    """Which pods an event wakes depends on the event's type and its effect."""
     assert asked(change, moved, freed) == whom
 
 
 def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
-    """An adopted pod counts as a gang member: two are needed, and one waits."""
+    """An adopted pod counts as a gang member, so the pending member of a gang of two is placed."""
     ledger = Ledger(rack("n1", 2), gang(), member("a", ask(1))).settle()
     assert ledger.reasons("a") == {RefusalCode.GANG_INCOMPLETE: 0}
     other = member("b", ask(1))
@@ -101,7 +103,7 @@ def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
 
 
 def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None:
-    """A removed empty domain no longer determines the spread."""
+    """A removed empty domain no longer determines the minimum of a spread constraint."""
     apart = SpreadConstraint(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -117,7 +119,7 @@ def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None
 
 
 def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
-    """Room returned by a refused placement is offered again."""
+    """When the fold refuses a placement, the scheduler offers the reserved room to other pods."""
     ledger = Ledger(rack("n1", 1), rack("n2", 0))
     ledger.submit(pod("first", cards(), priority=1), pod("second", cards()))
     won, reported = ledger.engine.decide().events
@@ -128,7 +130,7 @@ def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
 
 
 def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
-    """A submission that completes no gang wakes no other pod."""
+    """A submission that does not complete a gang wakes no other pod."""
     data = PodSubmitted(uid="p", namespace="n", name="p", dialect="hami", shape=shape(ask(1)))
     assert asked(Change(data), False, False) == GANG
     ledger = Ledger(rack("n1", 1), gang(min_available=3), member("a", ask(1))).settle()

@@ -1,4 +1,5 @@
-"""The pending queue: order, unschedulable pods, wake-ups, and no cost of waiting."""
+"""Tests of the pending queue: order, unschedulable pods, wake-ups, and no cost for pods that stay
+pending."""
 
 import pytest
 
@@ -40,20 +41,20 @@ def names(events: list[Payload], kind: type[Payload]) -> list[str]:
 
 
 class Work:
-    """The engine's work: rows evaluated, refusals explained."""
+    """Counters of the engine's work: rows evaluated and refusals explained."""
 
     def __init__(self) -> None:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Return rows and explanations since the last call."""
+        """Return the number of rows and of explanations since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Count work instead of measuring time."""
+    """Count the engine's work, which tests compare instead of elapsed time."""
     counted = Work()
     explain = refusals.explain
 
@@ -72,7 +73,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 
 
 def test_priority_then_submission() -> None:
-    """Pods are decided by priority, then submission, between shapes and within one."""
+    """The scheduler decides pods by priority and then by submission, whether their shapes differ or
+    not."""
     ledger = Ledger(
         rack("n1", 8),
         pod("early", ask(1000)),
@@ -85,7 +87,7 @@ def test_priority_then_submission() -> None:
 
 
 def test_a_refused_shape_holds_up_no_other() -> None:
-    """A refused shape does not block others behind it."""
+    """A refused shape does not block other shapes behind it in the queue."""
     ledger = Ledger(rack("n1", 1), pod("big", ask(99_999)), pod("small", ask(1000)))
     events = ledger.decide()
     assert names(events, PodPlaced) == ["small"]
@@ -93,7 +95,7 @@ def test_a_refused_shape_holds_up_no_other() -> None:
 
 
 def test_every_pod_of_a_shape_queue_is_told_once() -> None:
-    """Every pod of a refused shape is told once, also those that join later."""
+    """Every pod of a refused shape gets one refusal, even a pod that joins later."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
     assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
     assert ledger.decide() == []
@@ -103,7 +105,8 @@ def test_every_pod_of_a_shape_queue_is_told_once() -> None:
 
 
 def test_new_reasons_are_told_to_all() -> None:
-    """A new set of codes is told to all pods; other counts of the same codes are not."""
+    """All pods of a shape get a new refusal if the set of codes changes, but not if only the counts
+    change."""
     ledger = Ledger(rack("n1", 1, healthy=False), pod("a", cards()), pod("b", cards())).settle()
     assert ledger.reasons("b") == {RefusalCode.DEVICE_UNHEALTHY: 1}
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=True))
@@ -117,7 +120,8 @@ def test_new_reasons_are_told_to_all() -> None:
 
 
 def full() -> Ledger:
-    """Return one device used whole by `first`, for which `second` has been refused."""
+    """Return a ledger in which pod `first` uses the only device whole and pod `second` has been
+    refused."""
     ledger = Ledger(rack("n1", 1), pod("first", cards()))
     ledger.decide()
     return ledger.submit(pod("second", cards())).settle()
@@ -147,7 +151,8 @@ def full() -> Ledger:
     ids=["gone", "voided", "joined", "healthy", "uncordoned", "node uncordoned", "ready", "back"],
 )
 def test_waking(before: list[Payload], hint: Payload | str) -> None:
-    """New capacity wakes the pod that waits for it, and it is placed at once."""
+    """New capacity wakes the pending pod that needs it, and the scheduler places that pod at
+    once."""
     ledger = full()
     for event in before:
         ledger.play(event).settle()
@@ -161,8 +166,8 @@ def test_waking(before: list[Payload], hint: Payload | str) -> None:
 
 
 def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
-    """Room that appears during a round goes to the first pod, even if it was refused in that
-    round."""
+    """Room that appears during a round goes to the first pod in the queue, even if that pod was
+    refused in the same round."""
     sizes = range(100_000, 100_004)
     ledger = Ledger(rack("n1", 1), *(pod(f"p{size}", ask(size)) for size in sizes)).settle()
     ledger.play(rack("n2", 1, memory_mib=99_999))
@@ -177,7 +182,8 @@ def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> Non
 
 
 def test_what_cannot_help_wakes_nobody(work: Work) -> None:
-    """Cordons, failures and other pods wake no pod and evaluate no row."""
+    """Cordons, failures and submissions of other pods wake no pod, and the scheduler evaluates no
+    row."""
     ledger = full()
     work.taken()
     ledger.play(
@@ -190,8 +196,8 @@ def test_what_cannot_help_wakes_nobody(work: Work) -> None:
 
 
 def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> None:
-    """A pod that ends causes only its changed row to be evaluated; an unchanged refusal is not
-    repeated."""
+    """When a pod ends, the scheduler evaluates only the changed row, and does not repeat an
+    unchanged refusal."""
     ledger = Ledger(*(rack(f"n{n:02}", 1) for n in range(50)), pod("small", ask(1)))
     ledger.decide()
     elsewhere = shape(ask(1), node=NodeConstraints(selector={"zone": "none"}))
@@ -203,7 +209,8 @@ def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) 
 
 
 def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
-    """Too little room, or too few devices, evaluates no row; enough room places the pod."""
+    """Freed room that is too small makes the scheduler evaluate no row; enough room places the
+    pod."""
     ledger = Ledger(rack("n1", 2), *(pod(f"small-{n}", ask(1)) for n in range(3)))
     ledger.decide()
     ledger.submit(pod("big", ask(99_999)), pod("pair", cards(2))).settle()
@@ -249,7 +256,7 @@ def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
 
 
 def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
-    """When an adopted pod on an unknown device ends, every shape is decided again."""
+    """When an adopted pod on an unknown device ends, the scheduler retries every shape."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
     ledger.settle()
     ledger.report(rack("n1", 2)).settle()
@@ -282,7 +289,8 @@ def queue_of(*uids: str) -> tuple[State, PendingQueue]:
 
 
 def test_a_pod_stands_in_its_queue_once() -> None:
-    """A pod is in its queue once, after a refused append, a refused placement and a void."""
+    """A pod is in its queue exactly once after a refused append, a refused placement and a voided
+    placement."""
     state, queue = queue_of("a", "b")
     for _ in range(5):
         queue.add(state.pods["a"])
@@ -298,7 +306,7 @@ def test_a_pod_stands_in_its_queue_once() -> None:
 
 
 def test_a_pod_that_is_told_again_is_told_once() -> None:
-    """After a refused append, a pod's refusal is reported again, once."""
+    """After a refused append, the scheduler appends a pod's refusal again exactly once."""
     state, queue = queue_of("a")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -311,7 +319,7 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """Repeating a refusal with the same codes visits no pod."""
+    """Refusing a shape again with the same codes visits no pod."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -326,7 +334,7 @@ def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
 
 
 def test_who_has_left_is_dropped() -> None:
-    """A pod that ended is dropped from its queue, and an empty queue with it."""
+    """The queue drops a pod that has ended, and drops an empty shape queue too."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a")
@@ -343,7 +351,7 @@ def test_who_has_left_is_dropped() -> None:
 
 
 def test_a_uid_that_comes_back_has_a_new_turn() -> None:
-    """A reused uid gets a new position."""
+    """A new pod with a reused uid gets a new position in the queue."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a").submit(pod("a", ask(2)))
@@ -354,7 +362,7 @@ def test_a_uid_that_comes_back_has_a_new_turn() -> None:
 
 
 def test_the_list_of_the_unreported_does_not_grow_with_those_who_left() -> None:
-    """The list of unreported pods does not grow with pods that come and go."""
+    """The list of pods without a reported refusal does not grow while pods come and go."""
     ledger = Ledger(rack("n1", 1))
     for number in range(5 * SLACK):
         ledger.submit(pod(f"p{number}", ask(1000)))

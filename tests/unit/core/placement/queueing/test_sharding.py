@@ -1,4 +1,5 @@
-"""Sharding: members with the same list agree, and a change moves as little as possible."""
+"""Tests of sharding: schedulers with the same member list agree, and a change moves as few parts as
+possible."""
 
 from collections import Counter
 from itertools import permutations
@@ -18,14 +19,14 @@ def owners(members: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_every_part_has_one_owner() -> None:
-    """Every part has exactly one owner."""
+    """Every part of the keys has exactly one owner."""
     shards = [shard(name, FOUR).parts for name in FOUR]
     assert sum(map(len, shards)) == PARTS
     assert frozenset().union(*shards) == WHOLE.parts
 
 
 def test_members_agree_on_the_owner() -> None:
-    """All members find the same owner, whatever the order of the list."""
+    """All schedulers compute the same owner, whatever the order of the member list."""
     found = owners(FOUR)
     for order in permutations(FOUR):
         shards = {name: shard(name, order) for name in order}
@@ -35,7 +36,7 @@ def test_members_agree_on_the_owner() -> None:
 
 
 def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
-    """A new member takes only its own parts; nothing moves between the others."""
+    """When a scheduler joins, only the parts that it now owns move."""
     before, after = owners(FOUR[:3]), owners(FOUR)
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved
@@ -43,7 +44,8 @@ def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
 
 
 def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
-    """When a member leaves, only its parts move, to all of the others."""
+    """When a scheduler leaves, only its parts move, and they spread over all remaining
+    schedulers."""
     before, after = owners(FOUR), owners(FOUR[1:])
     moved = {key for key in KEYS if before[key] != after[key]}
     assert moved == {key for key in KEYS if before[key] == FOUR[0]}
@@ -51,26 +53,27 @@ def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
 
 
 def test_shards_are_about_equal() -> None:
-    """Each of four shards has a quarter, within a fifth of it."""
+    """Each of four schedulers owns a quarter of the keys, give or take a fifth."""
     counts = Counter(owners(FOUR).values())
     assert all(abs(count - len(KEYS) / 4) < len(KEYS) / 20 for count in counts.values())
 
 
 def test_alone_is_everything() -> None:
-    """A single member owns everything, whether listed or not."""
+    """A single scheduler owns everything, whether or not the member list contains it."""
     assert shard("s0", ()) is WHOLE
     assert shard("s0", ("s0",)) is WHOLE
     assert shard("s0", ("s1",)) == shard("s0", ("s0", "s1"))
 
 
 def test_a_gang_has_one_owner() -> None:
-    """A gang has one owner, which decides it as a whole."""
+    """A gang has one owner, so that one scheduler decides the gang as a whole."""
     ledger = Ledger(*(member(f"g{number}", ask(1000)) for number in range(20)))
     assert {key_of(each) for each in ledger.state.pods.values()} == {"team/job"}
 
 
 def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
-    """Pods with affinity have one owner per namespace, which knows its own latest decisions."""
+    """Pods with affinity have one owner per namespace, because only their scheduler sees its own
+    unfolded decisions."""
     term = PodTerm(pods=PodSelector(), topology_key="zone")
     minding = shape(ask(1000), pods=PodConstraints(anti_affinity=(term,)))
     ledger = Ledger(
@@ -80,6 +83,7 @@ def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
 
 
 def test_parts_do_not_change() -> None:
-    """Parts are the same in every build, so that two builds agree."""
+    """A key belongs to the same part in every build, so that schedulers of different builds
+    agree."""
     assert [part_of(key) for key in ("a", "team/job", "node-1")] == [539, 522, 222]
     assert owner("team/job", FOUR) == "s0/a1"

@@ -1,5 +1,5 @@
-"""Each pending pod has one scheduler, whatever members come and go, and where members place
-pods."""
+"""Tests that every pending pod has one scheduler while schedulers join and leave, and where
+schedulers place pods."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -27,7 +27,7 @@ SMALL = ask(1000, cores=1)
 
 
 def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
-    """Return the pods of this member."""
+    """Return the pods of this scheduler."""
     return [uid for uid in UIDS if owner(uid, names) == name]
 
 
@@ -37,17 +37,17 @@ def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[
 
 
 def crowd(*names: str) -> Members:
-    """Return a roomy node and forty pending pods."""
+    """Return these schedulers with a large node and forty pending pods."""
     return Members(names, rack("n1", 8)).submit(*(pod(uid, SMALL) for uid in UIDS))
 
 
 def fleet(names: tuple[str, ...], nodes: int) -> Members:
-    """Return members over nodes with one device each."""
+    """Return these schedulers over nodes with one device each."""
     return Members(names, *(rack(f"n{number:02}", 1) for number in range(nodes)))
 
 
 def test_each_member_decides_for_its_own() -> None:
-    """Each member decides its own pods: all are decided, none twice."""
+    """Each scheduler decides its own pods, so that every pod is decided exactly once."""
     members = crowd(*THREE)
     for name in THREE:
         assert members.engines[name].pending == len(owned_by(name))
@@ -56,7 +56,7 @@ def test_each_member_decides_for_its_own() -> None:
 
 
 def test_what_a_member_leaves_is_decided_by_the_others() -> None:
-    """When a member leaves, the others decide its pods at once, without an event."""
+    """When a scheduler leaves, the other schedulers decide its pods at once, without an event."""
     members = crowd(*THREE)
     assert members.decide_by("s1")
     assert members.decide_by("s2")
@@ -69,7 +69,7 @@ def test_what_a_member_leaves_is_decided_by_the_others() -> None:
 
 
 def test_who_joins_takes_its_part_from_the_others() -> None:
-    """A new member takes its part of the pending pods; placed ones stay placed."""
+    """A new scheduler takes over its part of the pending pods; placed pods stay placed."""
     members = crowd("s0", "s1")
     members.be(*THREE)
     for name in ("s0", "s1"):
@@ -80,7 +80,8 @@ def test_who_joins_takes_its_part_from_the_others() -> None:
 
 
 def test_a_shard_that_comes_back_is_decided_again() -> None:
-    """A shard that is lost and regained is decided again, each pod once."""
+    """A scheduler that loses a shard and regains it decides every pod of that shard again, exactly
+    once."""
     members = crowd("s0")
     members.be(*THREE).be("s0", "s2").be("s0")
     assert told(members.decide_by("s0"), PodPlaced) == UIDS
@@ -88,7 +89,7 @@ def test_a_shard_that_comes_back_is_decided_again() -> None:
 
 
 def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
-    """A refused decision returns to the current owners of its pods."""
+    """The pods of a refused decision return to the schedulers that own the pods now."""
     members = crowd("s0")
     lost = members.decided_by("s0")
     members.be(*THREE)
@@ -97,7 +98,8 @@ def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
 
 
 def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
-    """A refusal is reported once: by the owner, or else by the next owner."""
+    """A pod's refusal is appended once: by the pod's scheduler, or by the next owner if the first
+    has not done so."""
     members = Members(THREE, rack("n1", 1))
     members.submit(*(pod(uid, cards(4)) for uid in UIDS))
     assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
@@ -108,7 +110,7 @@ def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
 
 
 def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> None:
-    """Unschedulable pods from another member are woken like any others."""
+    """Unschedulable pods taken over from another scheduler are woken like all other pods."""
     members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
     for name in THREE:
         members.decide_by(name)
@@ -119,7 +121,7 @@ def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> Non
 
 
 def test_a_gang_is_one_members() -> None:
-    """A gang belongs to one member, whatever its pods are called."""
+    """All pods of a gang belong to one scheduler, whatever the pods' names."""
     members = Members(THREE, rack("n1", 8), gang("team/job", 6))
     members.submit(*(member(f"g{number}", SMALL) for number in range(6)))
     placed = {name: told(members.decide_by(name), PodPlaced) for name in THREE}
@@ -130,7 +132,8 @@ def test_a_gang_is_one_members() -> None:
 
 
 def test_only_its_owner_voids_a_placement() -> None:
-    """Only the owner voids a placement; otherwise all members would, and collide."""
+    """Only the pod's scheduler voids a placement; otherwise the appends of all schedulers would
+    collide."""
     members = crowd(*THREE)
     for name in THREE:
         members.decide_by(name)
@@ -142,7 +145,8 @@ def test_only_its_owner_voids_a_placement() -> None:
 
 
 def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
-    """A voided pod returns to its current owner, whichever member placed it."""
+    """A pod whose placement was voided returns to its current scheduler, whichever scheduler had
+    placed the pod."""
     members = crowd("s0")
     members.decide_by("s0")
     members.be(*THREE)
@@ -152,7 +156,7 @@ def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
 
 
 def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
-    """A pod placed by another member returns only to its current owner."""
+    """A pod that another scheduler had placed returns only to the pod's current scheduler."""
     members = crowd("s0")
     members.play(*members.consider().events)
     members.be(*THREE)
@@ -162,8 +166,8 @@ def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
 
 
 def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now() -> None:
-    """A pod placed by another member returns once, to its namespace's group, if that has a quota
-    now."""
+    """If its namespace has got a quota since, a pod that another scheduler had placed is queued
+    once, under that quota."""
     members = Members(("s0",), rack("n1", 8)).submit(pod("p1", SMALL, namespace="team"))
     members.play(*members.consider().events)
     members.play(QuotaObserved(namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 4}))
@@ -175,8 +179,8 @@ def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now()
 
 
 def test_members_that_keep_apart_choose_different_nodes() -> None:
-    """With separation, members choose different nodes on the same state, so no fence refuses
-    them."""
+    """With separation, schedulers choose different nodes on the same state, so that no fence
+    refuses a placement."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
     chosen = {name: _nodes(members.decided_by(name, apart=True).events) for name in THREE}
     assert all(chosen.values())
@@ -188,7 +192,7 @@ def test_members_that_keep_apart_choose_different_nodes() -> None:
 
 
 def test_members_that_do_not_choose_as_one_alone() -> None:
-    """Without separation, members choose like a single scheduler."""
+    """Without separation, every scheduler chooses nodes like a single scheduler."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
         assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
@@ -196,14 +200,16 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
-    """With separation as many pods are placed as by one: members with full nodes use any other."""
+    """With separation, schedulers place as many pods as a single scheduler: a scheduler whose nodes
+    are full uses other nodes."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
     assert told(placed, PodPlaced) == UIDS[:36]
 
 
 def test_kept_apart_they_leave_few_nodes_begun() -> None:
-    """With separation each member packs its own nodes, with at most one partly used node."""
+    """With separation, every scheduler packs its own nodes and leaves at most one of them partly
+    used."""
     members = fleet(THREE, 30)
     for uid in UIDS:
         members.submit(pod(uid, ask(8_192)))
@@ -214,7 +220,7 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """A pod's preferred node outweighs the separation."""
+    """A pod's preference for a node outweighs the separation."""
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )
@@ -227,7 +233,7 @@ def test_who_prefers_a_node_goes_there_all_the_same() -> None:
 
 
 def test_the_same_shard_decides_the_same() -> None:
-    """A new member decides like one that has seen everything."""
+    """A new scheduler decides like a scheduler that has seen all events."""
     members = crowd(*THREE)
     members.decide_by("s0", apart=True)
     members.gone(*owned_by("s0")[:3])

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: grammar, suffixes and refusals."""
+"""Tests of Kubernetes quantities: grammar, suffixes and refusals."""
 
 from fractions import Fraction
 
@@ -36,7 +36,7 @@ from apportion.core.workloads.dialects.amounts import Container, amount_of, quan
     ],
 )
 def test_amount(written: object, meant: Fraction) -> None:
-    """A quantity is exact, where a float would not be."""
+    """A quantity is parsed exactly, even if a float would lose digits."""
     assert quantity(written, "field") == meant
 
 
@@ -46,7 +46,7 @@ def test_amount(written: object, meant: Fraction) -> None:
      "\u0661", "1e999", "9" * 65, True, None, [1], {}, float("nan"), float("inf")],
 )  # fmt: skip
 def test_no_quantity(written: object) -> None:
-    """Text that Kubernetes does not accept, or that is too large to parse, is refused."""
+    """Text that Kubernetes does not accept, or that is too long to parse, is refused."""
     with pytest.raises(ManifestError, match="is not a quantity"):
         quantity(written, "field")
 
@@ -60,7 +60,7 @@ def test_negative(written: object) -> None:
 
 @pytest.mark.parametrize(("written", "meant"), [("1k", 1000), ("2000m", 2), (3, 3), ("1e2", 100)])
 def test_whole_number(written: object, meant: int) -> None:
-    """An extended resource is a whole number, in any notation."""
+    """An extended resource's amount is a whole number, in any notation."""
     assert whole(written, "field", limit=10_000) == meant
 
 
@@ -76,7 +76,7 @@ def test_whole_number(written: object, meant: int) -> None:
     ],
 )
 def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
-    """A memory or core amount with a unit is refused with the number to write."""
+    """A memory or core amount with a unit is refused with the plain number to write."""
     with pytest.raises(ManifestError) as caught:
         whole(written, "field", limit=10_000)
     assert caught.value.fix == fix
@@ -84,13 +84,13 @@ def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
 
 @pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
 def test_fraction_of_a_device(written: object) -> None:
-    """A fraction of a device is refused: memory or cores express it."""
+    """A fraction of a device is refused with advice to request memory or cores."""
     with pytest.raises(ManifestError, match="is a fraction; write a whole number"):
         whole(written, "field", limit=10)
 
 
 def test_limit_of_a_whole_number() -> None:
-    """The limit itself is allowed, one more is not."""
+    """The largest allowed number is accepted; one more is refused."""
     assert whole("10", "field", limit=10) == 10
     with pytest.raises(ManifestError, match="write at most 10"):
         whole("11", "field", limit=10)
@@ -101,7 +101,7 @@ def test_limit_of_a_whole_number() -> None:
     [("one", 'write a whole number such as "2"'), (-1, "write 1 or more, or remove it")],
 )
 def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
-    """A count of devices with a unit gets a useful fix, or none."""
+    """A device count with a unit is refused, with a fix only if a useful fix exists."""
     container = Container("main", "spec", {"nvidia.com/gpu": value}, {})
     with pytest.raises(ManifestError) as refused:
         amount_of(container, "nvidia.com/gpu")

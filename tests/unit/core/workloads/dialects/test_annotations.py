@@ -1,4 +1,4 @@
-"""Annotations: device constraints, policies, and refusals by name."""
+"""Tests of annotations: device constraints, policies, and refusals by name."""
 
 from typing import Any
 
@@ -34,12 +34,13 @@ VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     ],
 )
 def test_gpu_constraints(annotations: dict[str, str], wanted: dict[str, Any]) -> None:
-    """Both spellings are read, and lists are sorted so that equal pods have one shape."""
+    """Both spellings of a GPU constraint are read. Lists are sorted, so that equal pods have one
+    shape."""
     assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted)
 
 
 def test_npu_constraints() -> None:
-    """HAMi's NPU annotation names the family."""
+    """HAMi's NPU annotation contains the family name in its key."""
     notes = {"hami.io/use-Ascend310P-uuid": "b,a", "hami.io/no-use-Ascend310P-uuid": "c"}
     assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
         use_ids=("a", "b"), nouse_ids=("c",)
@@ -70,13 +71,13 @@ def test_policy_chains(value: str, wanted: str) -> None:
 
 
 def test_scoring_weights() -> None:
-    """All three weights are read, in any order."""
+    """All three scoring weights are read, in any order."""
     notes = {"hami.io/device-scoring-weights": "memory=3, slot=0 ,core=1"}
     assert draft(pod(GPU, notes)).shape.device_weights == DeviceWeights(slots=0, cores=1, memory=3)
 
 
 def test_B4_a_core_limit_binds_no_decision() -> None:
-    """gpu-manager's core limit is accepted and does not affect placement."""
+    """gpu-manager's core limit annotation is accepted and does not affect placement."""
     limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": "50"}))
     assert limited == draft(pod(VCUDA))
 
@@ -117,7 +118,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """A refusal names the annotation's path and a fix."""
+    """A refusal has the annotation's path and a fix."""
     errors = []
     for limits, key, value in WRONG:
         errors.append(refused(pod(limits, {key: value})))
@@ -151,7 +152,7 @@ def test_refusals(golden: Golden) -> None:
     ],
 )
 def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
-    """A pod that both requests and excludes the same is refused."""
+    """A pod that both requests and excludes the same device is refused."""
     error = refused(pod(GPU, notes))
     assert error.field == f'metadata.annotations["{key}"]'
     assert says in str(error)
@@ -162,13 +163,13 @@ def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
     [("1,3", (1, 3)), (" 3 ,1,3", (1, 3)), ("0", (0,)), ("", ()), ("one,-1,64,9999,²,2", (2,))],
 )
 def test_unhealthy_indexes(value: str, indexes: tuple[int, ...]) -> None:
-    """Unreadable indexes mark no device as unhealthy."""
+    """An unreadable list of unhealthy indexes marks no device as unhealthy."""
     assert unhealthy_indexes({"volcano.sh/gpu-unhealthy-ids": value}) == indexes
     assert unhealthy_indexes({}) == ()
 
 
 def test_a_pod_without_devices_may_say_anything() -> None:
-    """A pod without devices may have any device annotations."""
+    """A pod without devices may have device annotations with any content."""
     assert (
         draft(pod({"cpu": 1}, {"volcano.sh/vgpu-mode": "?"})).shape.devices == DeviceConstraints()
     )

@@ -1,4 +1,4 @@
-"""Cambricon, the example of an added vendor: from manifest to placement."""
+"""Tests of Cambricon, the example of an added vendor, from manifest to placement."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
 
 
 def ledger() -> Ledger:
-    """Return two nodes of simulated MLUs, with one model each."""
+    """Return a ledger with two nodes of simulated MLUs; the nodes have different models."""
     host = Host(cpu_milli=64_000, memory_mib=262_144)
     reports = (
         NodeReported(node=name, devices=simulated_devices(name, spec), host=host)
@@ -60,7 +60,7 @@ def ledger() -> Ledger:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to request an MLU is read in its own unit."""
+    """An MLU request in any form is read in its own unit."""
     assert asks(document) == wanted
 
 
@@ -72,14 +72,15 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """A refusal names the field's path and a fix."""
+    """A refusal has the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
-    """A pod without cores gets an MLU alone, because the plugin's share would have none."""
+    """A pod without a core request gets an MLU alone, because the vendor's plugin would give its
+    share no cores."""
     both = ledger()
     for uid in ("p", "q"):
         both.submit(submitted(uid, shape=draft(mlu(1, 20)).shape, dialect="cambricon")).settle()
@@ -89,7 +90,7 @@ def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
 
 
 def test_not_beside_another_vendor(golden: Golden) -> None:
-    """A pod has one vendor's devices, and NVIDIA's annotations select no MLU."""
+    """A pod can use devices of one vendor only, and NVIDIA's annotations do not select MLUs."""
     both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
     beside = refused(both)
     assert beside.field == 'spec.containers[1].resources.limits["nvidia.com/gpu"]'
@@ -100,7 +101,7 @@ def test_not_beside_another_vendor(golden: Golden) -> None:
 
 
 def test_the_sample_from_manifest_to_annotations() -> None:
-    """The sample is read, placed on its model, and annotated as HAMi does."""
+    """The sample manifest is read, placed on its model, and annotated as by HAMi."""
     found = draft(yaml.safe_load(SAMPLE.read_text("utf-8")))
     assert found.dialect == "cambricon"
     assert found.shape.asks == ask(memory_mib=5120, cores=10)
@@ -130,7 +131,7 @@ def test_the_sample_from_manifest_to_annotations() -> None:
 
 
 def test_shares_fill_an_mlu() -> None:
-    """Memory and cores are charged, and a whole MLU must be idle."""
+    """Shares are charged memory and cores, and a whole MLU must be idle."""
     here = ledger()
     for number, amount in enumerate((30_000, 19_000, 30_000, 10_000)):
         wanted = shape(

@@ -1,6 +1,7 @@
-"""Pods that other systems treat differently: they work here too, or are refused with a reason.
+"""Tests of pods that other systems treat differently; Apportion runs each of them or refuses it
+with a reason.
 
-The rows are in the differences section of docs/reference/compatibility.md."""
+The test names refer to the differences section of docs/reference/compatibility.md."""
 
 import re
 from typing import Any
@@ -36,7 +37,7 @@ TESLA = "Tesla V100-PCIE-32GB"
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """Return a pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
+    """Return a pod with HAMi's resource names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
     `priority`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
@@ -47,7 +48,7 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
 
 
 def placed(document: dict[str, Any], *before: Payload) -> Ledger:
-    """Return a ledger with these events and the pod `p` of this document, decided."""
+    """Return a ledger in which these events are folded and pod `p` of this document is decided."""
     found = draft(document)
     pod_p = submitted(
         "p", shape=found.shape, dialect=found.dialect, borrowing=found.borrowing,
@@ -62,7 +63,7 @@ def on(device: str) -> DeviceConstraints:
 
 
 def annotations(ledger: Ledger) -> dict[str, str]:
-    """Return the annotations written when pod `p` is bound."""
+    """Return the annotations that the binder writes to pod `p`."""
     at = ledger.placement("p")
     return annotations_for(
         ledger.pod("p").submitted,
@@ -79,7 +80,7 @@ def annotations(ledger: Ledger) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [f"NVIDIA-{TESLA}", "NVIDIA", "nvidia-tesla", TESLA, "V100"])
 def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
-    """A type also matches with the `NVIDIA-` prefix that HAMi's and Volcano's plugins add."""
+    """A type also matches with the prefix `NVIDIA-` that HAMi's and Volcano's plugins add."""
     fleet = rack("v", 1, model=TESLA)
     assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "v"
     banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
@@ -88,8 +89,8 @@ def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["NVIDIA-NVIDIA A100-SXM4-80GB", "nvidia-nvidia"])
 def test_F2_a_type_is_known_with_the_prefix_twice(name: str) -> None:
-    """A type also matches with a double `NVIDIA` prefix, as HAMi up to 2.7 and Volcano register
-    it."""
+    """A type also matches with a double `NVIDIA` prefix, as registered by HAMi up to 2.7 and by
+    Volcano."""
     fleet = rack("a", 1, model=A100_80)
     assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "a"
     banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
@@ -105,7 +106,7 @@ def test_F2_a_prefix_makes_no_other_model() -> None:
 
 @pytest.mark.parametrize(("priority", "high"), [(0, ("main",)), (1, ()), (5, ())])
 def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> None:
-    """Any number is a priority, as in HAMi's webhook; 0 goes first."""
+    """Any number is a valid priority, as in HAMi's webhook; 0 is the highest."""
     found = draft(hami(gpu=1, gpumem=3000, priority=priority))
     assert found.high_priority == high
     assert found.shape.asks == ask(memory_mib=3000)
@@ -130,12 +131,12 @@ def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> No
     ],
 )
 def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, value: str) -> None:
-    """A blank annotation is no constraint, as Helm renders an unset value."""
+    """A blank annotation is no constraint, because Helm renders unset values as blank."""
     assert draft(pod(limits, {key: value})) == draft(pod(limits))
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """A blank annotation does not conflict with its other spelling."""
+    """A blank annotation does not conflict with the annotation's other spelling."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -163,7 +164,7 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Unset, clamped, doubled and zero amounts are read as by each system's own reader."""
+    """Unset, clamped, doubled and zero amounts are read as by the original system's own parser."""
     assert asks(document) == wanted
 
 
@@ -172,13 +173,14 @@ def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ..
     [("True", True), ("1", True), ("t", True), ("False", False), ("0", False), ("F", False)],
 )
 def test_F11_numa_bind_as_go_reads_it(value: str, *, binds: bool) -> None:
-    """numa-bind is parsed like Go's `strconv.ParseBool`."""
+    """The numa-bind annotation is parsed like Go's `strconv.ParseBool`."""
     wanted = DeviceConstraints(numa_bind=binds)
     assert draft(pod(GPU, {"nvidia.com/numa-bind": value})).shape.devices == wanted
 
 
 def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> None:
-    """A device both requested and excluded is excluded; a pod without any left is refused."""
+    """A device that is both selected and excluded is excluded; a pod without any remaining device
+    is refused."""
     notes = {"nvidia.com/use-gpuuuid": "n1-g0,n1-g1", "nvidia.com/nouse-gpuuuid": "n1-g0"}
     assert placed(pod(GPU, notes), rack("n1", 3)).devices("p") == ["n1-g1"]
     error = refused(pod(GPU, notes | {"nvidia.com/nouse-gpuuuid": "n1-g1,n1-g0"}))
@@ -189,7 +191,8 @@ def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> 
 def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
     policy: str, devices: int
 ) -> None:
-    """With spread, two pods of a group share no device (Volcano's `deviceHasPodFromSameGroup`)."""
+    """With the spread policy, two pods of a group do not share a device (Volcano's
+    `deviceHasPodFromSameGroup`)."""
     notes = {"volcano.sh/vgpu-podgroup-policy": policy, "scheduling.k8s.io/group-name": "job"}
     document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
     found = draft(document)
@@ -200,8 +203,8 @@ def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
 
 
 def test_F7_a_group_that_is_spread_has_cards_of_its_own() -> None:
-    """A spread group also avoids other groups' devices, unlike in Volcano, and the refusal says
-    so."""
+    """A spread group also avoids devices of other groups, unlike in Volcano, and the refusal gives
+    that reason."""
     notes = {"volcano.sh/vgpu-podgroup-policy": "spread", "hami.io/gpu-scheduler-policy": "numa"}
     document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
     assert draft(document).shape.device_policy == "numa,mutex"
@@ -221,8 +224,8 @@ def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
 
 
 def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it() -> None:
-    """An init container that needs more raises the share; each container gets its own limit, as
-    in HAMi."""
+    """An init container that needs more enlarges the pod's share. Each container gets its own
+    limit, as in HAMi."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", i=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -234,7 +237,8 @@ def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it(
 
 
 def test_F4_two_init_containers_use_the_same_memory() -> None:
-    """Two init containers and a later container share memory: the largest amount counts."""
+    """Two init containers and a main container use the same memory, so the largest amount
+    counts."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -246,7 +250,7 @@ def test_F4_two_init_containers_use_the_same_memory() -> None:
 
 
 def test_F4_init_containers_alone_use_the_same_memory() -> None:
-    """Init containers of a pod without other device requests share memory."""
+    """Init containers of a pod without other device requests use the same memory."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
     )
@@ -257,7 +261,7 @@ def test_F4_init_containers_alone_use_the_same_memory() -> None:
 
 
 def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
-    """HAMi's count on MIG devices counts instances: two of 4000 MiB fit on one A100."""
+    """HAMi's count on MIG devices counts instances: two instances of 4000 MiB fit on one A100."""
     document = hami(gpu=2, gpumem=4000)
     document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
     ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
@@ -269,7 +273,7 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
 
 
 def test_F9_volcano_counts_cards() -> None:
-    """Volcano counts devices (`checkNodeGPUSharingPredicateAndScore`)."""
+    """Volcano's count on MIG devices counts devices (`checkNodeGPUSharingPredicateAndScore`)."""
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
     ledger = placed(
         pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
@@ -278,7 +282,7 @@ def test_F9_volcano_counts_cards() -> None:
 
 
 def test_F9_instances_of_an_init_container_are_lent() -> None:
-    """An init container borrows as many instances as it needs from the next container."""
+    """An init container borrows the instances that it needs from the next container."""
     document = hami()
     document["spec"] |= {
         "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
@@ -291,7 +295,7 @@ def test_F9_instances_of_an_init_container_are_lent() -> None:
 
 
 def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
-    """A pod's gpushare memory is on one device for all containers, even with spread."""
+    """A pod's gpushare memory is on one device for all containers, even with the spread policy."""
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     document["metadata"]["annotations"]["hami.io/gpu-scheduler-policy"] = "spread"
     ledger = placed(document, rack("n1", 2))
@@ -303,7 +307,8 @@ def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
 
 
 def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
-    """A gpushare pod that needs more than one device, with init containers, is not placed."""
+    """The scheduler does not place a gpushare pod whose containers, including init containers, need
+    more than one device's memory."""
     two = node("n1", *(gpu(f"g{n}", memory_mib=3500) for n in range(2)))
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     assert placed(document, two).reasons("p") == {RefusalCode.MEMORY_INSUFFICIENT: 1}
@@ -319,7 +324,7 @@ def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread", "price"])
 def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -> None:
-    """A vcuda share goes to the device with the fewest free cores, as gpu-manager's plugin
+    """A vcuda share is placed on the device with the fewest free cores, as gpu-manager's plugin
     requires."""
     held = ((10, 70_000), (50, 1000), (50, 5000), (0, 0))
     before = (
@@ -347,15 +352,15 @@ def test_F10_what_a_pod_says_itself_counts() -> None:
 def test_F12_what_is_printed_on_a_device_is_the_whole_of_it(
     amounts: dict[str, int], memory_mib: int
 ) -> None:
-    """A request for the printed memory gets the whole device, which offers less (21527 of 24576
-    MiB)."""
+    """A request for a device's nominal memory gets the whole device, which offers less (21527 of
+    24576 MiB)."""
     document = pod(amounts | {"huawei.com/Ascend310P-memory": memory_mib})
     (share,) = placed(document, node("n1", npu("u0"))).shares("p")
     assert (share.template, share.memory_mib, share.cores) == (None, 21527, 8)
 
 
 def test_F12_more_than_is_printed_fits_nowhere() -> None:
-    """A request above the printed memory fits nowhere; HAMi's webhook rejects it."""
+    """A request above a device's nominal memory fits nowhere; HAMi's webhook rejects the pod."""
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
@@ -374,12 +379,13 @@ def dies(*indexes: int) -> NodeReported:
 def test_F1_dies_of_a_910c_are_those_of_one_module(
     free: tuple[int, ...], chosen: list[str]
 ) -> None:
-    """Dies of a 910C are allocated as pairs of a module (HAMi's `computeBestCombination910C`)."""
+    """Dies of a 910C are allocated in pairs from one module (HAMi's
+    `computeBestCombination910C`)."""
     assert placed(DIES, dies(*free)).devices("p") == chosen
 
 
 def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
-    """Two dies of different modules are no pair; the pod waits with that reason."""
+    """Two dies of different modules are not a pair, so the pod stays pending with that reason."""
     ledger = placed(DIES, dies(0, 2))
     assert ledger.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
     ledger.report(dies(0, 2, 3)).settle()
@@ -387,7 +393,8 @@ def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
 
 
 def test_F1_two_containers_have_a_module_each() -> None:
-    """Two containers get a module each, and the pod needs two whole modules."""
+    """If two containers request a pair each, every container gets a module, so the pod needs two
+    free modules."""
     both = pod(containers=[container(name, {"huawei.com/Ascend910C": 2}) for name in "ab"])
     assert placed(both, dies(0, 1, 3, 4, 5)).devices("p") == ["d0", "d1", "d4", "d5"]
     ledger = placed(both, dies(0, 1, 2, 4))
@@ -399,14 +406,14 @@ SPLIT_SOFTLY = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 def soft(name: str = "u0", **fields: Any) -> Device:
-    """Return a softly split NPU."""
+    """Return an NPU in soft-split mode."""
     return gpu(
         name, family="ascend310p", model="Ascend310P3", memory_mib=21527, mode="hami-core", **fields
     )
 
 
 def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
-    """A softly split NPU is shared by any amount of memory and cores."""
+    """A soft-split NPU is shared by any amount of memory and cores."""
     document = pod({WORD: 1, f"{WORD}-memory": 5000, f"{WORD}-core": 60}, SPLIT_SOFTLY)
     found = draft(document)
     second = submitted("q", shape=found.shape, dialect=found.dialect)
@@ -435,13 +442,13 @@ def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
 def test_F8_amounts_of_npus_that_are_split_softly(
     amounts: dict[str, int], wanted: tuple[Ask, ...]
 ) -> None:
-    """Parts of several softly split NPUs may be requested, with cores in percent, as in HAMi."""
+    """A pod may request parts of several soft-split NPUs, with cores in percent, as in HAMi."""
     assert asks(pod(amounts, SPLIT_SOFTLY)) == wanted
 
 
 def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
-    """A template is not placed on a softly split NPU, nor vice versa; a whole NPU is, in any
-    mode."""
+    """A template is not placed on a soft-split NPU, and an amount not on a template NPU. A whole
+    NPU may have any mode."""
     template = placed(pod({WORD: 1, f"{WORD}-memory": 6144}), node("n1", soft()))
     assert template.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
     whole = placed(pod({WORD: 1}), node("n1", soft()))
@@ -449,8 +456,8 @@ def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
 
 
 def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
-    """A HAMi pod on a softly split NPU is adopted with its written amounts, even if they match a
-    template."""
+    """A HAMi pod on a soft-split NPU is adopted with its annotated amounts, even if the amounts
+    match a template."""
     notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -462,7 +469,7 @@ def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
 
 
 def test_G1_a_privileged_pod_is_placed_and_charged() -> None:
-    """A privileged pod is placed and charged like others; HAMi rejects it."""
+    """A privileged pod is placed and charged like other pods, although HAMi rejects it."""
     main = container(limits=GPU, securityContext={"privileged": True})
     document = pod(containers=[main])
     assert draft(document) == draft(pod(GPU))
@@ -476,7 +483,7 @@ def test_G2_a_runtime_class_is_the_pods_own_business() -> None:
 
 
 def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
-    """A gang of another API, by label or field, has the API in its name.
+    """A gang of another API, declared by label or field, has that API in its name.
 
     Volcano's annotation wins over the label, and a pod in two gangs is refused."""
     document = pod(GPU)
@@ -499,7 +506,8 @@ def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
     ("policy", "taken"), [("restricted", False), ("single-numa-node", False), ("best-effort", True)]
 )
 def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> None:
-    """A NUMA policy that Volcano enforces is refused; one that it only prefers is ignored."""
+    """A NUMA policy that Volcano enforces is refused; a NUMA policy that Volcano only prefers is
+    ignored."""
     document = pod(GPU, {"volcano.sh/numa-topology-policy": policy})
     if taken:
         assert draft(document) == draft(pod(GPU))
@@ -518,7 +526,7 @@ def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> 
     ],
 )
 def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
-    """Annotations that Volcano only prefers have no effect."""
+    """Annotations for mere preferences of Volcano have no effect."""
     assert draft(pod(GPU, {key: "x"})) == draft(pod(GPU))
 
 
@@ -526,7 +534,7 @@ def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
 def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     value: str, evictable: bool
 ) -> None:
-    """A pod with `volcano.sh/preemptable: false` is not evicted."""
+    """The scheduler does not evict a pod with `volcano.sh/preemptable: false`."""
     assert draft(pod(GPU, {"volcano.sh/preemptable": value})).evictable is evictable
     assert draft(pod(GPU)).evictable
     error = refused(pod(GPU, {"volcano.sh/preemptable": "x"}))
@@ -538,7 +546,8 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
 )
 def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
-    """A task's `topologyPolicy` is read like a pod's: refused if it would be enforced."""
+    """A task's `topologyPolicy` is read like a pod's: a policy that Volcano would enforce is
+    refused."""
     document = volcano_job(task(GPU, topologyPolicy=policy))
     if taken:
         assert read(document).pods == read(volcano_job(task(GPU))).pods
@@ -549,14 +558,16 @@ def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, tak
 
 
 def test_G6_a_name_of_ascend_that_is_none_of_ours_is_an_extended_resource() -> None:
-    """An unknown Ascend name is an extended resource of a node, not a device."""
+    """An Ascend resource name that no dialect has is an extended resource of the node, not a
+    device."""
     limits = {"huawei.com/Ascend910B": 1, "huawei.com/Ascend910B-memory": 2000}
     found = draft(pod(limits)).shape
     assert (found.asks, found.node.extended) == ((), limits)
 
 
 def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:
-    """A HAMi pod on a MIG device without instances is not understood, so its slices stay closed."""
+    """The shares of a HAMi pod on a MIG device without instance ids are unknown, so the device's
+    slices stay closed."""
     notes = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,5120,14:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -577,12 +588,12 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """Pods that other systems silently run with another share are refused with a fix."""
+    """A pod that other systems silently run with a different share is refused with a fix."""
     assert refused(document).fix
 
 
 def test_G9_an_unknown_policy_is_refused() -> None:
-    """An unknown policy is refused, where HAMi and Volcano silently use their default."""
+    """An unknown policy is refused, although HAMi and Volcano silently use their default."""
     error = refused(pod(GPU, {"hami.io/gpu-scheduler-policy": "bestfit"}))
     assert {"binpack", "spread"} <= set(re.findall(r"\w+", error.fix))
 
@@ -605,21 +616,22 @@ def test_G9_an_unknown_policy_is_refused() -> None:
 def test_G10_a_card_that_was_chosen_by_uuid(
     annotations: dict[str, object], code: RefusalCode
 ) -> None:
-    """A device excluded by UUID is reported as such, unless mode or type exclude it first."""
+    """A refusal reports a device excluded by UUID as such, unless mode or type excludes it
+    first."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     ledger = placed(pod(limits, annotations), rack("n1", 1))
     assert ledger.reasons("p") == {code: 1}
 
 
 def test_G10_a_node_of_too_few_cards_is_named_as_that() -> None:
-    """A node with too few devices is reported as such, whichever devices were selected."""
+    """A refusal reports a node with too few devices as such, whichever devices the pod selects."""
     document = pod({"nvidia.com/gpu": 2}, {"nvidia.com/use-gpuuuid": "elsewhere"})
     ledger = placed(document, rack("n1", 1))
     assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 1}
 
 
 def test_F5_a_list_of_commas_alone_is_refused() -> None:
-    """A list of commas without a device is refused."""
+    """A list that consists of commas only is refused."""
     error = refused(pod(GPU, {"nvidia.com/use-gpuuuid": " , ,"}))
     assert error.field == 'metadata.annotations["nvidia.com/use-gpuuuid"]'
     assert "is empty" in str(error)

@@ -1,6 +1,6 @@
-"""More differences from HAMi and Volcano, found by their tests.
+"""Tests of further differences from HAMi and Volcano, found in their test suites.
 
-The rows from G12 on in docs/reference/compatibility.md."""
+The test names refer to the rows from G12 on in docs/reference/compatibility.md."""
 
 from apportion_schemas import Ask
 from tests.support.fleet import gpu, node
@@ -15,7 +15,7 @@ GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
 
 
 def test_G12_a_pod_has_devices_of_one_vendor() -> None:
-    """A pod has devices of one vendor, even if each container requests only one."""
+    """All devices of a pod must be of one vendor, even if no container mixes vendors."""
     mlu = container("b", {"cambricon.com/vmlu": 1})
     error = refused(pod(containers=[container("a", GPU), mlu]))
     assert error.field == 'spec.containers[1].resources.limits["cambricon.com/vmlu"]'
@@ -23,7 +23,8 @@ def test_G12_a_pod_has_devices_of_one_vendor() -> None:
 
 
 def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
-    """An NPU without memory is whole; a part of each of several is refused."""
+    """An NPU request without memory gets a whole NPU; a request for parts of several NPUs is
+    refused."""
     whole = Ask(container="main", family="ascend310p", cores=100)
     named = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 0}
     assert asks(pod(named)) == (whole,)
@@ -35,7 +36,8 @@ def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
 
 
 def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
-    """Among equal devices the first is used; spread goes by the number of pods, not by load."""
+    """Of equal devices, the pod gets the first. The spread policy compares the number of pods, not
+    the load."""
     held = (
         submitted("x", ask(70_000)), placement("x", "n1", [share("g0", 70_000)]),
         submitted("y", ask(1)), placement("y", "n1", [share("g1", 1)]),
@@ -50,7 +52,7 @@ def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
 
 
 def test_G15_pods_are_kept_off_shared_cards_by_asking_for_idle_ones() -> None:
-    """A pod avoids shared devices only by requesting idle ones; a label alone does nothing."""
+    """A pod avoids shared devices only if it requests idle devices; a label alone has no effect."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1", index=1)))
     labels = {"team": "a"}
     for uid in ("a", "b"):

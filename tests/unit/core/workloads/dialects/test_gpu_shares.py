@@ -1,4 +1,5 @@
-"""HAMi, Volcano vGPU and plain names: count, memory, percentage, cores, defaults."""
+"""Tests of HAMi's, Volcano vGPU's and plain names: count, memory, percentage, cores and
+defaults."""
 
 from typing import Any
 
@@ -11,13 +12,14 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """Return a pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
+    """Return a pod with HAMi's resource names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
     `priority`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def volcano(**amounts: object) -> dict[str, Any]:
-    """Return a pod in Volcano's names: `number`, `memory`, `memory_percentage`, `cores`."""
+    """Return a pod with Volcano's resource names: `number`, `memory`, `memory_percentage`,
+    `cores`."""
     return pod({f"volcano.sh/vgpu-{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
@@ -58,7 +60,8 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to request a share is read, with the webhook's defaults."""
+    """A request for a share in any form is read, with the webhook's defaults for missing
+    amounts."""
     assert asks(document) == wanted
 
 
@@ -89,7 +92,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
 def test_configured_defaults(
     document: dict[str, Any], config: dict[str, Any], wanted: tuple[Ask, ...]
 ) -> None:
-    """Missing amounts are filled in as configured (D3, E2)."""
+    """Missing amounts get the configured defaults (D3, E2)."""
     assert asks(document, **config) == wanted
 
 
@@ -109,14 +112,14 @@ def test_configured_defaults(
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """A refusal names the field's path and a fix."""
+    """A refusal has the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_renamed_resources() -> None:
-    """Every name can be renamed; the old name is then no device (D1)."""
+    """Every resource name can be renamed; the old name then no longer requests devices (D1)."""
     names = {"count": "example.com/card", "memory": "example.com/mem",
              "memory_percent": "example.com/part", "cores": "example.com/sm"}  # fmt: skip
     renamed = VgpuNames(**names)
@@ -128,7 +131,7 @@ def test_renamed_resources() -> None:
 
 
 def test_requests_stand_in_for_limits() -> None:
-    """An extended resource may be given as a request alone, or equal in both."""
+    """An extended resource may be given as a request alone, or as an equal request and limit."""
     alone = pod(containers=[{"name": "main", "resources": {"requests": {"nvidia.com/gpumem": 7}}}])
     assert asks(alone) == ask(memory_mib=7)
     both = container(limits={"nvidia.com/gpumem": "1k"})
@@ -141,7 +144,8 @@ def test_requests_stand_in_for_limits() -> None:
 
 
 def test_high_priority_containers() -> None:
-    """Only a container with priority 0 is high, and it must have a device (D1)."""
+    """Only a container with priority 0 has high priority, and that container must have a device
+    (D1)."""
     document = pod(
         containers=[
             container("a", {"nvidia.com/gpumem": 1, "nvidia.com/priority": 0}),
@@ -153,7 +157,8 @@ def test_high_priority_containers() -> None:
 
 
 def test_init_containers_and_sidecars() -> None:
-    """A sidecar adds to all others; of consecutive init containers the largest counts."""
+    """A sidecar's amounts add to all other containers'; of consecutive init containers, the largest
+    amount counts."""
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
@@ -188,7 +193,8 @@ SOME = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 5
 def test_an_init_container_borrows_from_one_that_has_as_much(
     init: dict[str, int], main: dict[str, int], *, borrows: bool
 ) -> None:
-    """An init container borrows from a container with as much, as in HAMi and Kubernetes."""
+    """An init container borrows from a main container that has at least as much, as in HAMi and
+    Kubernetes."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -215,7 +221,8 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """A container gets the larger of its own and an init container's ask, in each amount."""
+    """A main container gets the larger of its own ask and the borrowing init container's ask, in
+    each amount."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -226,7 +233,8 @@ def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
 
 
 def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
-    """An init container with a larger ask raises the container with the most; never a sidecar."""
+    """An init container with a larger ask enlarges the share of the main container that has the
+    most, never of a sidecar."""
     document = pod(
         containers=[container(f"c{n}", {"nvidia.com/gpumem": n}) for n in (1000, 5000)],
         initContainers=[
@@ -240,7 +248,7 @@ def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> 
 
 
 def test_a_sidecar_lends_nothing() -> None:
-    """A sidecar lends nothing, because it may run next to the init container."""
+    """An init container cannot borrow from a sidecar, because both may run at the same time."""
     document = pod(
         containers=[container("main")],
         initContainers=[

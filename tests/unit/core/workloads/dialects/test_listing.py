@@ -1,4 +1,4 @@
-"""A dialect is one module and one row: everything else is derived from them."""
+"""Tests that a dialect needs only one module and one row; everything else is derived from them."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -85,7 +85,7 @@ TPU = Dialect(
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A new dialect, listed for the test only."""
+    """Add a new dialect to the list for the duration of a test."""
     kept = (
         *(listing.claims, listing.claimed, listing.meanings, listing.resources),
         quotas.amounts_by_name,
@@ -103,7 +103,8 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("listed")
 def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
-    """A pod of a listed dialect is read and annotated from its module alone."""
+    """A listed dialect's module alone suffices to read its pods and to annotate their
+    placements."""
     found = draft(pod({COUNT: 2}, {"tpu.example/type": "v5e"}))
     assert (found.dialect, found.shape.devices.use_types) == ("tpu", ("v5e",))
     assert found.shape.asks == (Ask(container="main", family="tpu", count=2, cores=100),)
@@ -114,7 +115,8 @@ def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
-    """A bound pod's shares are read back; without them its family counts as in use."""
+    """The shares of a listed dialect's bound pod are read back. If they cannot be read, the whole
+    family counts as in use."""
     found = recover(BoundPod({"tpu.example/held": "2"}, (), ("main",), (), CONFIG))
     assert found is not None
     assert [each.number for each in found.held] == [0, 1]
@@ -127,7 +129,7 @@ def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_limit_in_a_listed_dialect_binds() -> None:
-    """A quota in a listed dialect's names applies."""
+    """A quota on a listed dialect's resource names applies."""
     quota = NamespaceQuota(
         QuotaObserved(namespace="n", quota="q", hard={f"limits.{COUNT}": 1}), Configuration()
     )
@@ -161,7 +163,8 @@ def test_each_vendors_annotations_are_for_its_own_pods() -> None:
 
 
 def test_every_name_has_a_family_and_counts_something_known() -> None:
-    """Every name has a family and a known unit; otherwise devices in use could be missed."""
+    """Every resource name has a family and a valid unit; otherwise devices in use could be
+    missed."""
     names = [dialect.name for dialect in DIALECTS]
     assert len(set(names)) == len(names)
     for dialect in DIALECTS:
@@ -172,8 +175,8 @@ def test_every_name_has_a_family_and_counts_something_known() -> None:
 
 
 def test_a_name_of_several_dialects_is_the_first_ones() -> None:
-    """A name in several dialects belongs to the first: `nvidia.com/gpu` is plain before it is
-    HAMi's."""
+    """A resource name of several dialects belongs to the first dialect: `nvidia.com/gpu` is plain
+    rather than HAMi's."""
     assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
 
 
@@ -185,7 +188,7 @@ def test_npu_core_is_about_every_ascend_family() -> None:
 
 
 def test_kube_scheduler_is_told_of_every_name() -> None:
-    """kube-scheduler's configuration in `deploy/` lists every name and is generated."""
+    """The generated kube-scheduler configuration in `deploy/` lists every device resource name."""
     text = FILE.read_text("utf-8")
     generated.assert_none([FILE] if told(text) != text else [])
     (extender,) = yaml.safe_load(text)["extenders"]
@@ -193,7 +196,8 @@ def test_kube_scheduler_is_told_of_every_name() -> None:
 
 
 def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
-    """A slot is added only where no name counts devices, and refused where it would be harmful."""
+    """A slot is accepted only on a container with amounts whose resource names count no devices;
+    any other slot is refused."""
     vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
     for limits in ({SLOT: 1}, {"nvidia.com/gpu": 1, SLOT: 1}):

@@ -1,4 +1,5 @@
-"""Configured names: what may be renamed, and which names would be ambiguous."""
+"""Tests of configured resource names: which names may change, and which names would be
+ambiguous."""
 
 import msgspec
 import pytest
@@ -23,14 +24,14 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     ],
 )
 def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says: str) -> None:
-    """A name without a domain, a repeated name, a bad default and a key without effect are
-    refused."""
+    """A configuration with a name without a domain, a repeated name, an invalid default or a key
+    without effect is refused."""
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert(document, DialectConfig)
 
 
 def test_every_known_name_is_claimed() -> None:
-    """A device's resource name is never also an extended resource."""
+    """A resource name that requests devices is never also an extended resource of the node."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names
@@ -54,7 +55,7 @@ def test_every_known_name_is_claimed() -> None:
     ],
 )
 def test_values_are_shown_short(value: object, said: str) -> None:
-    """Values in errors are shortened to one line."""
+    """Error messages shorten a long value to one line."""
     assert shown(value) == said
     bare = value is None or isinstance(value, list | dict)
     text = str(ManifestError("a", value, "is bad", "mend it"))

@@ -1,4 +1,4 @@
-"""Volcano's older sharing, vcuda and Ascend: units, whole devices, contradictions."""
+"""Tests of Volcano's older sharing, vcuda and Ascend: units, whole devices, contradictions."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
 
 
 def vcuda(core: object = None, memory: object = None, by: str = "tencent") -> dict[str, Any]:
-    """Return a pod with gpu-manager's names."""
+    """Return a pod with gpu-manager's resource names."""
     amounts = {f"{by}.com/vcuda-core": core, f"{by}.com/vcuda-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any]:
-    """Return a pod with Ascend's names."""
+    """Return a pod with Ascend's resource names."""
     amounts = {f"huawei.com/{word}": count, f"huawei.com/{word}-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
@@ -55,7 +55,7 @@ def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Each way to request a share is read in its own unit."""
+    """A request for a share in any of these dialects is read in the dialect's own unit."""
     assert asks(document) == wanted
 
 
@@ -83,14 +83,15 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """A refusal names the field's path and a fix."""
+    """A refusal has the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_two_families_in_one_container() -> None:
-    """Two families in one container are refused; two containers may differ."""
+    """One container with two device families is refused; two containers may have different
+    families."""
     both = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend910A": 1}
     assert refused(pod(both)).field == "spec.containers[0].resources"
     apart = [container(n[-1].lower(), {n: 1}) for n in both]
@@ -98,7 +99,8 @@ def test_two_families_in_one_container() -> None:
 
 
 def test_two_spellings_in_one_container(golden: Golden) -> None:
-    """Two spellings in one container are refused, because the plugin's choice is unknown."""
+    """Two spellings of a resource in one container are refused, because the device plugin's choice
+    between them is unknown."""
     error = refused(pod({"huawei.com/Ascend310P": 1, "huawei.com/ascend310p": 1}))
     golden({"Ascend310P and ascend310p": str(error)})
 
@@ -116,7 +118,7 @@ def test_two_spellings_in_one_container(golden: Golden) -> None:
     ],
 )
 def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
-    """A pod's dialect follows from all its names together."""
+    """All resource names of a pod together determine its dialect."""
     assert draft(pod(limits)).dialect == dialect
 
 
@@ -130,7 +132,7 @@ def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
     ],
 )
 def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> None:
-    """If a pod uses two dialects, the second name is refused."""
+    """A pod with names of two dialects is refused at the second dialect's name."""
     (first,), (second,) = one, other
     error = refused(pod({**one, **other}))
     assert error.field == f'spec.containers[0].resources.limits["{second}"]'
@@ -140,7 +142,8 @@ def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> Non
 
 
 def test_a_shared_name_goes_by_the_others() -> None:
-    """A shared count name belongs to the dialect of the pod's other names (E4)."""
+    """A count name that several dialects share belongs to the dialect of the pod's remaining names
+    (E4)."""
     names = msgspec.structs.replace(VOLCANO_VGPU, count="nvidia.com/gpu")
     limits = {"nvidia.com/gpu": 2, "volcano.sh/vgpu-memory": 3000}
     found = draft(pod(limits), volcano_vgpu=names)

@@ -1,4 +1,4 @@
-"""Devices of unsupported vendors: shared ones are refused with the vendor's name."""
+"""Tests that shared devices of unsupported vendors are refused with the vendor's name."""
 
 import pytest
 from msgspec import structs
@@ -42,13 +42,14 @@ def test_G11_shared_devices_are_refused_by_their_vendor(resource: str, vendor: s
     ],
 )  # fmt: skip
 def test_G11_whole_devices_of_a_vendors_own_plugin_are_extended_resources(resource: str) -> None:
-    """A whole device of a vendor's own plugin is an extended resource of a node."""
+    """A whole device of a vendor's own plugin is treated as an extended resource of the node."""
     found = draft(pod(containers=[container(limits={resource: 2})]))
     assert found.shape.node.extended == {resource: 2}
 
 
 def test_G11_a_name_that_the_configuration_gives_to_a_dialect_is_its() -> None:
-    """A vendor's name that the configuration assigns to a dialect belongs to that dialect."""
+    """A vendor's resource name belongs to a dialect if the configuration assigns the name to that
+    dialect."""
     limits = {"nvidia.com/gpu": 1, "amd.com/gpumem": 3000}
     document = pod(containers=[container(limits=limits)])
     assert "AMD" in str(refused(document))

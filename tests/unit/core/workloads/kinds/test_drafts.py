@@ -1,4 +1,4 @@
-"""Kinds of documents: their pods, gang and owner."""
+"""Tests of reading each kind of document: its pods, gang and owner."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.support.manifests import container, draft, pod, read, refused, task, 
 
 
 def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
-    """Return a Job or Deployment called `many`."""
+    """Return a Job or Deployment named `many`."""
     template = {"spec": {"containers": [container(limits={"nvidia.com/gpu": 1})]}}
     return {
         "apiVersion": version,
@@ -31,7 +31,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 def pod_group(**spec: Any) -> dict[str, Any]:
-    """Return a PodGroup called `gang`."""
+    """Return a PodGroup named `gang`."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -54,7 +54,7 @@ def pod_group(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_how_many_pods(document: dict[str, Any], count: int) -> None:
-    """A document gives as many pods as its controller would run at once, numbered from 0."""
+    """A document yields as many pods as its controller would run at once, numbered from 0."""
     pods = read(document).pods
     assert [p.name for p in pods] == [f"many-{i}" for i in range(count)]
     assert {p.owner for p in pods} <= {f"{document['kind']}/many"}
@@ -62,7 +62,7 @@ def test_how_many_pods(document: dict[str, Any], count: int) -> None:
 
 
 def test_volcano_job() -> None:
-    """Pods of a Volcano Job have task and gang; a task inherits what it leaves out."""
+    """Pods of a Volcano Job have their task and gang; a task inherits the fields that it omits."""
     tasks = [
         task({"nvidia.com/gpu": 1}, name="master", minAvailable=1),
         task({"nvidia.com/gpu": 2}, replicas=3, minAvailable=2),
@@ -100,15 +100,15 @@ def test_volcano_job() -> None:
     [([task(replicas=2), task(replicas=3)], 5), ([task(replicas=4, minAvailable=1), task()], 2)],
 )
 def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: int) -> None:
-    """Without minAvailable, the gang's minimum is the sum of its tasks', as Volcano's admission
-    sets it."""
+    """Without `minAvailable`, the gang's minimum is the sum of its tasks' minimums, as Volcano's
+    admission sets it."""
     group = read(volcano_job(*tasks)).group
     assert group is not None
     assert group.min_available == least
 
 
 def gang_of(api_version: str, **spec: Any) -> Any:
-    """Return what a PodGroup of that API is read as."""
+    """Return the gang that is read from a PodGroup of this API."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     return read(made).group
@@ -116,8 +116,8 @@ def gang_of(api_version: str, **spec: Any) -> Any:
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
 def test_pod_groups_of_other_apis(version: str) -> None:
-    """PodGroups of other APIs have their API in the name; a Kubernetes one without gang policy
-    needs one pod."""
+    """PodGroups of other APIs have the API in their name. A Kubernetes PodGroup without a gang
+    policy needs one pod."""
     theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
     name = "team/scheduling.x-k8s.io/gang"
     assert theirs == PodGroupObserved(group=name, min_available=4)
@@ -159,14 +159,15 @@ def test_pod_groups_of_other_apis(version: str) -> None:
 def test_pod_groups_of_other_apis_are_refused_by_field(
     api_version: str, spec: dict[str, Any], field: str
 ) -> None:
-    """PodGroups that are too large, or would restrict nodes, are refused by field."""
+    """A PodGroup that is too large, or that would restrict nodes, is refused by the field's
+    path."""
     metadata = {"name": "gang", "namespace": "team"}
     document = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(document).field == field
 
 
 def test_pod_group() -> None:
-    """A PodGroup gives only the gang."""
+    """A PodGroup document yields only the gang, without pods."""
     found = read(pod_group(minMember=4, minTaskMember={"worker": 3}, queue="night"))
     assert found.group == PodGroupObserved(
         group="lab/gang", min_available=4, min_tasks={"worker": 3}, queue="night"
@@ -175,7 +176,8 @@ def test_pod_group() -> None:
 
 
 def test_pod_as_an_api_server_has_it() -> None:
-    """A pod from an API server has gang and task from annotations, and its controlling owner."""
+    """A pod from the API server has gang and task from its annotations, and has its controlling
+    owner."""
     document = pod(
         {"nvidia.com/gpu": 1},
         {"scheduling.k8s.io/group-name": "gang", "volcano.sh/task-spec": "worker"},
@@ -200,7 +202,7 @@ def test_pod_as_an_api_server_has_it() -> None:
     ],
 )
 def test_the_queue_of_a_pod(notes: dict[str, object], queue: str) -> None:
-    """The author's queue annotation wins over Volcano's, and reaches the ledger."""
+    """Apportion's queue annotation wins over Volcano's, and the submission contains the queue."""
     assert submitted(draft(pod({"nvidia.com/gpu": 1}, notes)), "u1").queue == queue
 
 
@@ -212,7 +214,7 @@ def test_null_fields_are_absent() -> None:
 
 
 def test_submitted() -> None:
-    """A draft and a uid give the event, field by field."""
+    """A draft with a uid becomes a submission, field by field."""
     made = PodDraft(
         namespace="n", name="p", shape=Shape(), dialect="hami", priority=3, group="n/g",
         task="t", owner="Job/j", high_priority=("c",), scheduler_name="volcano",
@@ -266,7 +268,7 @@ def test_submitted() -> None:
     ],
 )
 def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
-    """A refusal names the field's path and a fix."""
+    """A refusal has the field's path and a fix."""
     error = refused(document)
     assert error.field == field
     assert says in str(error)
@@ -274,14 +276,14 @@ def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Pod", "a_b", "-a", "a-", "a..b", "a" * 254, "a/b", "a\n"])
 def test_names(name: str) -> None:
-    """A name that an API server would refuse, or a missing one, is refused."""
+    """A missing name, or a name that the API server would refuse, is refused."""
     document = pod()
     document["metadata"]["name"] = name
     assert refused(document).field == "metadata.name"
 
 
 def test_names_that_grow_too_long() -> None:
-    """A valid name can give pod names that are too long, which are refused."""
+    """A valid document name is refused if its pods' names would be too long."""
     document = job()
     document["metadata"]["name"] = "a" * 252
     assert "254" in refused(document).problem

@@ -1,4 +1,4 @@
-"""Queues and quotas as documents: what is read, and refusals by field."""
+"""Tests of queues and quotas as documents: how they are read, and refusals by field."""
 
 from typing import Any
 
@@ -32,7 +32,8 @@ def quota(hard: object, **metadata: str) -> dict[str, Any]:
 
 
 def test_a_queue_is_what_the_watcher_would_say() -> None:
-    """A queue is read as by the watcher: CPU in thousandths, memory in MiB, all else in units."""
+    """A queue document is read as by the watcher: CPU in thousandths, memory in MiB, all other
+    resources in units."""
     document = queue(weight=3, capability={"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": 4})
     assert limit_of(document) == QueueObserved(
         queue="ml",
@@ -43,7 +44,7 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
 
 
 def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
-    """Keys without effect are left out of the limit; `suspects` warns of each."""
+    """Keys without effect are left out of the limit; `suspects` warns about each such key."""
     dead: dict[str, Any] = {
         "deserved": {"nvidia.com/gpu": 1}, "guarantee": {"resource": {"nvidia.com/gpu": 1}},
         "reclaimable": False, "parent": "all", "priority": 3, "type": "x",
@@ -64,7 +65,8 @@ def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool
 
 
 def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
-    """A closed state in the spec is refused with its right place; an open one is accepted."""
+    """A closed state in the spec is refused with the right field; an open state in the spec is
+    accepted."""
     with pytest.raises(ManifestError, match=r"status: \{state: Closed\}") as refused:
         limit_of(queue(state="Closed"))
     assert refused.value.field == "spec.state"
@@ -72,7 +74,7 @@ def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
 
 
 def test_a_quota_is_of_devices_alone() -> None:
-    """A quota has only devices; the API server's own resources are ignored."""
+    """A quota contains only devices; resources that the API server enforces are ignored."""
     document = quota({"cpu": "4", "requests.nvidia.com/gpu": "2"}, namespace="team")
     assert limit_of(document) == QuotaObserved(
         namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 2}
@@ -93,13 +95,15 @@ def test_a_quota_is_of_devices_alone() -> None:
     ],
 )
 def test_what_no_pod_could_ask_for_is_no_limit(of: Any, name: str, amount: Any, said: str) -> None:
-    """A limit in bytes or of part of a device is refused, because no pod could match it."""
+    """A limit in bytes or on a fraction of a device is refused, because no pod can request such an
+    amount."""
     with pytest.raises(ManifestError, match=said):
         limit_of(of({name: amount}))
 
 
 def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
-    """A quota names requests or limits; memory in bytes is refused, large numbers are not."""
+    """A quota may limit requests or limits. Memory in bytes is refused, but large numbers are
+    accepted."""
     with pytest.raises(ManifestError, match="write 16384"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}))
     said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
@@ -119,14 +123,14 @@ def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> 
 
 
 def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
-    """The unit of memory is the configured one, as for pods."""
+    """The unit of memory in limits is the configured unit, as for pods."""
     of = DialectConfig(memory_factor=256)
     with pytest.raises(ManifestError, match="write 64"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)
 
 
 def test_other_documents_are_not_ours() -> None:
-    """Other documents are not limits, and are read as pods."""
+    """Documents of other kinds are not read as limits but as pods."""
     assert limit_of({"apiVersion": "v1", "kind": "Pod"}) is None
     assert limit_of(["v1"]) is None
 

@@ -1,4 +1,4 @@
-"""Fields without effect: the guide and the table agree."""
+"""Tests that the guide and the table of fields without effect agree."""
 
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods.unsupported import POD_SPEC
@@ -8,7 +8,7 @@ GUIDE = (ROOT / "docs" / "concepts" / "pods.md").read_text("utf-8")
 
 
 def test_the_guide_lists_every_field_with_its_reason() -> None:
-    """The guide lists every field with its reason, as in the table."""
+    """The guide lists every ignored field with the same reason as the table."""
     rows = (line.strip("| ").split(" | ") for line in GUIDE.splitlines() if line.startswith("| `"))
     listed = {path.strip("`"): why for paths, why in rows for path in paths.split(", ")}
     known = {

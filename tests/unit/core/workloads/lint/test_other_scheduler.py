@@ -1,4 +1,4 @@
-"""A pod of another scheduler gets a warning; others do not."""
+"""Tests of the warning about pods that name another scheduler."""
 
 from typing import Any
 
@@ -17,24 +17,25 @@ POD_SPEC = {"containers": [{"name": "main", "image": "x"}]}
 
 
 def pod(name: str | None) -> dict[str, Any]:
-    """Return a pod with that scheduler."""
+    """Return a pod that names this scheduler."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec(name)}
 
 
 def spec(name: str | None) -> dict[str, Any]:
-    """Return the spec of such a pod."""
+    """Return the spec of a pod that names this scheduler."""
     return POD_SPEC | ({} if name is None else {"schedulerName": name})
 
 
 @pytest.mark.parametrize("name", [None, "", "apportion", "volcano", "hami-scheduler"])
 def test_a_plain_pod_and_one_of_ours(name: str | None) -> None:
-    """A plain pod and one with our scheduler get no warning."""
+    """A pod without a scheduler name and a pod that names Apportion's scheduler get no warning."""
     assert not list(left_elsewhere(pod(name), SchedulerNames()))
 
 
 @pytest.mark.parametrize(("name", "webhook"), [("default-scheduler", True), ("gpu-sched", False)])
 def test_a_pod_of_another_scheduler(golden: Golden, name: str, webhook: bool) -> None:
-    """A pod of another scheduler gets a warning; the webhook changes only default-scheduler."""
+    """A pod that names another scheduler gets a warning, because the webhook replaces only
+    `default-scheduler`."""
     ((field, why, _),) = left_elsewhere(pod(name), SchedulerNames())
     assert field == "spec.schedulerName"
     assert why.startswith(f"{name} ")
@@ -44,7 +45,8 @@ def test_a_pod_of_another_scheduler(golden: Golden, name: str, webhook: bool) ->
 
 
 def test_the_configuration_says_whose_are_ours() -> None:
-    """Configured scheduler names replace the built-in ones, and extended ones count as ours."""
+    """Configured scheduler names replace the built-in names, and extended schedulers count as
+    Apportion's."""
     configuration = Configuration(
         scheduler_names=("shared",), extended_scheduler_names=("default-scheduler",)
     )
@@ -56,7 +58,8 @@ def test_the_configuration_says_whose_are_ours() -> None:
 
 
 def test_it_is_told_where_it_stands_in_what_makes_pods() -> None:
-    """The warning has the path in the pod's controller, also in each task of a Volcano Job."""
+    """The warning has the field's path in the pod's controller, also in every task of a Volcano
+    Job."""
     job = {
         "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"},
         "spec": {"tasks": [

@@ -1,4 +1,5 @@
-"""Warnings about typos in resource and annotation names, and about nothing else."""
+"""Tests of warnings about probable mistakes in manifests: typos, unusual amounts and fields without
+effect."""
 
 from typing import Any
 
@@ -17,8 +18,7 @@ CONFIG = DialectConfig()
 
 
 def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, Any]:
-    """Return a pod with these annotations and limits; `__` stands for a slash and `_` for a
-    hyphen."""
+    """Return a pod with these annotations and limits; `__` means a slash and `_` a hyphen."""
     named = {name.replace("__", "/").replace("_", "-"): value for name, value in limits.items()}
     return {
         "kind": "Pod",
@@ -28,7 +28,7 @@ def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, A
 
 
 def found(document: object, *, placed: bool = False) -> list[str]:
-    """Return each warning as field and reason."""
+    """Return each warning as a field and a reason."""
     return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
 
 
@@ -42,7 +42,8 @@ def found(document: object, *, placed: bool = False) -> list[str]:
     ],
 )
 def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
-    """A resource name close to one of ours is reported with its path and a suggestion."""
+    """A resource name that is close to a supported name causes a warning with its path and a
+    suggestion."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = found(document)
@@ -62,7 +63,8 @@ def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
 def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
     name: str, value: str, number: int
 ) -> None:
-    """Variables that disable HAMi-core are reported: they need permission for the namespace."""
+    """Environment variables that disable HAMi-core cause a warning, because their namespace needs
+    permission."""
     document = pod(nvidia_com__gpu=1)
     document["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
     fields = [each.field for each in suspects(document, CONFIG)]
@@ -78,7 +80,8 @@ def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
     ],
 )
 def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
-    """An annotation close to one of ours is reported, wherever the pod is in a document."""
+    """An annotation that is close to a supported one causes a warning, wherever the pod is in a
+    document."""
     for document in (pod({key: "x"}), {"spec": {"template": pod({key: "x"})}}):
         (said,) = found(document)
         assert f'"{key}"' in said
@@ -87,9 +90,10 @@ def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
 def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
-    """More cores than a device has are reported, because they are capped as in HAMi.
+    """A request for more cores than a device has causes a warning, because the amount is capped as
+    in HAMi.
 
-    Up to that there is no warning, nor for text that is refused anyway."""
+    Smaller amounts cause no warning, nor does text that is refused anyway."""
     document = pod()
     limits: dict[str, Any] = {"nvidia.com/gpu": 1, "cambricon.com/vmlu": 1}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -117,9 +121,10 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     ],
 )
 def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
-    """More memory than any device has is reported with its unit, which may be a mistake.
+    """A request for more memory than any device has causes a warning with the unit, which may be a
+    mistake.
 
-    Up to that there is no warning, nor for amounts that are refused anyway."""
+    Smaller amounts cause no warning, nor do amounts that are refused anyway."""
     document = pod()
     limits: dict[str, Any] = {"cambricon.com/vmlu": 1} if "cambricon" in name else {}
     document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
@@ -134,7 +139,7 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
 
 
 def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
-    """A configured unit is shown: with `gpuMemoryFactor` 3000 may be 3000 GiB."""
+    """The warning shows the configured unit: with `gpuMemoryFactor`, 3000 may mean 3000 GiB."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
     (said,) = suspects(document, DialectConfig(memory_factor=1024))
@@ -152,8 +157,8 @@ def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
 def test_memory_as_an_amount_and_as_a_part(
     golden: Golden, amount: str, part: str, idle: str
 ) -> None:
-    """An amount and a percentage together are reported: HAMi uses the amount, Volcano the
-    percentage."""
+    """A request with both an amount and a percentage causes a warning: HAMi uses the amount,
+    Volcano the percentage."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
     (said,) = found(document)
@@ -177,7 +182,8 @@ def test_memory_as_an_amount_and_as_a_part(
     ],
 )
 def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: str) -> None:
-    """A typo that makes the pod unschedulable is reported as such, with all close suggestions."""
+    """If a typo makes the pod unschedulable, the warning reports that, with all close
+    suggestions."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = found(document)
@@ -186,7 +192,8 @@ def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: st
 
 
 def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
-    """A MIG profile name is reported with the setting that enables it, unless that is on."""
+    """A MIG profile as a resource name causes a warning with the setting that enables such names,
+    unless that setting is on."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
     (said,) = found(document)
@@ -198,7 +205,7 @@ def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
 
 @pytest.mark.parametrize("profile", ["1g.7gb", "1g.5gb.me", "1g.24gb.gfx", "1g.24gb-me"])
 def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str) -> None:
-    """A MIG profile that no model has is reported, also in the mixed strategy."""
+    """A MIG profile that no model has causes a warning, even with the mixed strategy."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {f"nvidia.com/mig-{profile}": 1}
     configs = (CONFIG, DialectConfig(mig_by_profile=True))
@@ -222,7 +229,8 @@ def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str
 def test_no_device_is_asked_for(
     golden: Golden, limits: dict[str, Any], slips: int, notes: int
 ) -> None:
-    """Zero devices are accepted, as charts write them; with another amount they are reported."""
+    """A count of zero devices is accepted, because charts write it; zero devices with another
+    amount cause a warning."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     said = found(document)
@@ -233,7 +241,7 @@ def test_no_device_is_asked_for(
 
 
 def test_a_field_that_is_nearly_one_that_is_read() -> None:
-    """A misspelt field of spec, container or resources is reported with its path."""
+    """A misspelt field of spec, container or resources causes a warning with its path."""
     document = pod()
     document["spec"]["schedulerNam"] = "x"
     document["spec"]["x-of-a-newer-api"] = "x"
@@ -250,7 +258,7 @@ def test_a_field_that_is_nearly_one_that_is_read() -> None:
 
 
 def test_every_field_of_the_guide_is_known() -> None:
-    """Fields of the other tables (ignored, refused) are not reported as typos."""
+    """Ignored and refused fields are not reported as typos."""
     paths = [path.split(".")[0].removesuffix("[]") for path in ignored_fields.every()]
     fields = dict.fromkeys((*paths, *(row.path for row in POD_SPEC)), "x")
     of_container = {path.split(".")[0].removesuffix("[]"): "x" for path in CONTAINER_FIELDS}
@@ -258,7 +266,7 @@ def test_every_field_of_the_guide_is_known() -> None:
 
 
 def test_one_of_our_domain_that_is_near_to_nothing(golden: Golden) -> None:
-    """A name in our domain without a close match is reported without a suggestion."""
+    """A name in Apportion's domain without a close match causes a warning without a suggestion."""
     (said,) = found(pod({"hami.io/something-else-entirely": "x"}))
     golden({"hami.io/something-else-entirely": said})
 
@@ -276,7 +284,7 @@ def test_one_of_our_domain_that_is_near_to_nothing(golden: Golden) -> None:
 def test_a_limit_of_nothing_that_there_is(
     golden: Golden, kind: str, part: str, name: str, meant: str
 ) -> None:
-    """A limit on an unknown resource is reported, because it would never apply."""
+    """A limit on an unknown resource causes a warning, because the limit would never apply."""
     (said,) = found({"kind": kind, "spec": {part: {name: 4}}})
     assert said.startswith(f'spec.{part}["{name}"] ')
     assert said.endswith(f" {meant}?") == bool(meant)
@@ -291,8 +299,8 @@ def test_a_limit_of_nothing_that_there_is(
     ],
 )
 def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
-    """Limits on nodes' resources, devices and extended resources are accepted; card quotas on
-    queues."""
+    """Limits on node resources, devices and extended resources cause no warning, nor do card quotas
+    on queues."""
     document = {
         "kind": kind,
         "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},
@@ -302,7 +310,7 @@ def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
 
 
 def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
-    """Known names and other systems' names are not reported."""
+    """Supported names and other systems' names cause no warning."""
     annotations = {
         "nvidia.com/use-gputype": "A100",
         "hami.io/node-scheduler-policy": "spread",
@@ -316,7 +324,7 @@ def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
 
 
 def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
-    """Annotations that HAMi and Volcano write on placed pods are ignored."""
+    """Annotations that HAMi and Volcano write on placed pods cause no warning there."""
     document = pod({"hami.io/vgpu-node": "n1", "volcano.sh/vgpu-time": "7"})
     assert found(document, placed=True) == []
     assert len(found(document)) == 2
@@ -336,12 +344,13 @@ def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
     ],
 )
 def test_any_document_is_looked_at(document: object) -> None:
-    """A document without names gives no warnings, whatever its type."""
+    """A document without names causes no warning, whatever its type."""
     assert found(document) == []
 
 
 def test_a_deep_document_ends() -> None:
-    """A deeply nested document ends quickly: nothing is searched below a pod's depth."""
+    """The check of a deeply nested document ends quickly, because it searches no deeper than a
+    pod's fields."""
     deep: dict[str, Any] = pod({"hami.io/x": "y"})
     for _ in range(200):
         deep = {"spec": deep}
@@ -350,8 +359,7 @@ def test_a_deep_document_ends() -> None:
 
 @pytest.mark.parametrize("key", ignored_fields.ANNOTATIONS)
 def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
-    """An annotation that only Volcano obeys is reported as without effect, on pods, templates
-    and queues."""
+    """An annotation that only Volcano obeys causes a warning, on pods, templates and queues."""
     at = f'metadata.annotations["{key}"]'
     (said,) = suspects(pod({key: "x"}), CONFIG, placed=True)
     assert (said.field, said.doubtful) == (at, False)
@@ -362,7 +370,8 @@ def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
 
 
 def test_volcanos_group_name_alone_makes_no_gang() -> None:
-    """Volcano's group-name alone makes no gang, and is reported with the annotation that does."""
+    """Volcano's `group-name` alone makes no gang, and causes a warning with the annotation that
+    does."""
     own, other = "scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"
     (said,) = suspects(pod({own: "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{own}"]', True)
@@ -371,14 +380,15 @@ def test_volcanos_group_name_alone_makes_no_gang() -> None:
 
 
 def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
-    """A pod's own member count is reported, because the PodGroup's counts."""
+    """A member count on a pod causes a warning, because only the PodGroup's count applies."""
     key = "scheduling.volcano.sh/group-min-member"
     (said,) = suspects(pod({key: "4", "scheduling.k8s.io/group-name": "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
 
 
 def test_fields_of_a_queue_that_decide_nothing() -> None:
-    """Queue fields without effect are reported by path, except Volcano's own defaults."""
+    """Queue fields without effect cause a warning with their path, except for Volcano's own
+    defaults."""
     spec = {
         "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
         "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
@@ -395,7 +405,7 @@ def test_fields_of_a_queue_that_decide_nothing() -> None:
 
 
 def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
-    """Every field of Volcano's newest Queue is read or reported as without effect."""
+    """Every field of Volcano's newest Queue is either read or reported as without effect."""
     rows = (
         row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
     )
@@ -405,8 +415,8 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
 def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """A whole device is reported if HAMi's own plugin offers it too, as that plugin would reject
-    the pod."""
+    """A request for a whole device causes a warning if HAMi's plugin offers that device too,
+    because the plugin would reject the pod."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = suspects(document, CONFIG)
@@ -415,7 +425,8 @@ def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
 
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
 def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) -> None:
-    """MLU memory without an MLU is reported: here it is a share, in HAMi nothing."""
+    """MLU memory without an MLU count causes a warning: Apportion allocates a share, HAMi
+    nothing."""
     document = pod()
     limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -439,8 +450,8 @@ NAMESPACES = "unless the node's agent has --priority-namespace"
 def test_the_priority_of_a_container_is_named(
     value: str | None, limits: dict[str, Any], doubtful: bool
 ) -> None:
-    """A container's priority is reported if it has no effect; only 0 has one, and needs
-    permission."""
+    """A container's priority causes a warning if it has no effect. Only priority 0 has an effect,
+    and needs permission."""
     env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
     document = pod()
     document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}
@@ -450,7 +461,7 @@ def test_the_priority_of_a_container_is_named(
 
 
 def test_a_priority_among_limits_needs_the_same_right() -> None:
-    """A priority among the limits is reported once, only for 0, which needs permission."""
+    """A priority among the limits causes one warning, only for 0, which needs permission."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/priority": "0"}
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -463,7 +474,7 @@ def test_a_priority_among_limits_needs_the_same_right() -> None:
 
 
 def test_a_slot_is_no_amount() -> None:
-    """The slot that the webhook adds is not an amount."""
+    """The slot that the webhook adds does not count as an amount."""
     limits = {"tencent.com__vcuda_core": 10, "tencent.com__vcuda_memory": 4}
     limits["apportion.dev__slot"] = 1
     assert not found(pod(None, **limits))

@@ -1,4 +1,4 @@
-"""Pod affinity, anti-affinity and topology spread as in Kubernetes."""
+"""Tests of reading pod affinity, anti-affinity and topology spread as Kubernetes does."""
 
 from typing import Any
 
@@ -42,12 +42,12 @@ def term(selector: object = WEB, key: str = HOST, **fields: Any) -> dict[str, An
 
 
 def anti(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Return required anti-affinity."""
+    """Return a pod spec field with required anti-affinity of these terms."""
     return {"affinity": {"podAntiAffinity": {REQUIRED: list(terms)}}}
 
 
 def near(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Return required affinity."""
+    """Return a pod spec field with required affinity of these terms."""
     return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
 
 
@@ -61,7 +61,7 @@ def web(
 
 
 def test_labels_are_read() -> None:
-    """A pod's labels are read; a pod without constraints has none."""
+    """A pod's labels are read, and a pod without affinity has no constraints."""
     found = draft(document({"app": "web"}))
     assert found.labels == {"app": "web"}
     assert found.shape.pods is Shape().pods
@@ -82,14 +82,15 @@ def test_labels_are_read() -> None:
     ],
 )
 def test_who_is_meant(fields: dict[str, Any], selector: PodSelector) -> None:
-    """A term selects pods of its own, the named or all namespaces, and by matchLabelKeys."""
+    """A term selects pods of the pod's own namespace, of named namespaces or of all namespaces, and
+    by matchLabelKeys."""
     assert wishes(**anti(term(**fields))).anti_affinity == (
         PodTerm(pods=selector, topology_key=HOST),
     )
 
 
 def test_expressions() -> None:
-    """Labels come first, then expressions in order."""
+    """In a selector, labels come first, then expressions in their order."""
     selector = WEB | {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}
     exists = LabelExpression(key="tier", operator="Exists")
     assert wishes(**anti(term(selector))).anti_affinity[0].pods == web(exists)
@@ -98,7 +99,7 @@ def test_expressions() -> None:
 
 
 def test_affinity_takes_its_terms_together() -> None:
-    """All required affinity terms are combined, as in Kubernetes."""
+    """All required affinity terms must be met together, as in Kubernetes."""
     new = {"matchLabels": {"version": "2"}}
     both = web(IS_NEW)
     assert wishes(**near(term(), term(new, ZONE))).affinity == (
@@ -108,15 +109,15 @@ def test_affinity_takes_its_terms_together() -> None:
 
 
 def test_terms_of_affinity_mean_pods_of_namespaces_that_all_name() -> None:
-    """Combined affinity terms select the namespaces that all of them select; an empty selector
-    is all."""
+    """Combined affinity terms select only namespaces that every term selects; an empty namespace
+    selector selects all."""
     any_space = term(key=ZONE, namespaceSelector={})
     wanted = near(term(namespaces=["a", "b"]), term(key=ZONE, namespaces=["b", "c"]), any_space)
     assert {each.pods.namespaces for each in wishes(**wanted).affinity} == {("b",)}
 
 
 def test_preferences_have_a_sign() -> None:
-    """Preferred affinity adds its weight, anti-affinity subtracts it."""
+    """Preferred affinity has a positive weight, and preferred anti-affinity a negative weight."""
     weighted = [{"weight": 7, "podAffinityTerm": term()}]
     affinity = {"podAffinity": {PREFERRED: weighted}, "podAntiAffinity": {PREFERRED: weighted}}
     here = PodTerm(pods=web(), topology_key=HOST)
@@ -133,7 +134,7 @@ def spread(**fields: Any) -> dict[str, Any]:
 
 
 def test_topology_spread() -> None:
-    """Hard and soft constraints are read, with minDomains."""
+    """Hard and soft spread constraints are read, including `minDomains`."""
     hard = wishes(**spread(maxSkew=2, minDomains=3, nodeAffinityPolicy="Honor")).spread
     assert hard == (SpreadConstraint(pods=web(), topology_key=ZONE, max_skew=2, min_domains=3),)
     (soft,) = wishes(
@@ -143,7 +144,7 @@ def test_topology_spread() -> None:
 
 
 def test_which_nodes_count_for_a_spread() -> None:
-    """By default spread counts nodes that the pod's selector allows, with any taints."""
+    """By default, spread counts nodes that the pod's selector allows, whatever their taints."""
     (found,) = wishes(**spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")).spread
     assert (found.any_node, found.untainted) == (True, True)
     (found,) = wishes(**spread(nodeAffinityPolicy="Honor", nodeTaintsPolicy="Ignore")).spread
@@ -151,7 +152,8 @@ def test_which_nodes_count_for_a_spread() -> None:
 
 
 def test_other_values_than_the_pods_own() -> None:
-    """A term's mismatchLabelKeys exclude the pod's own label values, merged or not."""
+    """A term's `mismatchLabelKeys` exclude pods with the pod's own label values, even if the API
+    server has already merged them."""
     both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])
     (found,) = wishes(**anti(both)).anti_affinity
     other = LabelExpression(key="version", operator="NotIn", values=IS_NEW.values)
@@ -202,7 +204,8 @@ def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:
 
 
 def test_a_missing_selector_means_no_pod() -> None:
-    """A missing selector selects no pods, as in kube-scheduler; an empty one all of a term's."""
+    """A missing selector selects no pods, and an empty selector selects all pods of the term's
+    namespaces, as in kube-scheduler."""
     missing = {"topologyKey": HOST}
     preferred = {PREFERRED: [{"weight": 1, "podAffinityTerm": missing}]}
     for found in (
@@ -228,6 +231,6 @@ def test_a_spread_without_a_selector_counts_no_pod(selector: object) -> None:
 
 
 def test_labels_out_of_bounds() -> None:
-    """Labels must be text, and are limited in number."""
+    """Labels must be strings, and their number is limited."""
     assert "is not text" in str(refused(document({"a": 1})))
     assert "at most 256" in str(refused(document({f"l{n}": "" for n in range(257)})))

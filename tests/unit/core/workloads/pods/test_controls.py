@@ -1,4 +1,4 @@
-"""Controls that containers set in their environment."""
+"""Tests of HAMi-core controls, which containers set in their environment."""
 
 from tests.support.manifests import draft, pod
 
@@ -6,8 +6,8 @@ SHARE = {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}}
 
 
 def test_the_ledger_hears_of_these_variables_and_of_no_other() -> None:
-    """Only these variables reach the ledger, because others may be secrets; long values are
-    dropped."""
+    """Only these variables reach the ledger, because other variables may be secrets; overlong
+    values are dropped."""
     env = [
         {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"},
         {"name": "CUDA_DISABLE_CONTROL", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

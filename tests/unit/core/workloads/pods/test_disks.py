@@ -1,4 +1,4 @@
-"""Mounts of pods: claims, and disks named in the pod."""
+"""Tests of the volumes that a pod mounts: claims, and disks named in the pod itself."""
 
 from typing import Any
 
@@ -30,19 +30,19 @@ RBD = {"monitors": ["10.0.0.1:6789", "10.0.0.2:6789"], "image": "base"}
     ],
 )
 def test_F16_disks_that_a_pod_names_itself(volume: dict[str, Any], disks: tuple[Disk, ...]) -> None:
-    """Disks with kube-scheduler's conflict rules are read; equal entries count once."""
+    """Disks to which kube-scheduler's conflict rules apply are read; equal entries count once."""
     entries = [{"name": "a", **volume}, {"name": "b", **volume}, {"name": "c", "emptyDir": {}}]
     assert draft(pod(volumes=entries)).shape.node.disks == disks
 
 
 def test_a_disk_with_too_long_a_name_is_refused() -> None:
-    """A disk with too long a name is refused by its index."""
+    """A disk with an overlong name is refused by its index."""
     volumes = [{"name": "a", "rbd": {"monitors": ["m" * 600], "image": "d" * 600}}]
     assert refused(pod(volumes=volumes)).field == "spec.volumes[0]"
 
 
 def test_too_many_disks_are_refused() -> None:
-    """Too many disks are refused; a Ceph image counts once per monitor."""
+    """A pod with too many disks is refused; a Ceph image counts once per monitor."""
     monitors = [f"m{at}" for at in range(60)]
     volumes = [
         {"name": f"v{at}", "rbd": {"monitors": monitors, "image": str(at)}} for at in range(5)

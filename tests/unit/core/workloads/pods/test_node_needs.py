@@ -1,4 +1,4 @@
-"""A pod's needs of its node: amounts, selector, affinity, tolerations."""
+"""Tests of what a pod needs of its node: amounts, selector, affinity and tolerations."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def using(name: str = "main", **fields: Any) -> dict[str, Any]:
 
 
 def amounts(**spec: Any) -> tuple[int, int]:
-    """Return CPU in thousandths and memory in MiB."""
+    """Return the CPU in thousandths and the memory in MiB of a pod with this spec."""
     node = draft(pod(**spec)).shape.node
     return node.cpu_milli, node.memory_mib
 
@@ -32,20 +32,20 @@ def affinity(kind: str, value: object) -> dict[str, Any]:
 
 
 def test_limit_is_the_request_where_there_is_none() -> None:
-    """A missing request is the limit, per resource, as in Kubernetes."""
+    """If a request is missing, the limit counts as the request, per resource, as in Kubernetes."""
     both = using(limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "500m"})
     assert amounts(containers=[both]) == (500, 1024)
 
 
 def test_amounts_are_rounded_up_once() -> None:
-    """Amounts are rounded up once, for the whole pod."""
+    """Amounts are summed over the pod and rounded up once."""
     parts = [using(f"c{i}", requests={"memory": "349526", "cpu": "0.1m"}) for i in range(3)]
     assert amounts(containers=parts) == (1, 2)
     assert amounts(containers=parts[:2]) == (1, 1)
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    """Init containers count by their maximum, because they run one after another."""
+    """Init containers count with their maximum, because they run one after another."""
     spec = {
         "containers": [using("a", requests={"cpu": 2}), using("b", requests={"cpu": 1})],
         "initContainers": [
@@ -57,7 +57,7 @@ def test_init_containers_count_by_their_peak() -> None:
 
 
 def test_sidecars_run_with_everything_after_them() -> None:
-    """Sidecars add to all containers that start after them."""
+    """A sidecar's amounts add to those of every container that starts later."""
     spec = {
         "containers": [using("a", requests={"cpu": 1})],
         "initContainers": [
@@ -72,12 +72,12 @@ def test_sidecars_run_with_everything_after_them() -> None:
 
 
 def test_overhead_is_added() -> None:
-    """The pod's overhead is added."""
+    """The pod's overhead adds to its amounts."""
     assert amounts(containers=[using(requests={"cpu": 1})], overhead={"cpu": "250m"}) == (1250, 0)
 
 
 def test_other_extended_resources() -> None:
-    """A resource of no dialect is the node's; storage counts in bytes."""
+    """A resource of no dialect is an extended resource of the node; storage counts in bytes."""
     limits = {"example.com/fpga": "2", "hugepages-2Mi": "4Mi", "ephemeral-storage": "1k",
               "example.com/none": 0, "nvidia.com/mig-1g.5gb": 1, "nvidia.com/gpu": 1}  # fmt: skip
     assert draft(pod(limits)).shape.node.extended == {
@@ -106,7 +106,7 @@ def test_selector_tolerations_and_priority() -> None:
 
 
 def test_node_affinity() -> None:
-    """Required terms are alternatives; an empty preferred term has no effect."""
+    """Required terms are alternatives, and an empty preferred term has no effect."""
     zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     size = {"key": "cores", "operator": "Gt", "values": ["32"]}
     terms = [{"matchExpressions": [zone, {"key": "spot", "operator": "DoesNotExist"}]},
@@ -124,7 +124,7 @@ def test_node_affinity() -> None:
 
 
 def test_F14_match_fields() -> None:
-    """A term may have metadata.name in matchFields, next to labels."""
+    """A required term may contain metadata.name in matchFields in addition to labels."""
     by_name = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
     label = {"key": "zone", "operator": "Exists"}
     terms = [{"matchFields": [by_name], "matchExpressions": [label]}]
@@ -146,14 +146,14 @@ def test_F14_match_fields() -> None:
     ],
 )
 def test_match_fields_refused(field: dict[str, Any], at: str, says: str) -> None:
-    """A matchFields entry that an API server refuses is refused."""
+    """A matchFields entry that the API server would refuse is refused."""
     error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchFields": [field]}]}))
     assert error.field == f"{TERM}.matchFields[0].{at}"
     assert says in str(error)
 
 
 def test_F14_host_ports() -> None:
-    """Host ports of containers and sidecars are read once each; 0.0.0.0 is any address."""
+    """Host ports of containers and sidecars are read once each; 0.0.0.0 means any address."""
     http = {"containerPort": 8080, "hostPort": 80, "hostIP": "0.0.0.0"}
     dns = {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}
     sidecar = container("s", ports=[dns]) | {"restartPolicy": "Always"}
@@ -170,7 +170,7 @@ def test_F14_host_ports() -> None:
 
 
 def test_every_port_of_a_pod_on_the_hosts_network_is_the_hosts() -> None:
-    """With hostNetwork every port is a host port, as the API server sets it."""
+    """With hostNetwork, every container port is a host port, as set by the API server."""
     ports = [{"containerPort": 80}]
     assert draft(pod(containers=[container(ports=ports)])).shape.node.ports == ()
     found = draft(pod(hostNetwork=True, containers=[container(ports=ports)]))
@@ -187,14 +187,14 @@ def test_every_port_of_a_pod_on_the_hosts_network_is_the_hosts() -> None:
     ],
 )
 def test_host_ports_refused(port: dict[str, Any], at: str, says: str) -> None:
-    """A bad host port is refused with field, value and fix."""
+    """An invalid host port is refused with field, value and fix."""
     error = refused(pod(containers=[container(ports=[port])]))
     assert error.field == f"spec.containers[0].ports[0].{at}"
     assert says in str(error)
 
 
 def test_scheduling_gates() -> None:
-    """Scheduling gates are valid Kubernetes names, each once."""
+    """Scheduling gates must be valid Kubernetes names without duplicates."""
     gates = [{"name": "example.com/quota"}, {"name": "wait"}, {"name": "wait"}]
     assert draft(pod(schedulingGates=gates)).gates == ("example.com/quota", "wait")
     error = refused(pod(schedulingGates=[{"name": "no spaces"}]))
@@ -202,7 +202,8 @@ def test_scheduling_gates() -> None:
 
 
 def test_resources_of_the_pod_itself() -> None:
-    """Pod-level resources override the containers' sum, per resource, before overhead."""
+    """Pod-level resources override the sum of the containers', per resource, before overhead is
+    added."""
     own = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     one = container(requests={"cpu": "3", "memory": "1Mi"})
     found = draft(pod(containers=[one], resources=own, overhead={"cpu": "500m"})).shape.node
@@ -286,7 +287,7 @@ def term(**expression: object) -> dict[str, Any]:
     ],
 )
 def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
-    """A refusal names the field's path and a fix."""
+    """A refusal has the field's path and a fix."""
     error = refused(document)
     assert error.field == field
     assert says in str(error)
@@ -302,7 +303,7 @@ def test_a_pod_of_too_many_constraints() -> None:
 
 
 def test_containers_that_need_nothing() -> None:
-    """A pod without any amounts is valid."""
+    """A pod whose containers have no resource amounts is valid."""
     found = draft(pod(containers=[container("a"), {"name": "b"}]))
     assert found.shape.asks == ()
     assert (found.shape.node.cpu_milli, found.shape.node.memory_mib) == (0, 0)

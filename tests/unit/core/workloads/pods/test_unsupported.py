@@ -1,4 +1,5 @@
-"""Fields that would change a decision and are not supported are refused by name, and no others."""
+"""Tests that unsupported fields that would change a decision are refused by name, and all other
+fields accepted."""
 
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.support.manifests import container, draft, pod, refused, task, volcan
     ],
 )
 def test_pod_spec(spec: dict[str, Any], field: str) -> None:
-    """An unsupported field is refused in a pod, and with its longer path in a template."""
+    """An unsupported field is refused by its path in a pod, and by its longer path in a
+    template."""
     assert refused(pod(**spec)).field == f"spec.{field}"
     bad = task()
     bad["template"]["spec"] |= spec
@@ -37,12 +39,13 @@ def test_pod_spec(spec: dict[str, Any], field: str) -> None:
     ],
 )
 def test_what_has_no_effect_is_let_through(spec: dict[str, Any]) -> None:
-    """Empty fields and volumes that every node has are accepted."""
+    """Empty fields, and volume types that every node supports, are accepted."""
     assert draft(pod(**spec)).name == "pod"
 
 
 def test_claims_of_volumes_are_read_by_name() -> None:
-    """Claims are read by name, once each in order; ephemeral ones get Kubernetes' name."""
+    """Volume claims are read by name, once each and in order; ephemeral claims get Kubernetes'
+    generated name."""
     claims = [
         {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "again", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
@@ -61,7 +64,7 @@ def test_claims_of_volumes_are_read_by_name() -> None:
     ],
 )
 def test_G8_what_a_job_may_not_say(spec: dict[str, Any], field: str) -> None:
-    """Unsupported fields of a Job are refused."""
+    """Unsupported fields of a Job are refused by their path."""
     assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
 
 
@@ -73,7 +76,7 @@ def test_G8_what_a_task_may_not_say() -> None:
 
 
 def test_G8_a_pod_group_whose_topology_must_hold() -> None:
-    """A PodGroup's hard topology is refused."""
+    """A PodGroup with a hard topology constraint is refused."""
     document = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -84,13 +87,15 @@ def test_G8_a_pod_group_whose_topology_must_hold() -> None:
 
 
 def test_gangs_made_by_annotation() -> None:
-    """A gang declared only by annotation is refused: without Volcano the pod would start alone."""
+    """A gang declared only by annotation is refused, because without Volcano each of its pods would
+    start alone."""
     error = refused(pod(None, {"scheduling.volcano.sh/group-min-member": "2"}))
     assert error.field == 'metadata.annotations["scheduling.volcano.sh/group-min-member"]'
     assert "create a PodGroup" in str(error)
 
 
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
-    """That annotation is accepted on a pod that names its PodGroup, where Volcano ignores it."""
+    """An annotation with the member count is accepted on a pod that names its PodGroup, because
+    Volcano ignores it there."""
     notes = {"scheduling.volcano.sh/group-min-member": "2", "scheduling.k8s.io/group-name": "train"}
     assert draft(pod(None, notes)).group == "default/train"

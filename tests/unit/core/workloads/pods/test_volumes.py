@@ -1,4 +1,5 @@
-"""Claims, volumes and classes: what a pod needs to know of its claim."""
+"""Tests of claims, volumes and storage classes: what the scheduler must know about a pod's
+claim."""
 
 from typing import Any
 
@@ -29,7 +30,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def a_claim(**spec: Any) -> Claim:
-    """Return a claim of class `fast` for two GiB."""
+    """Return a claim of class `fast` that requests two GiB."""
     notes = spec.pop("annotations", {})
     status = {"phase": spec.pop("phase", "Pending")}
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if spec.pop("deleting", False) else {}
@@ -44,7 +45,8 @@ def a_claim(**spec: Any) -> Claim:
 
 
 def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
-    """Return a volume of class `fast` with ten GiB, on these nodes or on all."""
+    """Return a volume of class `fast` with ten GiB, on these nodes or, without names, on all
+    nodes."""
     labels = spec.pop("labels", {})
     offered = {
         "capacity": {"storage": "10Gi"},
@@ -63,7 +65,7 @@ def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
 
 
 def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageClass:
-    """Return the class `fast`, whose claims wait for their first pod."""
+    """Return the storage class `fast`, which delays binding until the first pod."""
     fields.setdefault("volumeBindingMode", "WaitForFirstConsumer")
     about = {"metadata": {"name": "fast"}, "provisioner": provisioner, **fields}
     return read_class(msgspec.json.encode(about))
@@ -72,13 +74,13 @@ def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageCla
 def fact(
     claim: Claim | None, *volumes: Volume, class_: StorageClass | None = None
 ) -> VolumeClaimObserved:
-    """Return the event of the claim, given these volumes and this class."""
+    """Return the event of the claim when these volumes and this class exist."""
     classes = {} if class_ is None else {"fast": class_}
     return claim_fact("d/data", claim, Storage({v.metadata.name: v for v in volumes}, classes), 7)
 
 
 def within(key: str, *values: str) -> tuple[NodeExpression, ...]:
-    """Return a term of one label."""
+    """Return a node term for these values of one label."""
     return (NodeExpression(key=key, operator="In", values=values),)
 
 
@@ -97,13 +99,15 @@ BOUND = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}, "volumeName"
     ],
 )
 def test_a_claim_for_which_a_pod_waits(claim: Claim | None, state: str) -> None:
-    """A claim that pods wait for has the right state, and the newest version of what is known."""
+    """The event of a pending claim has the right state, and the newest version among the objects
+    used."""
     found = fact(claim)
     assert (found.namespace, found.claim, found.state, found.version) == ("d", "data", state, 7)
 
 
 def test_a_bound_claim_is_where_its_volume_is() -> None:
-    """A bound claim has its volume's node affinity, and whether it is for a single pod."""
+    """The event of a bound claim has its volume's node affinity, and whether the claim is for a
+    single pod."""
     found = fact(a_claim(**BOUND), a_volume("v", "n1", "n2"))
     assert (found.state, found.nodes) == ("bound", (within("host", "n1", "n2"),))
     alone = fact(a_claim(**BOUND, accessModes=["ReadWriteOncePod"]), a_volume("v"))
@@ -111,7 +115,8 @@ def test_a_bound_claim_is_where_its_volume_is() -> None:
 
 
 def test_the_zone_of_a_volume_is_its_label() -> None:
-    """A volume's zone comes from its labels: several are joined by `__`, and beta labels count."""
+    """A volume's zones come from its labels: several zones are joined by `__`, and beta labels
+    count too."""
     beta = "failure-domain.beta.kubernetes.io/zone"
     there, unzoned = terms_of(a_volume("v", labels={beta: "a__b"}))
     assert there == within(ZONE, "a", "b")
@@ -122,20 +127,21 @@ def test_the_zone_of_a_volume_is_its_label() -> None:
 
 
 def test_a_term_without_expressions_is_met_by_no_node() -> None:
-    """An empty term matches no node, as in Kubernetes, whatever the zone labels."""
+    """An empty term of a volume matches no node, as in Kubernetes, whatever the zone labels."""
     odd: dict[str, Any] = {"required": {"nodeSelectorTerms": [{}]}}
     assert set(terms_of(a_volume("v", nodeAffinity=odd, labels={ZONE: "a"}))) == {()}
 
 
 def test_a_free_volume_is_where_its_affinity_says() -> None:
-    """A free volume has only its affinity; zone labels count once it is bound."""
+    """For an unbound volume, only the affinity counts; zone labels count once it is bound."""
     local = a_class("kubernetes.io/no-provisioner")
     found = fact(a_claim(), a_volume("v", "n1", labels={ZONE: "a"}), class_=local)
     assert found.nodes == (within("host", "n1"),)
 
 
 def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> None:
-    """An unbound claim fits where a volume matches, and where its class can provision one."""
+    """An unbound claim fits nodes of every matching volume, and nodes where its class can provision
+    a volume."""
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     class_ = a_class(allowedTopologies=topology)
     found = fact(a_claim(), a_volume("v", "n1"), a_volume("w", "n2"), class_=class_)
@@ -145,14 +151,15 @@ def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> No
 
 
 def test_a_claim_that_no_volume_matches_and_nobody_makes_one_for() -> None:
-    """A claim without a matching volume or a provisioner fits nowhere."""
+    """A claim without a matching volume and without a provisioner fits no node."""
     local = a_class("kubernetes.io/no-provisioner")
     assert fact(a_claim(), class_=local).state == "unavailable"
     assert fact(a_claim(), a_volume("v", "n1"), class_=local).state == "first-consumer"
 
 
 def test_a_claim_of_another_class_is_bound_without_a_pod() -> None:
-    """A claim with immediate binding is unbound until its volume exists, without a pod."""
+    """A claim with immediate binding stays unbound until its volume exists, whether or not a pod
+    uses it."""
     assert fact(a_claim(), class_=a_class(volumeBindingMode="Immediate")).state == "unbound"
 
 
@@ -178,13 +185,13 @@ def test_a_volume_is_being_made_for_one_node() -> None:
     ],
 )
 def test_a_volume_that_does_not_match(other: dict[str, Any]) -> None:
-    """A volume with another class, size, mode or claim does not match."""
+    """A volume whose class, size, mode or reserved claim differs does not match the claim."""
     assert matching(a_claim(), [a_volume("v", **other)]) == []
 
 
 def test_the_smallest_volume_that_matches_comes_first() -> None:
-    """The smallest matching volume comes first; a reserved volume is the only one; labels are
-    honoured."""
+    """The smallest matching volume comes first. A reserved volume is the only candidate, and the
+    claim's selector applies."""
     small, large = a_volume("z", capacity={"storage": "2Gi"}), a_volume("a")
     kept = a_volume("k", claimRef={"namespace": "d", "name": "data", "uid": "u"})
     assert [v.metadata.name for v in matching(a_claim(), [large, small])] == ["z", "a"]
@@ -201,7 +208,8 @@ def test_many_nodes_are_few_terms() -> None:
 
 
 def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
-    """An unreadable affinity is an error of the claim, and its last state stays."""
+    """An unreadable volume affinity is reported as an error of the claim, and the claim keeps its
+    last state."""
     odd = {"key": "host", "operator": "Like", "values": ["n1"]}
     terms = [{"matchExpressions": [odd]}]
     bad = a_volume("v", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
@@ -219,7 +227,7 @@ def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
     ],
 )
 def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None:
-    """A volume's driver is its CSI driver, or the one that replaced its in-tree plugin."""
+    """A volume's driver is its CSI driver, or the CSI driver that replaced its in-tree plugin."""
     assert fact(a_claim(**BOUND), a_volume("v", **source)).driver == driver
 
 
@@ -232,12 +240,12 @@ def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None
     ],
 )
 def test_the_driver_of_a_volume_that_is_to_be_made(provisioner: str, driver: str) -> None:
-    """The driver of a volume to be provisioned is the class's."""
+    """The driver of a volume that is still to be provisioned is its class's provisioner."""
     assert fact(a_claim(), a_volume("v", "n1"), class_=a_class(provisioner)).driver == driver
 
 
 def test_H13_how_many_volumes_a_node_can_have() -> None:
-    """A driver without a count limits nothing on its node."""
+    """A driver that reports no volume count has no limit on its node."""
     drivers = [
         {"name": "a", "nodeID": "n", "allocatable": {"count": 25}},
         {"name": "b", "nodeID": "n", "allocatable": {}},
@@ -248,14 +256,14 @@ def test_H13_how_many_volumes_a_node_can_have() -> None:
 
 
 def capacity(node: str | None, **fields: Any) -> Capacity:
-    """Return the capacity of class `fast` on a node; `None` for no node."""
+    """Return the storage capacity of class `fast` on a node; `None` means on no node."""
     topology = {} if node is None else {"nodeTopology": {"matchLabels": {"host": node}}}
     about = {"metadata": {"name": str(node)}, "storageClassName": "fast", **topology, **fields}
     return read_capacity(msgspec.json.encode(about))
 
 
 def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeClaimObserved:
-    """Return the event of a claim for 2Gi whose driver reports capacities."""
+    """Return the event of a 2 GiB claim whose driver reports these capacities."""
     spec = {"storageCapacity": minded}
     about = {"metadata": {"name": "example.com/disks"}, "spec": spec}
     storage = Storage(
@@ -268,7 +276,8 @@ def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeCla
 
 
 def test_a_volume_is_made_where_there_is_room() -> None:
-    """A volume is provisioned only where the capacity, or the maximum volume size, suffices."""
+    """A volume is provisioned only where the reported capacity, or the maximum volume size,
+    suffices."""
     enough, little = capacity("n1", capacity="2Gi"), capacity("n2", capacity="1Gi")
     parts = capacity("n3", capacity="9Gi", maximumVolumeSize="1Gi")
     unknown, nowhere = capacity("n4"), capacity(None, capacity="9Gi")
@@ -280,7 +289,8 @@ def test_a_volume_is_made_where_there_is_room() -> None:
 
 
 def test_capacities_are_minded_where_the_driver_says_so() -> None:
-    """Capacities count only if the driver says so, together with the class's topology."""
+    """Capacities count only if the driver enables them, and then together with the class's
+    topology."""
     little = capacity("n2", capacity="1Gi")
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
@@ -291,13 +301,14 @@ def test_capacities_are_minded_where_the_driver_says_so() -> None:
 
 
 def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
-    """The beta annotation of a class overrides the field, as in Kubernetes."""
+    """The beta annotation for the storage class overrides the field, as in Kubernetes."""
     old = {"volume.beta.kubernetes.io/storage-class": "fast"}
     assert matching(a_claim(storageClassName=None, annotations=old), [a_volume()]) == [a_volume()]
 
 
 def test_terms_that_differ_in_one_list_are_one() -> None:
-    """Terms that differ in one list are merged; too many for an event mean anywhere."""
+    """Node terms that differ in one list are merged. If too many remain for an event, the claim
+    counts as usable on any node."""
     found = merged(
         (*within(ZONE, zone), *within("host", f"{zone}{number}"))
         for zone in "ab"
