@@ -5,7 +5,7 @@ scheduler's decisions. Sources: Volcano's `vgpu/metrics.go`, with memory in MiB 
 that pods of one name share a series; HAMi's `cmd/scheduler/metrics.go`, with ratios of 100.
 Invariant: a scrape shows the state at one revision."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 from apportion.core.devices.shares import DeviceState
@@ -18,27 +18,22 @@ NAMES: Final = ("apportion", "hami", "volcano")
 Names = Literal["apportion", "hami", "volcano"]
 
 
-def _gauges(prefix: str, meaning: str, labels: str, names: Mapping[str, str]) -> tuple[Family, ...]:
-    """Build gauges with these labels; labels are separated by spaces.
-
-    `names` maps names to meanings."""
+def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Family, ...]:
+    """Build gauges with these labels, which are separated by spaces; `meanings` is by name."""
+    said = f", named as by {source}'s scheduler." if source else "."
     return tuple(
-        Family(f"{prefix}{name}", meaning.format(says), tuple(labels.split()))
-        for name, says in names.items()
+        Family(f"{prefix}{name}", meaning + said, tuple(labels.split()))
+        for name, meaning in meanings.items()
     )
 
 
 _OURS = _gauges(
-    "apportion_device_",
-    "{}.",
-    "node device",
-    {
-        "memory_bytes": "Memory that the device offers",
-        "memory_granted_bytes": "Memory of the device that is allocated",
-        "cores_granted_ratio": "Compute of the device that is allocated, from 0 to 1",
-        "shares": "Containers that share the device",
-    },
-)
+    "apportion_device_", "", "node device",
+    memory_bytes="Memory that the device offers",
+    memory_granted_bytes="Memory of the device that is allocated",
+    cores_granted_ratio="Compute of the device that is allocated, from 0 to 1",
+    shares="Containers that share the device",
+)  # fmt: skip
 
 
 def _ours(state: State) -> Iterator[Sample]:
@@ -54,25 +49,17 @@ def _ours(state: State) -> Iterator[Sample]:
 
 
 _VOLCANO = _gauges(
-    "volcano_vgpu_device_",
-    "{}, named as by Volcano's scheduler.",
-    "devID NodeName",
-    {
-        "memory_limit": "Memory of the device in MiB",
-        "allocated_memory": "Allocated memory in MiB",
-        "allocated_cores": "Allocated compute in percent",
-        "shared_number": "Containers that share the device",
-    },
-)
+    "volcano_vgpu_device_", "Volcano", "devID NodeName",
+    memory_limit="Memory of the device in MiB",
+    allocated_memory="Allocated memory in MiB",
+    allocated_cores="Allocated compute in percent",
+    shared_number="Containers that share the device",
+)  # fmt: skip
 _VOLCANO_PODS = _gauges(
-    "volcano_vgpu_device_",
-    "{}, named as by Volcano's scheduler.",
-    "devID NodeName podName",
-    {
-        "memory_allocation_for_a_certain_pod": "Memory allocated to the pod in MiB",
-        "core_allocation_for_a_certain_pod": "Compute allocated to the pod in percent",
-    },
-)
+    "volcano_vgpu_device_", "Volcano", "devID NodeName podName",
+    memory_allocation_for_a_certain_pod="Memory allocated to the pod in MiB",
+    core_allocation_for_a_certain_pod="Compute allocated to the pod in percent",
+)  # fmt: skip
 
 
 def _volcano(state: State) -> Iterator[Sample]:
@@ -97,32 +84,22 @@ def _volcano(state: State) -> Iterator[Sample]:
 
 _HAMI_CARD = "node device_uuid device_index device_type"
 _HAMI = _gauges(
-    "hami_",
-    "{}, named as by HAMi's scheduler.",
-    _HAMI_CARD,
-    {
-        "gpu_memory_limit_bytes": "Memory of the device in bytes",
-        "gpu_core_limit_ratio": "Compute that the device offers in percent",
-        "gpu_shared_count": "Containers that share the device",
-        "gpu_core_allocated_ratio": "Allocated compute in percent",
-        "node_gpu_memory_allocated_ratio": "Allocated part of the device's memory in percent",
-    },
-)
+    "hami_", "HAMi", _HAMI_CARD,
+    gpu_memory_limit_bytes="Memory of the device in bytes",
+    gpu_core_limit_ratio="Compute that the device offers in percent",
+    gpu_shared_count="Containers that share the device",
+    gpu_core_allocated_ratio="Allocated compute in percent",
+    node_gpu_memory_allocated_ratio="Allocated part of the device's memory in percent",
+)  # fmt: skip
 _HAMI_ALLOCATED = _gauges(
-    "hami_gpu_",
-    "{}, named as by HAMi's scheduler.",
-    f"{_HAMI_CARD} device_cores",
-    {"memory_allocated_bytes": "Allocated memory in bytes"},
-)
+    "hami_gpu_", "HAMi", f"{_HAMI_CARD} device_cores",
+    memory_allocated_bytes="Allocated memory in bytes",
+)  # fmt: skip
 _HAMI_PODS = _gauges(
-    "hami_vgpu_",
-    "{}, named as by HAMi's scheduler.",
-    "namespace node pod container_index device_uuid",
-    {
-        "memory_allocated_bytes": "Memory allocated to the container in bytes",
-        "core_allocated_ratio": "Compute allocated to the container in percent",
-    },
-)
+    "hami_vgpu_", "HAMi", "namespace node pod container_index device_uuid",
+    memory_allocated_bytes="Memory allocated to the container in bytes",
+    core_allocated_ratio="Compute allocated to the container in percent",
+)  # fmt: skip
 
 
 def _hami(state: State) -> Iterator[Sample]:
@@ -131,11 +108,8 @@ def _hami(state: State) -> Iterator[Sample]:
         labels = (node.name, of.id, str(of.index), of.model)
         used_mib, cores = of.memory_mib - device.memory_free_mib, of.cores - device.cores_free
         part = _PERCENT * used_mib / of.memory_mib if of.memory_mib else 0.0
-        yield from _each(
-            _HAMI,
-            labels,
-            (of.memory_mib * _MIB, of.cores, of.slots - device.slots_free, cores, part),
-        )
+        values = (of.memory_mib * _MIB, of.cores, of.slots - device.slots_free, cores, part)
+        yield from _each(_HAMI, labels, values)
         yield from _each(_HAMI_ALLOCATED, (*labels, str(cores)), (used_mib * _MIB,))
     for node in state.nodes.values():
         for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):

@@ -172,22 +172,10 @@ _MANAGED = ("container_name", "namespace", "node", "pod_name")
 _USED_MEMORY, _USED_CORES, _ASKED_MEMORY, _ASKED_CORES = _MANAGERS = tuple(
     Family(name, meaning, (*_MANAGED, label))
     for name, meaning, label in (
-        (
-            "container_gpu_memory_total",
-            "Memory in use in MiB, named as by gpu-manager.",
-            "gpu_memory",
-        ),
-        ("container_gpu_utilization", "Compute in use in percent, named as by gpu-manager.", "gpu"),
-        (
-            "container_request_gpu_memory",
-            "Memory limit in MiB, named as by gpu-manager.",
-            "req_of_gpu_memory",
-        ),
-        (
-            "container_request_gpu_utilization",
-            "Compute limit in GPUs, named as by gpu-manager.",
-            "req_of_gpu",
-        ),
+        ("container_gpu_memory_total", "Memory in use in MiB, as by gpu-manager.", "gpu_memory"),
+        ("container_gpu_utilization", "Compute in use in percent, as by gpu-manager.", "gpu"),
+        ("container_request_gpu_memory", "Limit in MiB, as by gpu-manager.", "req_of_gpu_memory"),
+        ("container_request_gpu_utilization", "Limit in GPUs, as by gpu-manager.", "req_of_gpu"),
     )
 )
 _TOTAL = "total"

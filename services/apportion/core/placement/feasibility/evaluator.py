@@ -469,12 +469,9 @@ class Room:
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
         """Return those of the event's nearest nodes that could run the pod when empty."""
-        shape = pod.submitted.shape
-        near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
-        could = {
-            name for name, node in near.items() if node is not None and self.holds(shape, node)
-        }
-        return tuple(miss for miss in refused.nearest if miss.node in could)
+        shape, nodes = pod.submitted.shape, self._state.nodes
+        there = (miss for miss in refused.nearest if miss.node in nodes)
+        return tuple(miss for miss in there if self.holds(shape, nodes[miss.node]))
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
         """Return the shortages of the nearest nodes that could run the pod, or None."""
@@ -607,7 +604,8 @@ def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
                     (need.template_cpu, template_cpu_of(device)),
                 )
                 slots = 1 if need.alone else device.slots
-                shares += min([slots, *(there // wanted for wanted, there in amounts if wanted)])
+                fitting = (there // wanted for wanted, there in amounts if wanted)
+                shares += min(slots, min(fitting, default=slots))
             most = min(most, shares // ask.count)
     return most
 
