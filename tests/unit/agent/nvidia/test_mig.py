@@ -102,7 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent restores the full compute of an instance that an operator split by hand."""
+    """When an instance whose compute was split by hand is made again, the agent restores its full
+    compute."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
