@@ -122,8 +122,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """A bound pod that is adopted after its claim was released is due again, and the agent answers
-    again."""
+    """A bound pod that is adopted is due again, even if the agent has already taken its claim to
+    answer it."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))
