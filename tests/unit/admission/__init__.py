@@ -1,1 +1,1 @@
-"""Unit tests of the admission service. Those of its rules are in tests/unit/core."""
+"""Unit tests of the admission service. The tests of its rules are in tests/unit/core."""

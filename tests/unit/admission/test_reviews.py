@@ -199,7 +199,7 @@ async def test_who_does_not_know_the_configuration_judges_nobody(webhook: Webhoo
 
 
 async def test_outcomes_are_counted(webhook: Webhook) -> None:
-    """The metrics count reviews by outcome, so a webhook that never takes a pod is noticed."""
+    """The metrics count reviews by outcome, which exposes a webhook that never accepts a pod."""
     await webhook.ask(unnamed(share()))
     await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
     told = webhook.metrics.render().decode()
@@ -232,7 +232,8 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, Any], word
 async def test_a_pod_with_claims_goes_through_where_they_are_read(
     webhook: Webhook, request: pytest.FixtureRequest
 ) -> None:
-    """A pod with ResourceClaims is allowed with DRA on; without, the error names the field."""
+    """The webhook allows a pod with ResourceClaims if DRA is on. Otherwise its error names the
+    field."""
     on = request.node.callspec.params["webhook"]
     answer = await webhook.ask(claiming_pod("p", "mine"))
     assert answer["allowed"] is on

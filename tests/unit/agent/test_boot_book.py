@@ -17,7 +17,7 @@ def book(folder: Path) -> BootBook[str]:
 
 
 def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> None:
-    """A note that could not be written fails, and the retry writes it."""
+    """Recording a note fails if the file cannot be written, and the retry writes the note."""
     away = tmp_path / "away"
     noted = book(away)
     with pytest.raises(FileNotFoundError):
@@ -29,7 +29,7 @@ def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> Non
 
 
 def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Path) -> None:
-    """An entry that could not be struck out stays, and the retry removes it."""
+    """An entry that could not be removed stays, and the retry removes the entry."""
     here, away = tmp_path / "here", tmp_path / "away"
     here.mkdir()
     noted = book(here)

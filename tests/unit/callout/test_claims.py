@@ -55,7 +55,7 @@ def test_a_question_says_who_asks_and_what_is_shown() -> None:
     ],
 )
 def test_what_is_no_question_is_none(data: bytes) -> None:
-    """A malformed authorization request raises NoRequest."""
+    """Decoding a malformed authorization request raises NoRequest."""
     with pytest.raises(NoRequest):
         read_request(data)
 
@@ -83,7 +83,7 @@ def test_an_answer_is_signed_for_the_server_that_asked() -> None:
 
 
 def test_the_issuers_key_is_made_of_the_secret_alone() -> None:
-    """The issuer's key depends on the secret only, and a secret that is too short is refused."""
+    """The issuer's key depends only on the secret. A secret that is too short is refused."""
     assert issuer("x" * 40).public == KEY.public
     assert issuer("y" * 40).public != KEY.public
     assert KEY.public.startswith("A")

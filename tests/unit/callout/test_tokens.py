@@ -1,4 +1,4 @@
-"""TokenReviews of older and newer API servers, and answers that are errors."""
+"""TokenReviews by older and newer API servers, and the errors for failed reviews."""
 
 import base64
 import contextlib
@@ -47,7 +47,7 @@ DEEP = token_of(b'{"x":' + b"[" * 3_000 + b"]" * 3_000 + b"}")
 
 
 class Answers:
-    """The API server's answers; by default those of Kubernetes 1.29, without a node."""
+    """A fake API server's answers. By default they are those of Kubernetes 1.29, without a node."""
 
     def __init__(self) -> None:
         self.status = 201
@@ -95,7 +95,7 @@ def clock() -> Time:
 
 @pytest.fixture
 async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator[Tokens]:
-    """A reviewer that asks that server over HTTP."""
+    """A token reviewer that calls the fake API server over HTTP."""
     app = web.Application()
     app.add_routes(
         [
@@ -122,7 +122,7 @@ async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
-    """The token's node comes from the review, or from the pod if the review has none."""
+    """A token's node comes from the review, or from the pod if the review names no node."""
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert await tokens.review(GOOD) == Reviewed(agent, ENDS_S)
     assert answers.asked == [{"token": GOOD, "audiences": [AUDIENCE]}]
@@ -145,7 +145,7 @@ async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
 async def test_what_does_not_count_is_said_without_the_token(
     tokens: Tokens, answers: Answers, change: dict[str, Any], words: str
 ) -> None:
-    """A rejected token is an error with the reason, and the token is not in the message."""
+    """A rejected token raises an error with the reason, which does not contain the token."""
     for name, value in change.items():
         setattr(answers, name, value)
     with pytest.raises(NoToken, match=words) as refused:
@@ -175,7 +175,7 @@ async def test_an_api_server_that_forbids_to_ask_is_no_answer(
 
 
 async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
-    """Show this number of made-up tokens and ignore the errors."""
+    """Present this number of made-up tokens and ignore the errors."""
     for _ in range(count):
         with contextlib.suppress(NoToken, Limited):
             await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), host, user)

@@ -39,7 +39,7 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """A ledger with the extender over it; `asked` has the choices that reached the schedulers."""
+    """A ledger with an extender over it. `asked` lists the choices that reached the schedulers."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def test_a_pod_without_a_device_fits_everywhere() -> None:
 
 
 def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
-    """A placed pod fits only on its node, so a retry after a lost answer leads there."""
+    """A placed pod fits only on its node, so a retry after a lost answer chooses the same node."""
     world = World(rack("n1"), rack("n2"), of_chooser(), placed("p", "n1", [held("n1-g0")]))
     failed = world.failed(wanted(), "n1", "n2")
     assert failed.keys() == {"n2"}
@@ -239,8 +239,8 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """A binding succeeds once the pod is bound, not when it is placed. A repeated request needs
-    no scheduler."""
+    """A binding succeeds once the pod is bound, not when the pod is placed. A repeated request
+    needs no scheduler."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -273,7 +273,7 @@ async def test_a_refusal_is_told_with_its_amounts() -> None:
 
 
 async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> None:
-    """A voided placement ends the binding with the error."""
+    """A canceled placement ends the binding with the error."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -309,8 +309,8 @@ async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
 
 
 async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden) -> None:
-    """A choice that no scheduler decides is sent again, and the final error says that none took
-    it."""
+    """The extender resends a choice that no scheduler decides. The final error reports that no
+    scheduler accepted the choice."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.3)
     world.away = "nobody takes it"
     golden({"nobody takes it": await world.bind()})

@@ -105,7 +105,8 @@ EVENTS: tuple[tuple[str, str, Payload, int], ...] = (
 )
 @pytest.mark.parametrize("hours", [1, 72])
 def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hours: int) -> None:
-    """Usage is accepted only for a pod that held the device, and refused as late after its time."""
+    """The intake accepts usage only for a pod that was allocated the device, and refuses late
+    usage."""
 
     async def judged() -> str:
         fold, ledger = await ledger_of(*EVENTS)
@@ -123,7 +124,7 @@ def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hour
 
 
 def test_bindings_that_were_dropped_prove_nothing() -> None:
-    """A binding that was trimmed from the ledger proves nothing, so the usage is refused."""
+    """The intake refuses usage whose binding was trimmed from the ledger."""
 
     async def judged() -> Refusal | None:
         fold, ledger = await ledger_of(*EVENTS)
@@ -139,7 +140,8 @@ def test_bindings_that_were_dropped_prove_nothing() -> None:
 
 
 def test_a_binding_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A binding is read from the ledger once, however often it is named."""
+    """The intake reads a binding from the ledger once, however often usage reports name the
+    binding."""
 
     async def read() -> list[int]:
         fold, ledger = await ledger_of(*EVENTS)

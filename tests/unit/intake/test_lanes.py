@@ -1,4 +1,4 @@
-"""Limits of what an intake holds of unanswered agent requests."""
+"""Limits on the unanswered agent requests that an intake queues."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Plans of small clusters whose answer a person can work out."""
+"""Plans for small clusters, with answers that can be worked out by hand."""
 
 from typing import Any
 
@@ -122,7 +122,8 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """A plan says why there is no start time if a pod stays pending, and nothing otherwise."""
+    """A plan explains why a pod that stays pending has no start time, and is silent for other
+    pods."""
     assert planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
 
@@ -179,8 +180,7 @@ def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
 
 
 def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
-    """A placed pod with a silent node, a failed device or a changed manifest is reported as
-    such."""
+    """The plan reports a placed pod with a silent node, a failed device or a changed manifest."""
     ledger = full()
     ledger.play(
         NodeSilent(node="n1", grace_s=40),
@@ -245,7 +245,7 @@ def test_what_is_out_of_reach_is_broken_as_well() -> None:
 
 
 def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -> None:
-    """A manifest's pod that would lose its place is reported as moved, pending or evicted."""
+    """A manifest's pod that would lose its placement is reported as moved, pending or evicted."""
     lost = planned(full(), draft("n1-0", cards()), lose=("n1",))
     assert (only(lost).outcome, only(lost).was) == ("not-now", "n1")
     assert [each.name for each in lost.moved] == ["n1-0", "n1-1"]
@@ -273,8 +273,7 @@ def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Go
 
 
 def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
-    """A pod that would be evicted is listed with the pod of higher priority that takes its
-    place."""
+    """A pod that would be evicted is listed with the pod of higher priority that replaces it."""
     ledger = full(nodes=1, count=1)
     answer = planned(ledger, draft("urgent", cards(), priority=10))
     one = only(answer)
@@ -445,7 +444,7 @@ spec:
 
 
 def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
-    """The summary uses the singular for one pod."""
+    """The summary uses the singular for a count of one."""
     ledger = Ledger(rack("n1", 1))
     answer = planned(ledger, draft("a", cards()), draft("b", cards()))
     assert [each.outcome for each in answer.pods] == ["fits", "not-now"]

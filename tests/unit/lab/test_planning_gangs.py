@@ -1,4 +1,4 @@
-"""Plans of gangs: complete or not at all, wherever their pods are."""
+"""Plans for gangs: a gang is placed completely or not at all, wherever its pods run."""
 
 from apportion.core.answers.plans import MixedGang
 from apportion.core.explain.views import gang_answer

@@ -1,4 +1,4 @@
-"""Replays of small histories whose figures a person can work out."""
+"""Replays of small histories, with figures that can be worked out by hand."""
 
 import pytest
 from msgspec import structs
@@ -28,7 +28,7 @@ def queue_of_three() -> VirtualLedger:
 
 
 def test_what_happened_in_figures() -> None:
-    """The figures of what happened: waiting times, GPU-hours and peak."""
+    """A replay reports waiting times, GPU-hours and the peak of what happened."""
     happened = queue_of_three().recorded(end_s=4 * HOUR).happened
     assert (happened.arrived, happened.placed, happened.unplaced) == (3, 3, 0)
     assert happened.gpu_hours == pytest.approx(4)
@@ -205,7 +205,7 @@ def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
 
 def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
     """A drained pod ends in the replay when its replacement arrives, so no other pod takes its
-    place."""
+    devices."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     drained = structs.replace(pod("a", cards()), priority=10)
@@ -268,7 +268,8 @@ def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
 
 
 def test_who_is_evicted_only_here_comes_again() -> None:
-    """A pod evicted only in the replay comes again, so a smaller fleet does not look better."""
+    """A pod evicted only in the replay is submitted again, so a smaller fleet does not look
+    better."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(pod("a", cards()), runs_s=3 * HOUR)
@@ -290,7 +291,7 @@ def test_who_is_evicted_only_here_comes_again() -> None:
 
 
 def test_a_command_that_is_evicted_does_not_come_again() -> None:
-    """A command that is evicted in the replay does not come again."""
+    """A command that is evicted in the replay is not submitted again."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(structs.replace(pod("a", cards()), owner=f"{PROCESS}/1"), runs_s=3 * HOUR)
@@ -332,7 +333,7 @@ def test_shares_count_as_parts() -> None:
 
 
 def test_every_event_is_taken_from_the_ledger_or_made_anew() -> None:
-    """Every event type is declared as replayed, decided or of nodes, so adding one needs a
+    """Every event type is declared as replayed, decided or about nodes, so a new type needs a
     decision."""
     from_outside = {
         "PodSubmitted", "PodChanged", "PodGone", "PodAdopted", "PodGroupObserved", "PodGroupGone",

@@ -123,7 +123,7 @@ def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
 
 
 def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
-    """A process cannot use memory that another has, and NVML names the holder."""
+    """A process cannot allocate memory that another process uses, and NVML names that process."""
     with holding(driver, "alloc:30000") as process:
         assert used_mib(card) == 30_000 + CONTEXT_MIB
         (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
@@ -183,7 +183,8 @@ def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
 
 
 def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> None:
-    """A GPU in exclusive mode takes one process, and a prohibited one takes none."""
+    """A GPU in exclusive mode accepts one process, and a GPU in prohibited mode accepts no
+    process."""
     pynvml.nvmlDeviceSetComputeMode(card, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
     with holding(driver, "alloc:1"):
         assert probe(driver) == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
@@ -270,7 +271,7 @@ def calls(card: Any) -> list[Callable[[], Any]]:
 
 
 def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> None:
-    """Every call on a lost GPU fails, but it is still counted, and others answer."""
+    """Every call on a lost GPU fails. The GPU is still counted, and calls on other GPUs succeed."""
     driver.fall_off(0)
     for call in calls(card):
         with pytest.raises(pynvml.NVMLError_GpuIsLost):

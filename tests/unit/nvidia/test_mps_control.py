@@ -87,7 +87,7 @@ def test_a_folder_without_a_daemon_is_no_mps(driver: FakeDriver, pipes: str) -> 
 
 @pytest.mark.usefixtures("daemon")
 def test_defaults_are_kept(driver: FakeDriver, pipes: str) -> None:
-    """A default that was set is returned."""
+    """The daemon returns a default that was set earlier."""
     commands = "set_default_active_thread_percentage 40\nget_default_active_thread_percentage\n"
     assert control(driver, pipes, said=commands) == (0, "40.0\n40.0")
     commands = (

@@ -1,4 +1,5 @@
-"""Decisions that fences refuse: made again, for fewer pods, a limited number of times."""
+"""Decisions that fences refuse: the scheduler repeats them for fewer pods, a limited number of
+times."""
 
 import asyncio
 import random
@@ -123,7 +124,7 @@ def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
 
 
 def test_a_refused_decision_is_made_again_and_counted() -> None:
-    """A refused decision is made again on the new state, and counted."""
+    """The scheduler repeats a refused decision on the new state and counts the refusal."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS

@@ -39,7 +39,7 @@ def test_nothing_is_told_unasked() -> None:
 
 
 def test_A9_what_is_granted_is_told_by_device() -> None:
-    """Our own names have bytes and ratios from 0 to 1 for each device."""
+    """Metrics under our own names report bytes, and ratios from 0 to 1, for each device."""
     assert scraped("apportion") == {
         ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
         ("apportion_device_memory_granted_bytes", "g0/n1"): 2_500 * MIB,
@@ -49,7 +49,8 @@ def test_A9_what_is_granted_is_told_by_device() -> None:
 
 
 def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
-    """Volcano's names have MiB and percent; pods of one name are one series."""
+    """Metrics under Volcano's names report MiB and percent. Pods with the same name share one
+    series."""
     found = scraped("volcano")
     assert found == {
         ("volcano_vgpu_device_memory_limit", "n1/g0"): 10_000,
@@ -62,7 +63,7 @@ def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
 
 
 def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
-    """HAMi's names have its labels, and ratios from 0 to 100."""
+    """Metrics under HAMi's names have HAMi's labels, and ratios from 0 to 100."""
     found = scraped("hami")
     card = "0/NVIDIA T4/g0/n1"
     assert found["hami_gpu_memory_limit_bytes", card] == 10_000 * MIB
@@ -76,5 +77,5 @@ def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
 
 
 def test_both_at_once() -> None:
-    """Several systems' names can be on at once, as during a migration."""
+    """Several systems' metric names can be enabled at the same time, as during a migration."""
     assert len(scraped("hami", "volcano", "apportion")) == len(scraped("hami")) + 6 + 4

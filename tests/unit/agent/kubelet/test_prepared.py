@@ -1,4 +1,4 @@
-"""The book of prepared claims, and which pods the node keeps because of it."""
+"""The agent's record of prepared claims on disk, and the pods that the node keeps because of it."""
 
 import json
 import os
@@ -18,12 +18,12 @@ def proc(folder: Path, boot: str) -> Path:
 
 
 def claims(folder: Path, kernel: Path) -> BootBook[str]:
-    """The book of prepared claims."""
+    """The record of prepared claims."""
     return BootBook(folder / CLAIMS, kernel, str)
 
 
 def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> None:
-    """A prepared claim stays in the book across agent restarts until it is struck out."""
+    """A prepared claim stays recorded across agent restarts until the agent removes it."""
     kernel = proc(tmp_path, "boot-1")
     book = claims(tmp_path, kernel)
     for claim, pod in (("c-1", "a"), ("c-2", "a"), ("c-3", "b")):
@@ -35,7 +35,8 @@ def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> No
 
 
 def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
-    """A book of another boot, an unreadable one, or one without a boot id counts as empty."""
+    """A record from another boot, an unreadable record and a record without a boot id count as
+    empty."""
     claims(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
     later = proc(tmp_path, "boot-2")
     assert claims(tmp_path, later).entries == {}
@@ -45,8 +46,8 @@ def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
 
 
 async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) -> None:
-    """A pod that has only claims is known from the book, though the kubelet's checkpoint omits
-    it."""
+    """The node finds a pod that only has claims in its record, although the kubelet's checkpoint
+    omits the pod."""
     entry = {"PodUID": "by-slot", "ContainerName": "main", "ResourceName": "r", "DeviceIDs": None}
     data = {"Data": {"PodDeviceEntries": [entry]}}
     (tmp_path / CHECKPOINT).write_text(json.dumps(data))
@@ -59,8 +60,8 @@ async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) 
 
 
 async def test_a_checkpoint_is_decoded_again_once_it_is_another_file(tmp_path: Path) -> None:
-    """The kubelet's checkpoint is decoded again when it changed or was written too recently to
-    tell."""
+    """The agent decodes the kubelet's checkpoint again when the file changed, or was written too
+    recently to rule out a change."""
     path = tmp_path / CHECKPOINT
     holders = Holders(tmp_path, tmp_path / "none.sock")
 

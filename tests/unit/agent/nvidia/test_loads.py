@@ -48,8 +48,8 @@ async def made(backend: NvmlBackend, device: str, cut: MigInstance) -> int:
 
 
 async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """The load lists each process with its memory and compute, 0 % for one that computes
-    nothing."""
+    """The load lists each process with its memory and compute. A process that computes nothing has
+    0 %."""
     driver.process(0, 4711, 300, 40)
     driver.process(0, 4712, 100)
     load = await load_of(backend, driver.ids[0])
@@ -60,7 +60,7 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """MPS clients and graphics processes count towards the load, each once."""
+    """MPS clients and graphics processes count towards the load once per process."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
@@ -92,8 +92,8 @@ async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver
 async def test_an_instances_compute_is_its_monitors(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """An instance's compute comes from its monitor, from the second reading on. Without a monitor
-    it is unknown."""
+    """An instance's compute comes from its performance monitor, from the second reading on. Without
+    a monitor the compute is unknown."""
     older = await made(backend, driver.ids[1], A100_CUT)
     newer = await made(backend, driver.ids[2], H100_CUT)
     driver.process(1, 4711, 300, 40, instance=older)

@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """An instance whose compute was split by hand gets its full compute back when it is made
-    again."""
+    """When an instance whose compute was split by hand is made again, the agent restores its full
+    compute."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle

@@ -1,4 +1,5 @@
-"""The agent's reports, over a ledger in memory: each is sent once, based on the ledger's state."""
+"""The agent's reports, over an in-memory ledger: the agent sends each report once, based on the
+ledger's state."""
 
 import asyncio
 import contextlib
@@ -31,7 +32,8 @@ def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReport
 
 @contextlib.asynccontextmanager
 async def running(agent: Agent) -> AsyncIterator[None]:
-    """Run the agent until the end of the `with`, from when its nodes are reported."""
+    """Run the agent until the `with` block ends. The block starts once the agent has reported its
+    nodes."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
 
@@ -45,8 +47,8 @@ async def running(agent: Agent) -> AsyncIterator[None]:
 
 
 async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> None:
-    """A restarted agent reads all earlier reports first, and so writes nothing if the newest is
-    right."""
+    """A restarted agent reads all earlier reports first, and appends nothing if the newest report
+    is still correct."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "2xT4")
     backend = SimulatedBackend(devices)
@@ -65,7 +67,7 @@ async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> No
 
 @pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
 async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
-    """A late event of an agent's earlier life is answered with a full report that corrects it."""
+    """The agent corrects a late event of its previous process with a full report."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "1xT4")
     backend = SimulatedBackend(devices)

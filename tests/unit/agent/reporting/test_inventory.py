@@ -1,4 +1,4 @@
-"""Which events bring the ledger's view of a node up to date."""
+"""The events that an agent appends to bring the ledger's view of a node up to date."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ def with_failed(report: NodeReported, *indexes: int) -> NodeReported:
 
 
 def test_nothing_differs_nothing_is_written() -> None:
-    """An agent whose ledger view equals its inventory writes nothing."""
+    """The agent appends nothing while the ledger's view equals the inventory."""
     assert news(NodeView(said=WELL), WELL) == []
 
 
@@ -40,7 +40,7 @@ def test_an_unknown_node_is_reported_whole() -> None:
 
 
 def test_health_alone_is_a_small_event_per_device() -> None:
-    """Each health change is an event for that device only, in either direction."""
+    """The agent appends one event per device whose health changed, for failures and recoveries."""
     failed = with_failed(WELL, 0, 1)
     assert news(NodeView(said=WELL), failed) == [
         DeviceHealthChanged(node="n1", device=d.id, healthy=False, reason="hot")
@@ -61,7 +61,7 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """Equal facts after the same event get the same id; a relapse gets a new one."""
+    """Equal facts after the same event get the same id. A repeated failure gets a new id."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

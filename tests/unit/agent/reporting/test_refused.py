@@ -1,5 +1,5 @@
-"""Reports that the intake refuses are sent again until it accepts them: real intake, virtual
-time."""
+"""The agent sends refused reports again until the intake accepts them (real intake, virtual
+time)."""
 
 import asyncio
 import random
@@ -96,8 +96,8 @@ def nodes(services: Services) -> list[str]:
 def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the ledger is full, an agent retries a usage record as rarely as the intake
-    requests."""
+    """While the ledger is full, an agent waits as long as the intake requests before it retries a
+    usage record."""
     room = [0.07]
     monkeypatch.setattr(Soundness, "free", lambda _soundness, _after_bytes=0: room[0])
 

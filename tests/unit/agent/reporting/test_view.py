@@ -35,7 +35,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """A placement that was bound is due once, with its devices in the order of the shares."""
+    """The agent owes one allocation for a bound placement, with its devices in the order of the
+    shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -55,7 +56,7 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """A claim that was answered or voided is no longer due, whatever the order of the events."""
+    """A claim that was answered or canceled is no longer due, whatever the order of the events."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -76,14 +77,15 @@ def test_doubles_change_nothing() -> None:
 
 
 def test_the_binding_says_which_placement_it_means() -> None:
-    """A binding takes the placement that it names as its cause, not another of the same attempt."""
+    """A binding refers to the placement that its cause names, not to another placement of the same
+    attempt."""
     view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
     view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
     assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:
-    """A pod placed again after a void is due as a new attempt."""
+    """A pod that is placed again after its placement was canceled is due as a new attempt."""
     view = folded(
         placed("p", "GPU-a"),
         PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
@@ -104,8 +106,8 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """On a kubelet's node an adopted pod gets shares only if it runs by our placement, or we placed
-    it there before with the same devices and attempt."""
+    """On a kubelet's node an adopted pod gets shares only in two cases: it runs by our placement,
+    or we placed it there before with the same devices and attempt."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -120,7 +122,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """A bound pod that is adopted after its claim was taken is due again, and so is answered."""
+    """A bound pod that is adopted is due again, even if the agent has already taken its claim to
+    answer it."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

@@ -1,4 +1,5 @@
-"""MPS daemons of GPUs, over the fake driver: started, limited, taken over, ended."""
+"""MPS daemons of GPUs, over the fake driver: how the agent starts, limits, takes over and ends
+them."""
 
 import asyncio
 import os
@@ -153,7 +154,7 @@ async def test_a_daemon_that_died_is_started_again(
 async def test_a_daemon_that_cannot_be_asked_ends_no_round(
     daemons: Daemons, card: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the control program is missing, the round goes on and reports the daemon as not
+    """If the control program is missing, the cleanup round continues and reports the daemon as not
     running."""
     await daemons.ensure(card.id, 4_000)
     with monkeypatch.context() as gone:
@@ -166,7 +167,7 @@ async def test_a_daemon_that_cannot_be_asked_ends_no_round(
 async def test_a_program_that_is_not_here_is_named(
     folder: Path, backend: NvmlBackend, card: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that cannot be started fails with an error that has the launcher's output."""
+    """Starting a daemon fails with an error that contains the launcher's output."""
     with pytest.raises(NotMade, match=f"daemon of {card.id} does not start: no bus"):
         await Daemons(folder, backend, ("sh", "-c", "echo no bus; exit 3")).ensure(card.id, 1_000)
     monkeypatch.setenv("PATH", "/nowhere")

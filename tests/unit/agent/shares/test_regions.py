@@ -1,4 +1,5 @@
-"""Regions on disk: kept across restarts, resized in place, and never a way out of the container."""
+"""HAMi-core regions on disk: the agent keeps them across restarts, resizes them in place and never
+lets a container reach outside its folder."""
 
 import os
 import shutil
@@ -47,7 +48,7 @@ def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
 
 
 def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
-    """A region of another device, or with broken content, is created again."""
+    """The agent recreates a region of another device or with invalid content."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = plan(tmp_path, 1 << 30, device="GPU-2")
@@ -100,7 +101,7 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
 
 
 def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
-    """A region that a container truncates is restored, and does not crash the agent with SIGBUS."""
+    """The agent restores a region that a container truncates, and does not crash with SIGBUS."""
     wanted = plan(tmp_path)
     regions = Regions(tmp_path)
     regions.ensure(wanted)
@@ -158,7 +159,7 @@ def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: st
 
 
 def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> None:
-    """A resize by the ledger is applied and not reported as a change by the container."""
+    """The agent applies a resize from the ledger without reporting a change by the container."""
     regions, more = Regions(tmp_path), plan(tmp_path, 1 << 30)
     regions.ensure(plan(tmp_path))
     assert regions.round([Kept("default", more)], 100.0, 10.0) == []
@@ -168,8 +169,8 @@ def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> N
 
 
 def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> None:
-    """A starting container's region forgets the processes of its previous run; a resize keeps
-    them."""
+    """A starting container's region drops the processes of its previous run. A resize keeps the
+    processes."""
     wanted, regions = plan(tmp_path), Regions(tmp_path)
     regions.ensure(wanted)
     run_process(Path(wanted.path), mib=600)

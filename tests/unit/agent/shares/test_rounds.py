@@ -1,4 +1,4 @@
-"""Cleanup rounds, and preparations that come before, during and after them."""
+"""Cleanup rounds, and preparations that start before, during and after a round."""
 
 import asyncio
 
@@ -23,8 +23,8 @@ async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
 
 
 async def test_no_round_beside_a_preparation() -> None:
-    """A cleanup round is skipped while a preparation runs, and the next one works even if it
-    failed."""
+    """The agent skips a cleanup round while a preparation runs. The next round runs even if the
+    preparation failed."""
     rounds = Rounds()
     try:
         async with rounds.preparing(), rounds.preparing():

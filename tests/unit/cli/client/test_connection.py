@@ -21,7 +21,7 @@ from apportion.cli.exits import UNREACHABLE, Unreachable
 
 
 def test_told_wins(tmp_path: Path) -> None:
-    """An option or variable is used as it is, without reading the data folder."""
+    """An option or variable is used unchanged, without reading the data folder."""
     where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
     assert where.reach().url == "nats://u:p@h:1"
     assert where.gateway_url() == "http://h:2"
@@ -49,7 +49,7 @@ def test_found(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    """Without a running `up` the error names the folder and the variables to set."""
+    """Without a running `up`, the error names the folder and the variables to set."""
     where = Where(data=tmp_path)
     with pytest.raises(Unreachable, match="APPORTION_GATEWAY") as refused:
         where.gateway_url()
@@ -60,7 +60,8 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """After `up` has ended, connecting fails at once. While it runs, its server may be away."""
+    """Connecting fails at once after `up` has ended. While `up` runs, the CLI tolerates an
+    unavailable server."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, but not listening
         known = {
@@ -96,7 +97,7 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_what_another_terminal_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The variable for another terminal is given only if that terminal would use a different
+    """`up` prints the variable for another terminal only if that terminal would use a different
     folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     mine = tmp_path / "data of mine"

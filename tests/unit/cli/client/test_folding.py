@@ -1,4 +1,4 @@
-"""The CLI waits for a gateway that still folds, and not for one that cannot answer."""
+"""The CLI waits for a gateway that is still folding, and fails for a gateway that cannot answer."""
 
 import threading
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ HALTED = (503, b'{"error": "the gateway is not ready: halted"}', "")
 
 
 def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """The CLI waits for a folding gateway, and says so once on standard error."""
+    """The CLI waits for a folding gateway and prints one note on standard error."""
     with answering(FOLDING, FOLDING, (200, b'{"revision": 9}', "")) as url:
         assert Gateway(url).ask("revision", answer=RevisionAnswer).revision == 9
     said = capsys.readouterr()
@@ -56,6 +56,6 @@ def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("answer", "patience_s"), [(HALTED, 60.0), (FOLDING, 0.1)])
 def test_patience_has_an_end(answer: tuple[int, bytes, str], patience_s: float) -> None:
-    """The wait ends after the patience, and at once if the gateway names no time."""
+    """The CLI stops waiting after its timeout, and at once if the gateway names no time."""
     with answering(answer) as url, pytest.raises(Unreachable, match="not ready"):
         Gateway(url, patience_s=patience_s).ask("revision", answer=RevisionAnswer)

@@ -1,4 +1,4 @@
-"""Requests to the gateway: pages are combined, and every refusal has its exit code."""
+"""Requests to the gateway: the client combines pages, and every refusal has its exit code."""
 
 import threading
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_of_the_option(error: str, field: str, rest: str, 
 
 
 def test_answer_that_is_none_of_ours(gateway: Gateway) -> None:
-    """An answer of another web server is an error that asks whether it is a gateway."""
+    """An answer of another web server raises an error that asks whether the URL is a gateway's."""
     with pytest.raises(Unreachable, match="is it an Apportion gateway"):
         gateway.ask("broken", answer=RevisionAnswer)
 

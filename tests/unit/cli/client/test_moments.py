@@ -57,7 +57,7 @@ def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, sai
 
 
 def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
-    """The ends of a diff show the requested time, and the time of the event."""
+    """A diff shows the requested time and the time of the event for the start and the end."""
     meant = MomentAnswer(revision=7, time="2026-11-24T23:40:03.456Z")
     event = "revision 7 (2026-11-24T23:40:03Z)"
     assert both("23:50", meant, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
@@ -74,7 +74,8 @@ def test_a_time_before_the_ledger_says_that_it_is(golden: Golden) -> None:
 
 
 def test_the_help_says_what_a_time_of_day_means() -> None:
-    """The help says that a time of day means today, else yesterday."""
+    """The help explains that a time of day means today, or yesterday if today's is still to
+    come."""
     assert "14:20 (today, else yesterday)" in FORMS
 
 

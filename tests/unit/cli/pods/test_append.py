@@ -1,4 +1,4 @@
-"""Test which events `submit` appends, in which order and in which batches."""
+"""The events that `submit` appends, their order and their batches."""
 
 import pytest
 from msgspec import structs
@@ -45,7 +45,8 @@ def names(wish: Wish) -> list[str]:
 
 
 def test_gang_before_its_first_pod() -> None:
-    """A gang is appended before its first pod, so the scheduler never places a member alone."""
+    """`submit` appends a gang before its first pod, so that the scheduler never places one pod of
+    the gang alone."""
     wish = Wish(
         [draft("a"), draft("b", "g1"), draft("c", "g2"), draft("d", "g1")],
         {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")},
@@ -64,7 +65,7 @@ def test_every_pod_gets_an_identity_of_its_own() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, BATCH, BATCH + 1, 3 * BATCH])
 def test_batches(count: int) -> None:
-    """Batches have every event once, in order, and never exceed the limit."""
+    """Batches contain every event once, in order, and never exceed the limit."""
     pods = [draft(f"p{number}") for number in range(count)]
     batches = list(_batched(_ordered(Wish(pods))))
     assert [event.name for batch in batches for event in batch if isinstance(event, PodSubmitted)
@@ -73,14 +74,15 @@ def test_batches(count: int) -> None:
 
 
 def test_live_pods_are_left_alone() -> None:
-    """A live pod is not submitted again; nor is its gang if all members are live."""
+    """`submit` does not append a live pod again, or a gang whose pods are all live."""
     wish = Wish([draft("a", "g1"), draft("b")], {"g1": gang("g1")})
     assert names(only_new(wish, live("a"))) == ["b"]
     assert names(only_new(wish, live("b"))) == ["!g1", "a"]
 
 
 def test_gang_with_some_live_pods_is_said_again() -> None:
-    """A gang with some live members is declared again with the missing ones."""
+    """`submit` declares a gang again together with its missing pods if some of its pods are
+    live."""
     wish = Wish([draft("a", "g1"), draft("b", "g1")], {"g1": gang("g1")})
     assert names(only_new(wish, live("a"))) == ["!g1", "b"]
 
@@ -164,7 +166,7 @@ def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
 
 
 def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
-    """Neither the old nor the new gang of a changed pod is declared again."""
+    """`submit` declares neither the old nor the new gang of a changed pod again."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g2")
     found = Compared(
@@ -176,7 +178,8 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """Nothing is held back without a change, or if the changed pod stands alone."""
+    """`submit` appends everything if no pod changed, or if the changed pod has no workload or
+    gang."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):

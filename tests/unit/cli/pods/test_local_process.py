@@ -1,4 +1,4 @@
-"""A command as a pod: when it ends, and which arguments belong to a container engine."""
+"""A local command as a pod: when the run ends, and which arguments belong to a container engine."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_who_has_ended_here_is_found_and_no_other() -> None:
 
 
 def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
-    """A run goes on while a process that it started still lives."""
+    """A run continues while a process that the command started is alive."""
     environment = {**os.environ, "APPORTION_POD": "uid-of-this-test"}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as left:
         assert Run("n1", GONE).goes_on("uid-of-this-test")

@@ -1,4 +1,4 @@
-"""Tables of reports: every figure in a row means something."""
+"""Tables of reports: a row shows only figures that were measured."""
 
 import io
 import re
@@ -21,7 +21,7 @@ from tests.support.pods import placed, pod, share
 
 
 def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
-    """The row of unallocated capacity has no zero usage figures."""
+    """The row of unallocated capacity leaves usage figures blank instead of showing zeros."""
     accounted = Accounted(hours=2, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)]))
     answer = accounted.report()

@@ -1,4 +1,4 @@
-"""A tenant pages through lists with mostly hidden items: each item comes once, without names."""
+"""A tenant pages through lists of mostly hidden items: each item appears once, without names."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -111,7 +111,7 @@ async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any
 
 
 async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) -> None:
-    """Gangs come once each, also across hidden ones; those of other namespaces have no names."""
+    """Each gang appears once, also across hidden gangs. Gangs of other namespaces have no names."""
     items, _, texts = await walk(client, "mei", "gangs", len(GANGS))
     assert [each["group"] for each in items] == ["ml/mine", *[NOT_TOLD] * 3]
     assert items[0]["queue"] == "his-queue", "his own in full"

@@ -1,4 +1,4 @@
-"""Which event explains a difference: for a pod, the one that put it where it is."""
+"""The event that explains a difference: for a pod, the event that put it where it is."""
 
 from pathlib import Path
 

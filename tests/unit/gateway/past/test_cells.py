@@ -1,4 +1,4 @@
-"""Time cells: every event is in exactly one, whatever the number of bins."""
+"""Time cells: every event is in exactly one cell, whatever the number of bins."""
 
 import itertools
 

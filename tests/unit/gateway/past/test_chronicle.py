@@ -21,7 +21,7 @@ from apportion.runtime.ledger.port import Record
     ],
 )
 def test_what_is_no_moment_is_no_time(said: object, time: str) -> None:
-    """A time that is not valid or has no zone counts as none."""
+    """An event time that is invalid or has no zone counts as missing."""
     payload = json.dumps({"time": said}).encode()
     assert time_of(Record(1, "apportion.v1.workload.x", payload)) == time
 

@@ -1,4 +1,4 @@
-"""Manifest files: which are read, and which are reported as unreadable."""
+"""Manifest files that are read, and files that are reported as unreadable."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""YAML and JSON within limits: what is read, and what is refused early."""
+"""YAML and JSON within limits: the accepted documents, and the texts that are refused early."""
 
 import pytest
 

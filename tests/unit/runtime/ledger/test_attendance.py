@@ -51,7 +51,8 @@ def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
 
 
 def test_a_member_says_why_it_can_do_nothing() -> None:
-    """A frozen member's reason is known while it sends it, whatever other members say."""
+    """The listener knows a frozen replica's reason while that replica sends it, whatever other
+    replicas send."""
 
     async def scenario() -> None:
         heard = Heard()
@@ -85,7 +86,8 @@ def test_absence_is_known_after_a_time_of_silence() -> None:
 
 
 def test_two_of_one_name_are_two() -> None:
-    """Two members of one name that both send heartbeats are two, and disappear when silent."""
+    """Two replicas with one name that both send heartbeats count as two, and disappear when
+    silent."""
 
     async def scenario() -> None:
         heard = Heard()

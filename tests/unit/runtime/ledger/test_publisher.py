@@ -19,7 +19,7 @@ DRAFT = Draft("apportion.v1.workload.p", "p/gone", b"{}")
 
 
 class Moody:
-    """An append that fails as told before it succeeds."""
+    """A fake append that fails as configured before it succeeds."""
 
     def __init__(self, *failures: LedgerError) -> None:
         self._failures = list(failures)

@@ -12,7 +12,7 @@ from apportion.runtime.process.clock import BackOff
     [(-1, 0.0), (0, 0.0), (1, 0.5), (2, 1.0), (6, 16.0), (7, 30.0), (8, 30.0), (10**9, 30.0)],
 )
 def test_after(failures: int, pause_s: float) -> None:
-    """The pause is zero before the first failure, doubles with each, and is bounded."""
+    """The pause is zero before the first failure, doubles with each failure, and is bounded."""
     assert BackOff(0.5, 30.0).after(failures) == pause_s
 
 

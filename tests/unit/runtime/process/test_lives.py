@@ -1,4 +1,5 @@
-"""Identifying one life of a process id, with the real kernel and with fake /proc files."""
+"""Telling apart processes that reuse a process id, with the real kernel and with fake /proc
+files."""
 
 import os
 import subprocess

@@ -273,7 +273,7 @@ def test_a_part_of_the_places_is_each_clients() -> None:
 
 
 class Worked:
-    """Long tasks that end when told; `begun` has their order."""
+    """Long tasks that end on request. `begun` lists them in the order in which they started."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns

@@ -1,4 +1,5 @@
-"""Test what `cordon` finds already set, and what `uncordon` reports as still unschedulable."""
+"""The cordons that `cordon` finds already set, and the devices that `uncordon` reports as still
+unschedulable."""
 
 import pytest
 
