@@ -56,7 +56,7 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """A claim that was answered or canceled is no longer due, whatever the order of the events."""
+    """A claim that was answered or voided is no longer due, whatever the order of the events."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -85,7 +85,7 @@ def test_the_binding_says_which_placement_it_means() -> None:
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:
-    """A pod that is placed again after its placement was canceled is due as a new attempt."""
+    """A pod that is placed again after its placement was voided is due as a new attempt."""
     view = folded(
         placed("p", "GPU-a"),
         PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),

@@ -118,7 +118,7 @@ class Holdings:
         return not self._uncounted
 
     def count_all(self) -> None:
-        """Count all queued pods."""
+        """Count the usage of all queued pods."""
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:

@@ -126,7 +126,7 @@ class DryRun:
         return lifted
 
     def put_back(self, lifted: "Lifted") -> None:
-        """Restore a lifted pod."""
+        """Restore a lifted pod with its shares and its place in the order."""
         pod, placement = lifted.pod, lifted.placement
         node = self._state.nodes[placement.node]
         for share in placement.shares:

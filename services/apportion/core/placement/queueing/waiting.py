@@ -37,7 +37,7 @@ class Waiting:
             self.queue.add(pod)
 
     def observe(self, change: Change) -> None:
-        """Apply the fold's change."""
+        """Add or remove the pods that the fold's change concerns."""
         data, pod = change.data, change.pod
         kind = type(data)
         if kind is PodSubmitted and pod is not None:
