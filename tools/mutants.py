@@ -302,10 +302,10 @@ def _caught(step: Sequence[str], copy: Path) -> str:
         return "never ended"
     if done.returncode == 0:
         return ""
-    broken = "while loading conftest" in done.stderr  # pytest reports this as a usage error
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    broken = found or "while loading conftest" in done.stderr  # pytest reports a usage error
     if done.returncode in {USAGE_ERROR, NO_TESTS} and not broken:
         raise RuntimeError(done.stdout + done.stderr)
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return found[1] if found else "nothing could be imported any more"
 
 
@@ -344,8 +344,10 @@ def tried(every: Sequence[Mutant], jobs: int) -> list[tuple[Mutant, str]]:
 
         def work(mutant: Mutant) -> tuple[Mutant, str]:
             copy, began_s = free.get(), time.monotonic()
-            caught = trial(mutant, copy, tests)
-            free.put(copy)
+            try:
+                caught = trial(mutant, copy, tests)
+            finally:
+                free.put(copy)
             echo(f"{time.monotonic() - began_s:5.0f} s  {caught or 'SURVIVED'}  {mutant.told()}")
             return mutant, caught
 
