@@ -169,7 +169,7 @@ def replicas(ledger: LedgerFacts) -> Found | None:
 def stream(ledger: LedgerFacts) -> Found | None:
     """Check the settings of the stream that the ledger's guarantees depend on."""
     if ledger.drifted:
-        return broken("; ".join(ledger.drifted), "run `apportion ledger check` to see each setting")
+        return broken("; ".join(ledger.drifted), "restore these settings, or start a new ledger")
     if ledger.lost_records:
         return broken(
             f"{many(ledger.lost_records, 'event')} missing from the middle of the ledger",

@@ -25,7 +25,7 @@ FREEZES: Final = {
     ),
     "ledger-drifted": (
         "the ledger's settings are wrong",
-        "`apportion ledger check` names each setting",
+        "`apportion ledger check` names the first of them",
     ),
     "no-scheduler": ("no scheduler is running", "start `apportion scheduler`"),
     "no-intake": (
