@@ -1,4 +1,4 @@
-"""The limit of concurrent requests follows the API server's answers."""
+"""Test how the limit of concurrent requests follows the API server's answers."""
 
 import asyncio
 
@@ -18,7 +18,8 @@ class Hand(SystemClock):
 
 
 async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
-    """Each prompt answer raises the limit by one up to the maximum; a slow answer does not."""
+    """Each prompt answer raises the limit by one up to the maximum. A slow answer does not raise
+    the limit."""
     pace = Pace(Hand())
     for _ in range(int(FIRST)):
         pace.answered(0.01)
@@ -41,7 +42,7 @@ async def test_after_the_first_refusal_room_grows_by_ones() -> None:
 
 
 async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
-    """Refusals and slow answers in quick succession lower the limit once, and never below the
+    """Refusals and slow answers in quick succession lower the limit only once, and never below the
     minimum."""
     clock = Hand()
     pace = Pace(clock)
@@ -58,7 +59,7 @@ async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
 
 
 async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
-    """Waiting requests run in order within the limit, and a cancelled one is skipped."""
+    """Waiting requests run in order within the limit, and a cancelled request is skipped."""
     pace = Pace(Hand())
     pace.limit = 2.0
     order: list[int] = []
@@ -82,7 +83,7 @@ async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
 
 
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    """A request that is cancelled just as its turn comes passes the turn on."""
+    """A request that is cancelled just as its turn comes passes the turn to the next request."""
     pace = Pace(Hand())
     pace.limit = 1.0
     first = pace.turn()
