@@ -291,8 +291,8 @@ def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
     ],
 )
 def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: list[int]) -> None:
-    """A filter selects the devices whose node, namespace, pod, gang and state match all its
-    words."""
+    """A filter selects the devices for which each of its words matches the node, namespace, pod,
+    gang or state."""
     found = node.run(
         "fleet/model.js",
         """const model = await load('fleet/model.js');

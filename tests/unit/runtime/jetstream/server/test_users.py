@@ -1,4 +1,4 @@
-"""Errors for unknown roles and users."""
+"""Test the errors for unknown roles and users."""
 
 from pathlib import Path
 
