@@ -42,8 +42,9 @@ def kib(field: str, text: str) -> int:
 
 
 def gathered(count: int) -> tuple[str, str]:
-    """Return the kernel's memory counts of a process with `count` KiB in use, before and after
-    collapsing."""
+    """Return the kernel's memory counts of a process with about `count` kilobytes in use.
+
+    The counts are from before and after collapsing."""
     script = GATHER.replace("COUNT", str(count))
     made = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
