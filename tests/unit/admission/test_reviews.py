@@ -187,7 +187,7 @@ async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(
 
 
 async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
-    """The webhook refuses a body over the size limit with status 413 and a fix."""
+    """The webhook refuses a body over the size limit with status 413 and names a fix."""
     status, answer = await webhook.post(b" " * (LIMITS.body_bytes + 1))
     assert status == 413
     assert answer["fix"]
@@ -255,8 +255,8 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
 async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
-    """The webhook rejects a new pod over the size limits only if it requests devices. Updates and
-    pods without device requests are allowed."""
+    """The webhook rejects a new pod over the size limits only if it requests devices. It allows
+    updates, and pods that request no devices."""
     assert (await webhook.ask(pod))["allowed"]
     asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
     answer = await webhook.ask(asking)

@@ -101,7 +101,7 @@ class Handed:
         self.answer = f"retry in {delay_s}"
 
     async def progress(self) -> None:
-        """Fail, since a bind with a time limit needs no progress."""
+        """Fail the test, since a binding with a time limit needs no progress report."""
         raise AssertionError
 
 

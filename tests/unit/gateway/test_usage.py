@@ -14,7 +14,7 @@ from tests.support.pods import ask, pod
 
 
 class Clock(SystemClock):
-    """A clock that a test sets."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

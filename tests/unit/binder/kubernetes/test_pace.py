@@ -7,13 +7,13 @@ from apportion.runtime.process.clock import SystemClock
 
 
 class Hand(SystemClock):
-    """A clock that a test sets."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """See Clock."""
+        """Return the time that the test has set."""
         return self.now_s
 
 
@@ -32,7 +32,8 @@ async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
 
 
 async def test_after_the_first_refusal_room_grows_by_ones() -> None:
-    """After a refusal, a full round of prompt answers raises the limit by about one."""
+    """After a refusal, a number of prompt answers equal to the limit raises the limit by about
+    one."""
     pace = Pace(Hand())
     pace.refused()
     before = pace.limit

@@ -77,7 +77,7 @@ class World:
         return found
 
     def add(self, name: str, on: str, **spec: Any) -> None:
-        """Add a free volume."""
+        """Add a free volume that is reachable from node `on`."""
         free = {"status": {"phase": "Available"}}
         self.ask("POST", VOLUMES, kube_volume(name, on, **spec) | free)
 

@@ -91,7 +91,7 @@ def sent(look: Look) -> str:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_what_no_mark_shows_is_hidden(path: str) -> None:
-    """A tenant sees nothing of another namespace except fields marked for everyone."""
+    """A tenant sees no text of another namespace except in fields that are marked for everyone."""
     text = sent(LOOKS[path])
     assert HIDDEN not in text
     assert "ops" not in text

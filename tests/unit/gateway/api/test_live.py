@@ -62,7 +62,7 @@ async def _nothing(after: int) -> list[Record]:
 
 
 async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent stream sends comments regularly, so that proxies keep it open."""
+    """A stream without events sends comments regularly, so that proxies keep it open."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "BEAT_S", 0.05)
     application = web.Application()

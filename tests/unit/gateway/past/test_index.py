@@ -60,7 +60,8 @@ def test_namespaces_of_a_name(tmp_path: Path) -> None:
 
 
 def test_holds(tmp_path: Path) -> None:
-    """The index finds the pods that held a device at a revision or in a range of revisions."""
+    """The index finds the pods that had a share of a device at a revision or in a range of
+    revisions."""
     index = filled(tmp_path / "i")
 
     def held(since: int, upto: int) -> list[tuple[str, int, int]]:

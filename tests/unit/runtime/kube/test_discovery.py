@@ -37,20 +37,20 @@ class Heard:
     lists = 0
 
     def listing(self) -> None:
-        """See Audience."""
+        """Ignore the start of a list."""
 
     def seen(self, raw: bytes) -> None:
-        """See Audience."""
+        """Ignore an object that exists."""
 
     def gone(self, raw: bytes) -> None:
-        """See Audience."""
+        """Ignore an object that is gone."""
 
     def listed(self, version: int) -> None:
-        """See Audience."""
+        """Count a completed list."""
         self.lists += version > 0
 
     def reached(self, version: int) -> None:
-        """See Audience."""
+        """Ignore a version that the watch has reached."""
 
 
 def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:

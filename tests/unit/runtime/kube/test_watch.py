@@ -104,28 +104,28 @@ class Heard:
         self._missing: set[str] = set()
 
     def listing(self) -> None:
-        """See Audience."""
+        """Count all objects as missing until the list contains them."""
         self._missing = set(self.names)
 
     def seen(self, raw: bytes) -> None:
-        """See Audience."""
+        """Record the object with its version."""
         meta = msgspec.json.decode(raw)["metadata"]
         self.names[meta["name"]] = int(meta["resourceVersion"])
         self._missing.discard(meta["name"])
         self.told.append(meta["name"])
 
     def gone(self, raw: bytes) -> None:
-        """See Audience."""
+        """Remove the object."""
         self.names.pop(msgspec.json.decode(raw)["metadata"]["name"], None)
 
     def listed(self, version: int) -> None:
-        """See Audience."""
+        """Remove the objects that the list did not contain, and record the list's version."""
         for name in self._missing:
             del self.names[name]
         self.told.append(f"as of {version}")
 
     def reached(self, version: int) -> None:
-        """See Audience."""
+        """Record the version that the watch has reached."""
         self.told.append(f"up to {version}")
 
 
@@ -250,7 +250,7 @@ async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
 
 
 async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
-    """A refused list is reported as a problem and retried."""
+    """The watch reports a refused list as a problem and retries it."""
     server.script = [status(403), page(thing("a", 1), version=3), watch(hold=True)]
     async with watching(server) as (made, heard):
 

@@ -34,7 +34,7 @@ class Moody:
 
 
 class Hasty(SystemClock):
-    """A clock whose pauses end at once and are recorded."""
+    """A clock that ends every pause at once and records its length."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []

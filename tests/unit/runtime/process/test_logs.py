@@ -24,7 +24,7 @@ class NoonClock:
         return 0.0
 
     async def pause(self, longest_s: float) -> None:
-        """Fail, since a log never pauses."""
+        """Fail the test, since logging never pauses."""
         raise AssertionError(longest_s)
 
 
