@@ -1,4 +1,5 @@
-"""The webhook's wire format: it answers valid reviews and returns an error for anything else."""
+"""Test the webhook's wire format: it answers valid reviews and returns an error for anything
+else."""
 
 import asyncio
 import base64
@@ -26,7 +27,7 @@ WRITER = "system:serviceaccount:apportion:binder"
 
 
 class Webhook:
-    """One admission endpoint; `reason` says why it is not ready."""
+    """An admission endpoint under test. `reason` is why it is not ready, if it is not."""
 
     def __init__(self, *, dra: bool = False) -> None:
         self.configuration = Configuration()
@@ -64,7 +65,7 @@ class Webhook:
 
 @pytest.fixture(params=[False])
 async def webhook(request: pytest.FixtureRequest) -> AsyncIterator[Webhook]:
-    """A listening webhook. DRA is on where the test parameter says so."""
+    """Yield a listening webhook. The test parameter decides whether DRA is enabled."""
     made = Webhook(dra=request.param)
     server = HttpServer(
         Address("127.0.0.1", 0),
@@ -79,7 +80,7 @@ async def webhook(request: pytest.FixtureRequest) -> AsyncIterator[Webhook]:
 
 
 def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
-    """A review as an API server sends it."""
+    """Return an admission review as an API server sends it."""
     request = {
         "uid": "u-1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -98,7 +99,7 @@ def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
 
 
 def unnamed(limits: dict[str, str]) -> dict[str, Any]:
-    """A pod that leaves the default scheduler name."""
+    """Return a pod that leaves the scheduler name at its default."""
     return kube_pod("p", limits, schedulerName="default-scheduler")
 
 
@@ -134,7 +135,8 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
 
 
 async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
-    """The webhook fills in a scheduler name that the configuration accepts, not its own default."""
+    """The webhook fills in a scheduler name that the configuration accepts, even if the webhook's
+    own default differs."""
     webhook.configuration = Configuration(scheduler_names=("theirs", "more"))
     (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
     assert patch["value"] == "theirs"
@@ -165,7 +167,7 @@ async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
 async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
     webhook: Webhook, body: bytes, words: str
 ) -> None:
-    """The webhook answers an unreadable review with 400 and a fix, and goes on serving."""
+    """The webhook answers an unreadable review with status 400 and a fix, and keeps serving."""
     status, answer = await webhook.post(body)
     assert (status, words in answer["error"]) == (400, True), answer
     assert answer["fix"]
@@ -175,7 +177,8 @@ async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
 async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(
     golden: Golden, webhook: Webhook
 ) -> None:
-    """The webhook rejects a pod nested deeper than we parse, even if a JSON decoder accepts it."""
+    """The webhook rejects a pod that exceeds its nesting limit, even if a JSON decoder accepts the
+    pod."""
     pod = unnamed(share())
     for _ in range(300):
         pod["spec"]["affinity"] = {"x": pod["spec"].get("affinity")}
@@ -184,7 +187,7 @@ async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(
 
 
 async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
-    """The webhook refuses a body over the size limit with status 413 and a fix."""
+    """The webhook refuses a body over the size limit with status 413 and names a fix."""
     status, answer = await webhook.post(b" " * (LIMITS.body_bytes + 1))
     assert status == 413
     assert answer["fix"]
@@ -199,7 +202,8 @@ async def test_who_does_not_know_the_configuration_judges_nobody(webhook: Webhoo
 
 
 async def test_outcomes_are_counted(webhook: Webhook) -> None:
-    """The metrics count reviews by outcome, which exposes a webhook that never accepts a pod."""
+    """The metrics count reviews by outcome, so that a webhook that never accepts a pod is
+    visible."""
     await webhook.ask(unnamed(share()))
     await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
     told = webhook.metrics.render().decode()
@@ -218,7 +222,7 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_named(options: dict[str, Any], words: str) -> None:
-    """Contradictory options are refused with an error that names the fix."""
+    """The admission service refuses contradictory options with an error that names the fix."""
     given = {
         "listen": "127.0.0.1:0", "scheduler": "apportion", "schedulers": ("apportion",),
         "namespace": "apportion", "tls_cert": Path("crt"), "tls_key": Path("key"),
@@ -251,8 +255,8 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
 async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
-    """The webhook rejects a new pod over the size limits only if it requests devices. Updates and
-    pods without device requests are allowed."""
+    """The webhook rejects a new pod over the size limits only if it requests devices. It allows
+    updates, and pods that request no devices."""
     assert (await webhook.ask(pod))["allowed"]
     asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
     answer = await webhook.ask(asking)

@@ -1,4 +1,4 @@
-"""How a delivered placement is handled: the state decides, not the delivery."""
+"""Test how the binder handles a delivered placement: the state decides, not the delivery."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
-    """A target that gives the test's answers in order, and counts its calls."""
+    """A binding target that returns the test's answers in order and counts its calls."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         self._outcomes = list(outcomes)
@@ -60,7 +60,7 @@ class Answers:
         self.expected = PLACED
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Return the next answer."""
+        """Return the next answer to an eviction."""
         assert evicted == EVICTED
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -68,7 +68,7 @@ class Answers:
         return outcome
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Return the next answer."""
+        """Return the next answer to a resize."""
         assert resized == RESIZED
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -76,7 +76,7 @@ class Answers:
         return outcome
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Return the next answer."""
+        """Return the next answer to a binding."""
         assert placed == self.expected
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -85,7 +85,7 @@ class Answers:
 
 
 class Handed:
-    """A delivery that remembers how it was answered."""
+    """A delivered record that remembers whether the binder acknowledged or retried the delivery."""
 
     def __init__(self, record: Record, attempt: int = 1) -> None:
         self.record = record
@@ -101,12 +101,13 @@ class Handed:
         self.answer = f"retry in {delay_s}"
 
     async def progress(self) -> None:
-        """Fail, since a bind with a time limit needs no progress."""
+        """Fail the test, since a binding with a time limit needs no progress report."""
         raise AssertionError
 
 
 class Desk:
-    """A binding over a state with pod p placed at revision 7, and the drafts that it appended."""
+    """A `Binding` over a state in which pod p is placed at revision 7. `drafts` lists its appended
+    events."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
@@ -133,26 +134,27 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the event."""
+        """Deliver the event to the binding and return the delivery."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 
     async def hand(
         self, payload: bytes, subject: str = SUBJECT, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver these bytes."""
+        """Deliver the bytes to the binding and return the delivery."""
         handed = Handed(Record(revision, subject, payload), attempt)
         await self.binding.settle(handed)
         return handed
 
     @property
     def said(self) -> list[Payload]:
-        """The appended events."""
+        """Return the events that the binding appended."""
         return [decode(draft.payload, subject=draft.subject).data for draft in self.drafts]
 
 
 async def test_a_live_placement_is_bound() -> None:
-    """A live placement is bound, recorded with its cause under a fixed id, then acknowledged."""
+    """The binder binds a current placement, records the binding with its cause under a fixed id,
+    and then acknowledges the delivery."""
     desk = Desk(Bound())
     handed = await desk.settle()
     assert desk.said == [PodBound(pod="p", node="n", attempt=3)]
@@ -163,7 +165,7 @@ async def test_a_live_placement_is_bound() -> None:
 
 @pytest.mark.parametrize("why", ["gone", "bound", "allocated", "pending", "other", "failing"])
 async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
-    """A placement is skipped if its pod is gone, bound, placed elsewhere or given up."""
+    """The binder skips a placement whose pod is gone, bound, placed elsewhere or given up."""
     desk = Desk()
     match why:
         case "gone":
@@ -181,7 +183,7 @@ async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
 async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A pod with shares waits a limited time for a silent agent; one without shares does not
+    """A pod with shares waits a limited time for a silent agent. A pod without shares does not
     wait."""
     desk = Desk(Bound(), Bound())
     node = desk.state.nodes["n"]
@@ -198,8 +200,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
-    """On a node without CDI a pod waits behind one that the kubelet may still start, and records
-    that once."""
+    """On a node without CDI, a pod waits until the kubelet has started the pod before it. The
+    binder records this once."""
     desk = Desk(Bound())
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000
@@ -226,14 +228,15 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
 
 
 async def test_other_events_of_the_channel_are_passed_over() -> None:
-    """Other events on the subject, such as voids, are acknowledged without effect."""
+    """The binder acknowledges other events on the subject, such as PlacementVoided, without
+    effect."""
     desk = Desk()
     handed = await desk.settle(PlacementVoided(pod="p", attempt=3, node="n", reason="x"))
     assert (desk.drafts, handed.answer) == ([], "ack")
 
 
 async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
-    """A delivery that is not an event is acknowledged without effect."""
+    """The binder acknowledges a delivery that is not an event, without effect."""
     desk = Desk()
     handed = await desk.hand(b"\xff{", revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
@@ -241,14 +244,15 @@ async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
 
 
 def written(**attributes: object) -> bytes:
-    """The live placement as another build would have written it."""
+    """Return the current placement as another build would have encoded it, with these
+    attributes."""
     event = Event(id="x", source="scheduler", time="2026-01-01T00:00:00.000000Z", data=PLACED)
     return json.dumps(json.loads(encode(event)) | attributes).encode()
 
 
 @pytest.mark.parametrize("revision", [7, 8], ids=["live", "whatever the fold holds"])
 async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
-    """A placement of a newer, enabled format is redelivered, and the binder reports that it
+    """The binder leaves a placement in a newer, enabled format for redelivery and reports that it
     needs an upgrade."""
     desk = Desk()
     desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=3, by="ada"))
@@ -261,7 +265,7 @@ async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
 
 
 async def test_what_no_operator_has_enabled_is_passed_over() -> None:
-    """A placement in a format that is not enabled is acknowledged without effect."""
+    """The binder acknowledges a placement in a format that is not enabled, without effect."""
     desk = Desk()
     handed = await desk.hand(written(schemaversion=3), revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
@@ -269,8 +273,8 @@ async def test_what_no_operator_has_enabled_is_passed_over() -> None:
 
 
 async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None:
-    """A placement that is in the state but unreadable here is redelivered, and readiness names
-    the field."""
+    """The binder leaves a placement that is in the state but that it cannot decode for redelivery.
+    Its readiness reason names the unreadable field."""
     desk = Desk()
     handed = await desk.hand(written(data={"zone": "a"}))
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
@@ -278,7 +282,8 @@ async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None
 
 
 async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
-    """A temporary failure is recorded under a new id for each try, and retried with back-off."""
+    """The binder records a temporary failure under a new id for each attempt, and retries with
+    back-off."""
     desk = Desk(Failed("busy", final=False), Failed("busy", final=False))
     first, second = await desk.settle(), await desk.settle(attempt=2)
     assert [draft.id for draft in desk.drafts] == ["p/3/bind-failed/1", "p/3/bind-failed/2"]
@@ -287,7 +292,8 @@ async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
 
 
 async def test_a_failure_for_good_is_not_tried_again() -> None:
-    """A final failure, or too many temporary ones, is recorded as final and not retried."""
+    """The binder records a final failure, or too many temporary failures, as final and does not
+    retry."""
     desk = Desk(Failed("no such pod", final=True), Failed("busy", final=False))
     for handed in (await desk.settle(), await desk.settle(attempt=TRIES_MAX)):
         assert handed.answer == "ack"
@@ -295,7 +301,7 @@ async def test_a_failure_for_good_is_not_tried_again() -> None:
 
 
 async def test_what_nobody_answered_is_never_given_up() -> None:
-    """A bind without an answer is never recorded as final, since the pod may be bound."""
+    """The binder never records a binding without an answer as final, since the pod may be bound."""
     desk = Desk(Failed("no answer", final=False, unknown=True))
     handed = await desk.settle(attempt=TRIES_MAX)
     assert handed.answer == f"retry in {BACK_OFF.longest_s}"
@@ -305,7 +311,7 @@ async def test_what_nobody_answered_is_never_given_up() -> None:
 
 
 async def test_an_endless_message_is_cut() -> None:
-    """A failure message is cut to the limit of an event."""
+    """The binder cuts a failure message to the length limit of an event."""
     desk = Desk(Failed("x" * 100_000, final=True))
     await desk.settle()
     (event,) = desk.said
@@ -314,7 +320,7 @@ async def test_an_endless_message_is_cut() -> None:
 
 
 async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that never answers fails the try, not the binder."""
+    """A target that never answers fails the attempt, but does not stop the binder."""
 
     class Silent:
         async def bind(self, placed: PodPlaced) -> Outcome:
@@ -344,7 +350,7 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_eviction_is_tried_until_it_has_effect() -> None:
-    """An eviction is retried until the target accepts it, and writes no event."""
+    """The binder retries an eviction until the target accepts it, and writes no event."""
     desk = Desk(Failed("forbidden", final=False), None)
     desk.state.evictions["p"] = EVICTED
     assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"
@@ -353,14 +359,15 @@ async def test_an_eviction_is_tried_until_it_has_effect() -> None:
 
 
 async def test_an_eviction_that_is_over_is_passed_over() -> None:
-    """An eviction that is no longer current is acknowledged without a call."""
+    """The binder acknowledges an eviction that is no longer current, without a call to the
+    target."""
     desk = Desk()
     assert (await desk.settle(EVICTED)).answer == "ack"
     assert desk.target.asked == 0
 
 
 async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An eviction without an answer is retried."""
+    """The binder retries an eviction that gets no answer."""
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
     desk = Desk()
 
@@ -381,7 +388,7 @@ async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.Monke
 
 
 async def test_a_resize_is_told_until_the_pod_says_it() -> None:
-    """A resize is retried until the target accepts it or the pod is gone."""
+    """The binder retries a resize until the target accepts it or the pod is gone."""
     gone, busy = Failed("no such pod", final=True), Failed("busy", final=False)
     desk = Desk(busy, None, gone)
     assert (await desk.settle(RESIZED)).answer == f"retry in {BACK_OFF.after(1)}"
@@ -391,7 +398,7 @@ async def test_a_resize_is_told_until_the_pod_says_it() -> None:
 
 
 async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
-    """A resize that is no longer the pod's current state is acknowledged without a call."""
+    """The binder acknowledges a resize that is no longer current, without a call to the target."""
     desk = Desk()
     desk.pod.placement = placement_of(
         structs.replace(PLACED, shares=(Share(container="c", device="g", memory_mib=1, cores=0),))
@@ -403,7 +410,7 @@ async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
 
 
 async def test_a_target_that_never_answers_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resize without an answer is retried."""
+    """The binder retries a resize that gets no answer."""
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
 
     class Silent(Answers):

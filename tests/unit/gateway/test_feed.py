@@ -1,4 +1,4 @@
-"""The feed: pods by name, the window of newest events, and waiting for a revision."""
+"""Test the feed: pods by name, the window of newest events, and waiting for a revision."""
 
 import asyncio
 
@@ -14,14 +14,14 @@ from tests.support.pods import pod
 
 
 def tell(feed: Feed, *payloads: Payload) -> None:
-    """Apply events to the feed as a reader does."""
+    """Apply the events to the feed as a reader does."""
     for data in payloads:
         event = event_of(data)
         feed.apply(Record(feed.state.revision + 1, subject_of(data), encode(event)), event)
 
 
 def test_pods_by_name() -> None:
-    """A name means the newest live pod with it."""
+    """The feed resolves a pod name to the newest existing pod with that name."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u2", name="a"))
     found = feed.pod("default/a")
@@ -36,7 +36,7 @@ def test_pods_by_name() -> None:
 
 
 def test_refused_event_leaves_names_alone() -> None:
-    """A refused event does not change the names."""
+    """A refused event does not change which pod a name resolves to."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u1", name="b"))
     assert feed.pod("default/b") is None
@@ -45,8 +45,8 @@ def test_refused_event_leaves_names_alone() -> None:
 
 
 def test_window() -> None:
-    """The window returns the records after a revision, up to a limit, or None if it starts
-    later."""
+    """The window returns the records after a revision, up to a limit. It returns None if the window
+    starts later than that."""
     feed = Feed(events=3)
     tell(feed, *(pod(f"u{number}") for number in range(5)))
     assert feed.after(1, 10) is None
@@ -61,7 +61,7 @@ def test_window() -> None:
 
 
 def test_window_is_bounded_in_bytes() -> None:
-    """The window is bounded in bytes."""
+    """The window of newest events has a bounded size in bytes."""
     feed = Feed(size_bytes=2_000)
     tell(feed, *(pod(f"u{number}", owner="x" * 900) for number in range(5)))
     assert feed.after(0, 10) is None
@@ -71,7 +71,7 @@ def test_window_is_bounded_in_bytes() -> None:
 
 
 def test_bytes_that_are_no_event_are_in_the_window_too() -> None:
-    """Records that are not events are in the window too."""
+    """The window of newest events includes records that are not events."""
     feed = Feed()
     feed.refuse(Record(1, "apportion.v1.workload.x", b"?"), "not JSON")
     assert feed.refused_count == 1
@@ -81,7 +81,7 @@ def test_bytes_that_are_no_event_are_in_the_window_too() -> None:
 
 
 async def test_reached() -> None:
-    """Waiting for a revision returns once that revision is folded."""
+    """Waiting for a revision ends once that revision is folded."""
     feed = Feed()
     tell(feed, pod("u1"))
     await feed.reached(1)
@@ -95,7 +95,7 @@ async def test_reached() -> None:
 
 
 async def test_given_up_wait_leaves_nothing_behind() -> None:
-    """A wait that was given up leaves nothing behind."""
+    """A cancelled wait for a revision leaves no waiter in the feed."""
     feed = Feed()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

@@ -1,4 +1,4 @@
-"""Rows of the fleet: following changes gives the same rows as reading the whole fleet."""
+"""Test that following changes of the fleet produces the same rows as reading the whole fleet."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ LEDGERS = sorted((Path(__file__).parents[2] / "golden" / "ledgers").glob("*.json
 
 
 class Screen:
-    """A page's rows by node, from the answers that it received."""
+    """The rows of a page by node, built from the answers that the page received."""
 
     def __init__(self) -> None:
         self.revision = -1
         self.rows: dict[str, PackedNode] = {}
 
     def take(self, answer: FleetAnswer) -> None:
-        """Apply the answer as the page does."""
+        """Apply the answer to the rows as the page does."""
         if answer.whole:
             self.rows.clear()
         for row in answer.nodes:
@@ -41,14 +41,14 @@ class Screen:
 
 
 def shown(state: State) -> dict[str, PackedNode]:
-    """All rows of the state."""
+    """Return all rows of the state by node."""
     screen = Screen()
     screen.take(whole_fleet(state))
     return screen.rows
 
 
 class Followed:
-    """A fold, its rows, and a page that follows the changes."""
+    """A fold, its fleet rows, and a page that follows the changes."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())
@@ -71,7 +71,7 @@ class Followed:
 @pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
 @pytest.mark.parametrize("every", [1, 7])
 async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
-    """After any events of a recorded ledger, the followed page equals the state."""
+    """A page that follows a recorded ledger equals the state after any of its events."""
     followed = Followed()
     followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
@@ -83,7 +83,7 @@ async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
 
 
 async def test_an_answer_holds_what_changed_and_no_more() -> None:
-    """A change on one node sends one row."""
+    """After a change on one node, the answer contains only that node's row."""
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(100)))
     assert len((await followed.look()).nodes) == 100
@@ -94,7 +94,7 @@ async def test_an_answer_holds_what_changed_and_no_more() -> None:
 
 
 async def test_a_device_that_moved_changes_both_rows() -> None:
-    """A device that moved changes the rows of both nodes."""
+    """A device that moved to another node changes the rows of both nodes."""
     followed = Followed()
     followed.play(node("n1", gpu("g0")), observed("n1"), observed("n2"))
     await followed.look()
@@ -104,7 +104,8 @@ async def test_a_device_that_moved_changes_both_rows() -> None:
 
 
 async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
-    """Once Kubernetes reports its nodes, unknown nodes are removed from the page."""
+    """Once Kubernetes has reported nodes, nodes that Kubernetes does not know are removed from the
+    page."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     await followed.look()
@@ -114,7 +115,8 @@ async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
 
 
 async def test_a_fold_that_began_later_answers_all() -> None:
-    """A revision from before the fold began, or beyond it, gets the whole fleet."""
+    """A client whose revision is older than the fold's start, or newer than the fold, gets the
+    whole fleet."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     rows = FleetRows(followed.fold.state)
@@ -124,7 +126,7 @@ async def test_a_fold_that_began_later_answers_all() -> None:
 
 
 async def test_many_rows_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many rows are computed in slices, and the answer has a single revision."""
+    """The gateway computes many rows in slices, and the answer still has a single revision."""
     monkeypatch.setattr(fleet, "SLICE_NODES", 2)
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(9)))

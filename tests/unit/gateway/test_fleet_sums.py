@@ -1,4 +1,4 @@
-"""Totals of the fleet: following changes gives the same totals as recomputing them."""
+"""Test that following changes of the fleet produces the same totals as recomputing them."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,20 +33,20 @@ BEGAN = datetime.fromisoformat(TIME)
 
 
 class LateClock(SystemClock):
-    """A clock one hour after all events of these tests."""
+    """A clock that is one hour later than all events of these tests."""
 
     def now(self) -> datetime:
-        """See Clock."""
+        """Return the time one hour after the events."""
         return BEGAN + timedelta(hours=1)
 
 
 def said(sums: FleetSums) -> dict[tuple[str, ...], float]:
-    """The value of each series by name and labels."""
+    """Return the value of each series by its name and labels."""
     return {(family.name, *labels): value for family, labels, value in sums.samples()}
 
 
 class Followed:
-    """A fold and its totals."""
+    """A fold, its fleet rows, and totals that follow the changes."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())
@@ -62,14 +62,15 @@ class Followed:
             self.sums.observe(change)
 
     def afresh(self) -> dict[tuple[str, ...], float]:
-        """The totals computed from the state alone."""
+        """Return the totals computed from the state alone."""
         state = self.fold.state
         return said(FleetSums(state, FleetRows(state), LateClock()))
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
 def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
-    """After every seventh event of a recorded ledger, followed totals equal recomputed ones."""
+    """After every seventh event of a recorded ledger, the followed totals equal the recomputed
+    totals."""
     followed = Followed()
     followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
@@ -82,8 +83,8 @@ def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
 
 
 def test_devices_shares_and_who_waits() -> None:
-    """Totals count devices by model and state, shares as parts of a device, memory in bytes, and
-    pending pods."""
+    """Totals count devices by model and state, shares as fractions of a device, memory in bytes,
+    and pending pods."""
     followed = Followed()
     cards = [gpu(f"g{at}", model=T4, memory_mib=16_000) for at in range(3)]
     followed.play(
@@ -110,7 +111,7 @@ def test_devices_shares_and_who_waits() -> None:
 
 
 def test_a_scrape_says_them_in_prometheus_text() -> None:
-    """A scrape has the totals of the fold that was exposed last."""
+    """A scrape returns the totals that were exposed last, in the Prometheus text format."""
     metrics = Metrics()
     Followed().sums.expose(metrics)
     followed = Followed()

@@ -1,4 +1,5 @@
-"""Usage of shares: the newest sample of each node, until the node falls silent."""
+"""Test the usage of shares: the gateway keeps each node's newest sample until the node is
+silent."""
 
 import msgspec
 import pytest
@@ -13,24 +14,25 @@ from tests.support.pods import ask, pod
 
 
 class Clock(SystemClock):
-    """A clock that a test sets."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """Seconds since the test began."""
+        """Return the seconds since the test began."""
         return self.now_s
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """One node with one pod on one GPU of 80 GB."""
+    """Return a ledger with one node that has one GPU of 80 GB, and one pod on that GPU."""
     return Ledger(rack("n1", 1), pod("a", ask(40_960, cores=50))).settle()
 
 
 def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
-    """A sample with shares of these MiB granted, MiB used and cores used."""
+    """Return an encoded sample with a share for each triple: MiB granted, MiB used and cores
+    used."""
     shares = tuple(
         ShareUse(
             pod="a", namespace="default", name="a", container=f"c{at}", device="n1-g0",
@@ -42,7 +44,7 @@ def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
 
 
 def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
-    """The rows newer than `heard`."""
+    """Return the rows that are newer than `heard`."""
     return [msgspec.json.decode(row, type=PackedUse) for row in uses.rows(heard)[1]]
 
 
@@ -53,15 +55,15 @@ def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
 async def test_busy_is_work_or_else_memory(
     ledger: Ledger, use: tuple[int, int, int | None], busy: float
 ) -> None:
-    """Utilization is cores used of cores granted, or memory used of memory granted if cores are
-    unknown."""
+    """Utilization is cores used divided by cores granted. If cores are unknown, it is memory used
+    divided by memory granted."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample(use))
     assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
 
 
 async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
-    """An invalid sample, or one that contradicts the state, is ignored."""
+    """The gateway ignores a sample that is invalid or contradicts the state."""
     uses = Uses(ledger.state, Clock())
     for payload in (b"?", b"{}", sample(node="n2"), sample((1, 1, 1), (1, 1, 1))):
         await uses.note("apportion.usage.n1", payload)
@@ -69,14 +71,14 @@ async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
 
 
 async def test_an_agent_speaks_of_its_own_node_alone(ledger: Ledger) -> None:
-    """A sample counts only on the subject of its own node."""
+    """The gateway accepts a sample only on the subject of the sample's own node."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n2", sample((40_960, 0, 5)))
     assert uses.rows(0) == (0, ())
 
 
 async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
-    """Only samples newer than the previous answer are returned."""
+    """The gateway returns only samples that are newer than the client's last answer."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
     heard, rows = uses.rows(0)
@@ -87,7 +89,7 @@ async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
 
 
 async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
-    """A silent node's usage is reported as unknown once, then forgotten."""
+    """The gateway reports a silent node's usage as unknown once, and then drops that node."""
     clock = Clock()
     uses = Uses(ledger.state, clock)
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
@@ -99,7 +101,7 @@ async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
 
 
 async def test_who_heard_of_a_life_before_is_given_everything(ledger: Ledger) -> None:
-    """A client with a number from an earlier process gets all rows."""
+    """A client that sends a number from an earlier gateway process gets all rows."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 100, 25)))
     assert [row.node for row in told(uses, heard=700)] == ["n1"]

@@ -1,4 +1,4 @@
-"""Which subjects a user may publish to, by the server's patterns."""
+"""Test which subjects a user may publish to, according to the NATS server's patterns."""
 
 import pytest
 
@@ -20,6 +20,6 @@ from apportion.runtime.jetstream.examining import covers
     ],
 )
 def test_wildcards(pattern: str, subject: str, may: bool) -> None:
-    """Wildcards match as in NATS."""
+    """Wildcards in a subject pattern match as they do in NATS."""
     assert covers([pattern], subject) is may
     assert covers([], subject) is False

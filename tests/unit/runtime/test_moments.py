@@ -1,4 +1,4 @@
-"""Times as people write them: every form, and an error that lists the forms."""
+"""Test how times are parsed: every accepted form, and an error that lists the forms."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -32,18 +32,18 @@ NOW = datetime(2026, 11, 24, 14, 20, 30, 500, tzinfo=UTC)
     ],
 )
 def test_times(text: str, time: datetime) -> None:
-    """Each form is read as the time that it says, in UTC unless it has a zone."""
+    """Each form of a time is parsed correctly, in UTC unless the text names a zone."""
     assert parse_moment(text, NOW) == Moment(time=time)
 
 
 def test_a_time_of_day_is_of_the_day_in_utc() -> None:
-    """A time of day refers to the day in UTC."""
+    """A time without a date refers to the current day in UTC."""
     elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
     assert parse_moment("14:20", elsewhere).time == datetime(2026, 11, 24, 14, 20, tzinfo=UTC)
 
 
 def test_revision() -> None:
-    """Digits only are a revision."""
+    """A text that consists only of digits is a revision."""
     assert parse_moment("1200", NOW) == Moment(revision=1200)
 
 
@@ -54,7 +54,7 @@ def test_revision() -> None:
      "20261120T0300"],
 )  # fmt: skip
 def test_what_is_no_moment(text: str) -> None:
-    """Text that is not a time is refused with the valid forms."""
+    """The error for a text that is not a time lists the valid forms."""
     with pytest.raises(MomentError) as refused:
         parse_moment(text, NOW)
     assert repr(text) in str(refused.value)
@@ -63,7 +63,7 @@ def test_what_is_no_moment(text: str) -> None:
 
 
 def test_bounds() -> None:
-    """A time that is too long, out of range or in the future is refused with the fix."""
+    """The error for a time that is too long, out of range or in the future contains a fix."""
     for text in ("1" * 41, "9" * 17, "0", "2026-11-24T14:20:31", "2026-11-25"):
         with pytest.raises(MomentError) as refused:
             parse_moment(text, NOW)
@@ -71,5 +71,5 @@ def test_bounds() -> None:
 
 
 def test_shown() -> None:
-    """Messages show UTC to the second."""
+    """Messages show times in UTC to the second."""
     assert shown_time(NOW) == "2026-11-24T14:20:30Z"

@@ -1,7 +1,6 @@
-"""Private members of libraries that we use, with the version that was checked and the reason.
+"""The private members of libraries that Apportion uses, with the checked version and the reason.
 
-A new version is checked before its number is changed here and in pyproject.toml.
-"""
+Before you change a version number here and in pyproject.toml, check the new version."""
 
 import ast
 import inspect
@@ -44,7 +43,7 @@ PRIVATE = {
 
 
 def named(module: ModuleType, package: str) -> set[str]:
-    """Private members of the library that a module uses, directly or inherited."""
+    """Return the library's private members that the module uses, directly or by inheritance."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         match node:
@@ -64,12 +63,12 @@ def named(module: ModuleType, package: str) -> set[str]:
 
 
 def words(text: str) -> set[str]:
-    """The private names in the text."""
+    """Return the private names in the text."""
     return set(re.findall(r"\b_[a-z]\w*", text))
 
 
 def users(package: str) -> list[ModuleType]:
-    """Our modules that import the library."""
+    """Return Apportion's modules that import the library."""
     imports = re.compile(rf"^(?:from|import) {package}\b", re.MULTILINE)
     services = ROOT / "services"
     return [
@@ -81,7 +80,7 @@ def users(package: str) -> list[ModuleType]:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_private_members_are_used_for_a_reason(package: str) -> None:
-    """The listed private members are exactly those that our modules use."""
+    """The listed private members are exactly those that Apportion's modules use."""
     modules = users(package)
     assert modules
     assert set().union(*(named(each, package) for each in modules)) == set(PRIVATE[package])
@@ -89,6 +88,6 @@ def test_private_members_are_used_for_a_reason(package: str) -> None:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_the_version_is_the_one_that_was_looked_at(package: str) -> None:
-    """The installed version is the one that was checked."""
+    """The installed version of each library is the version that was checked."""
     project, seen = SEEN_IN[package]
     assert version(project) == seen

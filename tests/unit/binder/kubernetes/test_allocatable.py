@@ -1,4 +1,6 @@
-"""GPU memory and cores in a node's allocatable, over an in-memory API server in virtual time."""
+"""Test the GPU memory and cores that the binder writes into a node's allocatable.
+
+The tests use an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -43,14 +45,15 @@ CARD_MIB = 15_360
 
 
 class Link(PerfectKubeLink):
-    """A network; a test may replace the answers to patches."""
+    """A network to the API server whose answers to PATCH a test may replace."""
 
     def __init__(self) -> None:
         self.patch: Callable[[], Answer] | None = None
         self.patches = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink. Only nodes are patched here."""
+        """Count patches and return the replaced answer, if the test set one. Only nodes are patched
+        here."""
         if method == "PATCH":
             self.patches += 1
             if self.patch is not None:
@@ -73,7 +76,7 @@ class World:
         self.target = KubernetesTarget(api, state, Pace(self.clock), self.clock, self.allocatable)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The API server's answer to a user."""
+        """Send a user's request to the API server and return its answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         assert answer.ok, answer.refusal()
@@ -81,13 +84,14 @@ class World:
         return found
 
     def shows(self) -> dict[str, str]:
-        """The node's extended resources in allocatable; its capacity must be equal."""
+        """Return the node's allocatable extended resources, and check that its capacity equals its
+        allocatable."""
         status = self.ask("GET", NODE)["status"]
         assert status["allocatable"] == status["capacity"]
         return {name: value for name, value in status["allocatable"].items() if "/" in name}
 
     def told(self, *payloads: Any) -> None:
-        """Append the events to the ledger, where the binder sees them."""
+        """Append the events to the ledger and pass their changes to the binder."""
         for data in payloads:
             change = self.ledger.take(data)
             assert not change.refused, change.refused
@@ -103,7 +107,7 @@ class World:
         return placed
 
     def decided(self) -> list[Any]:
-        """Let the scheduler decide, and return its events."""
+        """Let the scheduler decide, and return the events that it wrote."""
         events = [*decided(self.ledger.engine).events]
         self.told(*events)
         return events
@@ -113,12 +117,12 @@ class World:
         return await self.target.bind(placed)
 
     def bound(self, name: str) -> bool:
-        """Whether the API server has bound the pod."""
+        """Return True if the API server has bound the pod."""
         return bool(self.ask("GET", f"{PODS}/{name}")["spec"].get("nodeName"))
 
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """Run the loop that writes allocatable, until the end of the `with`."""
+        """Run the loop that writes allocatable for the duration of the `with` block."""
         loop = asyncio.create_task(self.allocatable.keep())
         await rest(1.0)
         yield
@@ -127,8 +131,8 @@ class World:
 
 
 def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
-    """The node's allocatable follows its GPUs and resource names; resources no longer configured
-    are removed."""
+    """The node's allocatable follows its GPUs and the configured resource names. The binder removes
+    resources that are no longer configured."""
     world = World()
 
     async def work() -> None:
@@ -152,8 +156,8 @@ def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
 
 
 def test_what_a_kubelet_forgot_is_shown_again() -> None:
-    """Values that a kubelet reset are written again: at once after the node was not ready, else
-    periodically."""
+    """The binder writes values again that a kubelet has reset. It does so at once when a node
+    becomes ready, and otherwise periodically."""
     world = World()
     nothing = {"status": {"capacity": {MEMORY: "0"}, "allocatable": {MEMORY: "0"}}}
 
@@ -175,8 +179,8 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
-    """A pod that requests more than a GPU is bound only after the API server took the larger
-    allocatable."""
+    """The binder binds a pod that requests more memory than a GPU has only after the API server has
+    accepted the larger allocatable."""
     world = World()
 
     async def work() -> None:
@@ -204,8 +208,8 @@ def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
 def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
     memory_mib: int, *, waits: bool
 ) -> None:
-    """A binding waits for the kubelet to see a raised allocatable, and does not wait if none was
-    needed."""
+    """A binding waits until the kubelet sees a raised allocatable. A binding that needs no raise
+    does not wait."""
     world = World()
 
     async def work() -> None:
@@ -221,8 +225,8 @@ def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
 
 
 def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
-    """A pod reduced by resize still counts with its original request, since the kubelet counts
-    that."""
+    """The binder still counts the original request of a pod that a resize made smaller, because the
+    kubelet does."""
     world = World()
 
     async def work() -> None:
@@ -239,7 +243,7 @@ def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
 
 
 def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
-    """A pod with a request too large to add up does not break the node's allocatable."""
+    """A pod whose request is too large to add up does not break the node's allocatable."""
     world = World()
 
     async def work() -> None:
@@ -260,7 +264,8 @@ def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
 def test_a_pod_is_bound_where_nothing_can_be_shown(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A pod is bound even if allocatable cannot be patched; a missing permission is logged once."""
+    """The binder binds a pod even if it cannot patch allocatable, and logs a missing permission
+    once."""
     world = World()
     world.link.patch = lambda: Answer(status, status_body(status, "No", "no"))
 

@@ -1,4 +1,6 @@
-"""Volcano's PodGroups and default Queue, over an in-memory API server in virtual time."""
+"""Test how the binder updates Volcano's PodGroups and creates its default Queue.
+
+The tests use an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -28,7 +30,8 @@ class WithStatus(MemoryKube):
     """An API server with a status subresource for PodGroups, which no Volcano release has."""
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Change the status only by requests to `/status`."""
+        """Change a PodGroup's status only for requests to `/status`, as a status subresource
+        requires."""
         if method == "PATCH" and "/podgroups/" in path:
             body = json.loads(given["body"])
             if path.endswith("/status"):
@@ -47,19 +50,21 @@ class Noting(MemoryKube):
         self.asked: list[str] = []
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """See MemoryKube."""
+        """Record the path of the request and handle the request as usual."""
         self.asked.append(path)
         return super().handle(method, path, **given)
 
 
 class Link(PerfectKubeLink):
-    """A network that refuses the next patches and drops the next creations."""
+    """A network that refuses the next `refusals` patches and drops the next `silences`
+    creations."""
 
     refusals = 0
     silences = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink."""
+        """Refuse or drop the request while `refusals` or `silences` is left, else pass the request
+        on."""
         if method == "PATCH" and self.refusals:
             self.refusals -= 1
             return Answer(403, status_body(403, "Forbidden", "not yours"))
@@ -80,7 +85,7 @@ class CaughtUp(Reader[Change]):
 
 
 class World:
-    """The API server and the binder's gangs; `phase` is that of PodGroup `g`."""
+    """An API server and the binder's gang loop. `phase` is the phase of PodGroup `g`."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube, self.link = kube, Link()
@@ -89,22 +94,22 @@ class World:
         self.gangs = Gangs(MemoryKubeApi(kube, self.link), self.ledger.state, self.clock)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The API server's answer to a user, or None on an error."""
+        """Send a user's request to the API server. Return the answer, or None on an error."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         return json.loads(answer.body) if answer.ok else None
 
     @property
     def phase(self) -> str:
-        """The phase of the PodGroup, as Volcano's controllers read it."""
+        """Return the phase of PodGroup `g`, as Volcano's controllers read it."""
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:
-        """Append the event to the ledger, where the binder sees it."""
+        """Append the event to the ledger and pass its change to the binder."""
         self.gangs.observe(self.ledger.take(data))
 
     def make_group(self) -> None:
-        """Create the PodGroup as Volcano's controllers do for a Job."""
+        """Create PodGroup `g` as Volcano's controllers do for a Job."""
         group = {"metadata": {"name": "g"}, "spec": {"minMember": 2}}
         self.ask("POST", GROUPS, group | {"status": {"phase": "Pending"}})
 
@@ -124,7 +129,7 @@ def with_loop(world: World, work: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("kube", [MemoryKube, WithStatus])
 def test_a_gang_is_let_in_with_and_without_a_status_subresource(kube: type[MemoryKube]) -> None:
-    """The binder sets a PodGroup to Inqueue, with or without a status subresource."""
+    """The binder sets a PodGroup to Inqueue whether or not PodGroups have a status subresource."""
     world = World(kube())
     world.make_group()
 
@@ -153,7 +158,8 @@ def test_a_gang_that_was_refused_is_tried_again() -> None:
 
 
 def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
-    """The binder also updates a PodGroup that was deleted and created again without an event."""
+    """The binder sets a PodGroup to Inqueue again if it was recreated and no event reported
+    that."""
     world = World(MemoryKube())
     world.make_group()
 
@@ -170,7 +176,7 @@ def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
 
 
 def test_a_gang_that_runs_is_left_alone() -> None:
-    """The binder leaves a PodGroup that is already running alone."""
+    """The binder does not change a PodGroup that is already running."""
     world = World(MemoryKube())
     world.make_group()
     world.ask("PATCH", f"{GROUPS}/g", {"status": {"phase": "Running"}})
@@ -185,8 +191,8 @@ def test_a_gang_that_runs_is_left_alone() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_the_default_queue_is_made_once(known: bool) -> None:
-    """The binder creates Volcano's default Queue if it is missing, and leaves an existing one
-    alone."""
+    """The binder creates Volcano's default Queue if it is missing, and does not change an existing
+    Queue."""
     world = World(MemoryKube())
     if known:
         queue = {"metadata": {"name": "default"}, "spec": {"weight": 7}}
@@ -202,7 +208,7 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
 
 
 def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
-    """The binder asks only for API discovery until Volcano's API is served, then creates the
+    """Until Volcano's API is served, the binder requests only API discovery. Then it creates the
     Queue."""
     kube = Noting()
     absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}
@@ -220,7 +226,7 @@ def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
 
 
 def test_the_default_queue_is_made_once_the_api_server_answers() -> None:
-    """The binder creates the default Queue on a retry if the API server did not answer."""
+    """The binder retries the creation of the default Queue after the API server did not answer."""
     world = World(MemoryKube())
     world.link.silences = 1
 

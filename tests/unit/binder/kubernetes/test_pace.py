@@ -1,4 +1,4 @@
-"""The limit of concurrent requests follows the API server's answers."""
+"""Test how the limit of concurrent requests follows the API server's answers."""
 
 import asyncio
 
@@ -7,18 +7,19 @@ from apportion.runtime.process.clock import SystemClock
 
 
 class Hand(SystemClock):
-    """A clock that a test sets."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """See Clock."""
+        """Return the time that the test has set."""
         return self.now_s
 
 
 async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
-    """Each prompt answer raises the limit by one up to the maximum; a slow answer does not."""
+    """Each prompt answer raises the limit by one up to the maximum. A slow answer does not raise
+    the limit."""
     pace = Pace(Hand())
     for _ in range(int(FIRST)):
         pace.answered(0.01)
@@ -31,7 +32,8 @@ async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
 
 
 async def test_after_the_first_refusal_room_grows_by_ones() -> None:
-    """After a refusal, a full round of prompt answers raises the limit by about one."""
+    """After a refusal, a number of prompt answers equal to the limit raises the limit by about
+    one."""
     pace = Pace(Hand())
     pace.refused()
     before = pace.limit
@@ -41,7 +43,7 @@ async def test_after_the_first_refusal_room_grows_by_ones() -> None:
 
 
 async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
-    """Refusals and slow answers in quick succession lower the limit once, and never below the
+    """Refusals and slow answers in quick succession lower the limit only once, and never below the
     minimum."""
     clock = Hand()
     pace = Pace(clock)
@@ -58,7 +60,7 @@ async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
 
 
 async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
-    """Waiting requests run in order within the limit, and a cancelled one is skipped."""
+    """Waiting requests run in order within the limit, and a cancelled request is skipped."""
     pace = Pace(Hand())
     pace.limit = 2.0
     order: list[int] = []
@@ -82,7 +84,7 @@ async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
 
 
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    """A request that is cancelled just as its turn comes passes the turn on."""
+    """A request that is cancelled just as its turn comes passes the turn to the next request."""
     pace = Pace(Hand())
     pace.limit = 1.0
     first = pace.turn()

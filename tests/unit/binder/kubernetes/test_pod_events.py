@@ -1,4 +1,4 @@
-"""Kubernetes events and conditions that the binder writes about pods, in virtual time."""
+"""Test the Kubernetes events and conditions that the binder writes for pods, in virtual time."""
 
 import asyncio
 import json
@@ -53,10 +53,10 @@ EVENTS = "/api/v1/namespaces/default/events"
 
 
 class SlowKubeLink(PerfectKubeLink):
-    """A network on which each answer takes a second."""
+    """A network to the API server on which each answer takes a second."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink."""
+        """Pass the request on after one second."""
         answer = await super().ask(method, act)
         await rest(1)
         return answer
@@ -68,14 +68,15 @@ class DeafKubeLink(PerfectKubeLink):
     up = True
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink."""
+        """Pass the request on if `up` is set, else fail as an unreachable API server does."""
         if not self.up:
             raise KubeUnavailable("connection refused")
         return await super().ask(method, act)
 
 
 class FailingKubeApi(MemoryKubeApi):
-    """An API server that answers 503 with a Retry-After of an hour to events of these pods."""
+    """An API server that answers 503 with a Retry-After of one hour to events of the configured
+    pods."""
 
     pods: ClassVar[set[str]] = set()
 
@@ -89,7 +90,7 @@ class FailingKubeApi(MemoryKubeApi):
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """See KubeApi."""
+        """Answer 503 to an event of a configured pod, else handle the request as usual."""
         about = json.loads(body or b"{}").get("involvedObject", {"name": ""})["name"]
         if about in self.pods:
             return Answer(503, b"", retry_after_s=3_600.0)
@@ -99,7 +100,8 @@ class FailingKubeApi(MemoryKubeApi):
 
 
 class Told:
-    """A cluster in memory with two pods, and a binder that reports their events."""
+    """An in-memory cluster with two pods, and a binder that writes Kubernetes events for its
+    pods."""
 
     def __init__(
         self, link: PerfectKubeLink | None = None, api: type[MemoryKubeApi] = MemoryKubeApi
@@ -112,7 +114,7 @@ class Told:
         }
 
     def begin_anew(self) -> None:
-        """Replace the binder by one that has read nothing yet."""
+        """Replace the binder with a new binder that has not read the ledger yet."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         self.pace, self.state = Pace(clock), cluster.state
@@ -127,7 +129,7 @@ class Told:
         )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The API server's answer."""
+        """Send a request to the API server and return its answer."""
         raw = None if body is None else json.dumps(body).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -137,7 +139,7 @@ class Told:
         return found
 
     def write(self, *payloads: Payload) -> None:
-        """Append events to the ledger, each under its own role."""
+        """Append events to the ledger, each with the role that may append its type."""
         for data in payloads:
             identity = f"test-{self.server.last_revision}"
             draft = Draft(subject_of(data), identity, encode(event_of(data)))
@@ -145,12 +147,12 @@ class Told:
             self.server.append([draft], {}, role=role, writer=role)
 
     def messages(self) -> list[tuple[str, str]]:
-        """The pod and message of every Kubernetes event."""
+        """Return the pod name and message of every Kubernetes event."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return sorted((each["involvedObject"]["name"], each["message"]) for each in listed)
 
     def counts(self) -> dict[str, int]:
-        """The count of each message."""
+        """Return each Kubernetes event's count by its message."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return {each["message"]: each["count"] for each in listed}
 
@@ -174,12 +176,12 @@ class Told:
         return uid
 
     def event(self, reason: str) -> dict[str, Any]:
-        """The only Kubernetes event with this reason."""
+        """Return the only Kubernetes event with this reason."""
         (found,) = [each for each in self.ask("GET", EVENTS)["items"] if each["reason"] == reason]
         return dict(found)
 
     def bind(self, number: int, first: int = 0) -> None:
-        """Add, place and bind pods without devices."""
+        """Add `number` pods without devices, each placed and bound on a node of its own."""
         for each in range(first, first + number):
             uid = f"u{each}"
             node = f"node-{each}"
@@ -187,21 +189,23 @@ class Told:
             self.write(PodBound(pod=uid, node=node, attempt=1))
 
     def scheduled(self) -> int:
-        """The number of pods with a Scheduled event; each must have a count of one."""
+        """Return the number of pods with a Scheduled event, and check that each event has a count
+        of one."""
         listed = self.ask("GET", EVENTS)["items"]
         found = [each for each in listed if each["reason"] == "Scheduled"]
         assert all(each["count"] == 1 for each in found)
         return len(found)
 
     async def run(self) -> None:
-        """Read the ledger and write events, until cancelled."""
+        """Read the ledger and write Kubernetes events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reader.run())
             tasks.create_task(self._telling.run(self._reader))
 
 
 def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
-    """Each pod of a gang without a PodGroup gets one event and a condition that names the gang."""
+    """The binder writes one event and a condition for each pod of a gang without a PodGroup. Both
+    name the gang."""
 
     async def main() -> None:
         told = Told()
@@ -221,7 +225,7 @@ def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
 
 
 def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
-    """A gang whose PodGroup arrives shortly after its pods gets no event."""
+    """The binder writes no event for a gang whose PodGroup arrives shortly after its pods."""
 
     async def main() -> None:
         told = Told()
@@ -238,8 +242,8 @@ def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
 
 
 def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
-    """A pod gets an event each time its device fails or recovers, also across a restart of the
-    binder."""
+    """The binder writes a pod event each time the pod's device fails or recovers. A restarted
+    binder repeats no event."""
 
     async def main() -> None:
         told = Told()
@@ -264,7 +268,8 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
 
 
 def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
-    """A breach of a container's share is a warning event of its pod, counted once for repeats."""
+    """The binder writes a warning event for a pod whose container exceeds its share, and counts
+    repeats in that event."""
 
     async def main() -> None:
         told = Told()
@@ -286,7 +291,7 @@ def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
 
 
 def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None:
-    """A resized pod gets an event that says from when its new core limit applies."""
+    """The event of a resized pod states when its new core limit takes effect."""
 
     async def main() -> None:
         told = Told()
@@ -313,7 +318,8 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
 
 
 def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() -> None:
-    """A pod placed while its refusal is written does not get the pending condition."""
+    """A pod that is placed while the binder writes its refusal does not get the pending
+    condition."""
 
     async def main() -> None:
         told = Told(SlowKubeLink())
@@ -330,7 +336,8 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
 
 
 def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
-    """Two failures of a device in a row are two events, since the first is the cause."""
+    """The binder writes an event for each of two failures of a device in a row, since the first is
+    the cause."""
 
     async def main() -> None:
         told = Told()
@@ -352,8 +359,8 @@ def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None
 def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every pod of a burst gets its event once bindings leave room, even beyond the memory
-    limit."""
+    """Every pod of a burst gets its event once bindings leave capacity, even if the burst exceeds
+    the limit of remembered events."""
     monkeypatch.setattr(pod_events, "UNTOLD_MAX", 7)
 
     async def main() -> None:
@@ -372,7 +379,8 @@ def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
 
 
 def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
-    """A restarted binder writes missing events of recent bindings only, and none twice."""
+    """A restarted binder writes the missing events of recent bindings only, and writes no event
+    twice."""
 
     async def main() -> None:
         told = Told()
@@ -395,7 +403,7 @@ def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_tw
 
 
 def test_an_event_waits_for_an_api_server_that_is_away() -> None:
-    """An event is written once the API server is reachable again."""
+    """The binder writes an event once the API server is reachable again."""
 
     async def main() -> None:
         link = DeafKubeLink()
@@ -414,8 +422,8 @@ def test_an_event_waits_for_an_api_server_that_is_away() -> None:
 
 
 def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
-    """The event of a pending pod is renewed before it expires, once by two binders. One that
-    expired is written again."""
+    """A pending pod's event is renewed before it expires, and recreated if it has expired. Two
+    binders renew the event as often as one binder."""
 
     async def main() -> None:
         told = Told()
@@ -445,7 +453,8 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
 def test_events_that_the_api_server_keeps_failing_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Events that the API server refuses do not delay others, and are written once accepted."""
+    """Events that the API server fails to accept do not delay other events. The binder writes them
+    once the API server accepts them."""
     monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
 
     async def main() -> None:
@@ -470,8 +479,8 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
 
 
 def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more pending pods than one renewal slot takes, each slot continues where the last
-    ended."""
+    """If there are more pending pods than one renewal slot can renew, the next slot continues with
+    the remaining pods."""
     monkeypatch.setattr(pod_events, "RENEWED_MAX", 1)
     monkeypatch.setattr(pod_events, "RENEW_SLOTS", 1)
 

@@ -1,4 +1,4 @@
-"""ResourceClaims of placed pods, over an in-memory API server in virtual time."""
+"""Test the ResourceClaims of placed pods, over an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -32,10 +32,10 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class CaughtUp:
-    """A reader that has nothing left to read."""
+    """A reader that has already read the whole ledger."""
 
     async def caught_up(self) -> None:
-        """See Reader."""
+        """Return at once."""
 
 
 class Admission(MemoryKube):
@@ -52,14 +52,14 @@ class Admission(MemoryKube):
         body: bytes | None = None,
         content_type: str = "",
     ) -> Answer:
-        """See MemoryKube."""
+        """Reject a write whose body contains `refused`, else handle the request as usual."""
         if method != "GET" and self.refused and self.refused in (body or b""):
             return Answer(422, status_body(422, "Invalid", "not with us"))
         return super().handle(method, path, query=query, body=body, content_type=content_type)
 
 
 class World:
-    """A pod with a claim, placed on n1, and an API server."""
+    """A pod with a ResourceClaim that is placed on n1, and an API server."""
 
     def __init__(self, *, dra: bool = True) -> None:
         self.kube = Admission()
@@ -79,7 +79,7 @@ class World:
         self.slices = Slices(api, self.ledger.state, self.clock)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The API server's answer to a user."""
+        """Send a user's request to the API server and return its answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=JSON)
         assert answer.ok, answer.refusal()
@@ -87,22 +87,22 @@ class World:
         return found
 
     def take(self, data: Any) -> Change:
-        """Append the event to the ledger, where the binder sees it."""
+        """Append the event to the ledger and pass its change to the binder."""
         change = self.ledger.take(data)
         self.release.observe(change)
         self.slices.observe(change)
         return change
 
     def claim(self) -> dict[str, Any]:
-        """The claim on the API server."""
+        """Return the ResourceClaim as the API server has it."""
         return self.ask("GET", f"{CLAIMS}/mine")
 
     def status(self, **status: Any) -> None:
-        """Set the claim's status, as another component would."""
+        """Set the ResourceClaim's status, as another component would."""
         self.ask("PUT", f"{CLAIMS}/mine/status", self.claim() | {"status": status})
 
     def placed(self) -> PodPlaced:
-        """The newest placement of the pod."""
+        """Return the newest placement of the pod."""
         return [event for event in self.ledger.events if isinstance(event, PodPlaced)][-1]
 
     async def bind(self) -> Outcome:
@@ -110,7 +110,7 @@ class World:
         return await self.target.bind(self.placed())
 
     def node_of_pod(self) -> str:
-        """The node of the pod on the API server."""
+        """Return the node to which the API server has bound the pod, or an empty text."""
         return str(self.ask("GET", f"{PODS}/p")["spec"].get("nodeName", ""))
 
 
@@ -125,8 +125,8 @@ def virtually(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
-    """The claim is allocated and reserved, with a finalizer, before its pod is bound. A second
-    try changes nothing."""
+    """The binder allocates and reserves a claim, with a finalizer, before it binds the pod. A
+    second attempt changes nothing."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -145,7 +145,8 @@ def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
 
 
 def test_what_an_attempt_before_left_is_taken_back_first() -> None:
-    """An allocation of an earlier attempt is removed before the new one is written."""
+    """The binder removes the allocation of an earlier attempt before it writes the new
+    allocation."""
 
     async def test(world: World) -> None:
         state = world.ledger.state
@@ -166,7 +167,7 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
 
 
 def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
-    """A bound pod's claim is not changed by a later attempt."""
+    """A later attempt does not change the claim of a bound pod."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -194,7 +195,8 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("status", "problem"), OTHERS)
 def test_a_claim_of_somebody_else_is_left_alone(status: dict[str, Any], problem: str) -> None:
-    """A claim that another driver or pod uses is left alone, and binding fails with that reason."""
+    """The binder does not change a claim that another driver or pod uses. The binding fails with
+    that reason."""
 
     async def test(world: World) -> None:
         world.status(**status)
@@ -210,7 +212,7 @@ def test_a_claim_of_somebody_else_is_left_alone(status: dict[str, Any], problem:
 
 
 def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
-    """A claim that is missing, or was recreated under the same name, fails the binding."""
+    """The binding fails if the claim is missing or was recreated under the same name."""
 
     async def test(world: World) -> None:
         world.ask("DELETE", f"{CLAIMS}/mine")
@@ -226,7 +228,7 @@ def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
 
 
 def test_a_binder_without_the_setting_says_so() -> None:
-    """A binder without --dra refuses a pod with claims, and names the option."""
+    """A binder without --dra refuses a pod with claims, and its error names the option."""
     world = World(dra=False)
 
     async def play() -> None:
@@ -239,7 +241,7 @@ def test_a_binder_without_the_setting_says_so() -> None:
 
 
 async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None]) -> None:
-    """Run the loop while the coroutine runs."""
+    """Run `loop` in the background until `what` is done."""
     task = asyncio.create_task(loop)
     try:
         await what
@@ -248,7 +250,7 @@ async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None
 
 
 def free(claim: dict[str, Any]) -> bool:
-    """Whether the claim has no allocation, reservation or finalizer."""
+    """Return True if the claim has no allocation, reservation or finalizer."""
     status = claim["status"]
     return not (
         status.get("allocation") or status.get("reservedFor") or claim["metadata"]["finalizers"]
@@ -256,7 +258,7 @@ def free(claim: dict[str, Any]) -> bool:
 
 
 def test_a_claim_is_free_once_its_pod_has_gone() -> None:
-    """A claim is released once its pod is gone, and not before."""
+    """The binder releases a claim once its pod is gone, and not earlier."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -276,7 +278,8 @@ def test_a_claim_is_free_once_its_pod_has_gone() -> None:
 
 
 def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None:
-    """A pod that left the ledger but still exists on the API server keeps its claim."""
+    """The binder keeps the claim of a pod that left the ledger but still exists on the API
+    server."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -293,7 +296,7 @@ def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None
 
 
 def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> None:
-    """A starting binder releases claims of pods that ended while no binder ran."""
+    """A starting binder releases the claims of pods that ended while no binder was running."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -311,7 +314,8 @@ def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> Non
 
 
 def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
-    """A claim whose update is rejected does not block others, and is retried later."""
+    """A claim whose update is rejected does not block other claims, and the binder retries it
+    later."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -336,7 +340,8 @@ def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
 
 
 def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
-    """A node whose ResourceSlice is rejected does not block other nodes, and is retried."""
+    """A node whose ResourceSlice is rejected does not block other nodes, and the binder retries
+    it."""
 
     async def test(world: World) -> None:
         world.take(node("n2", gpu("g2")))
@@ -357,19 +362,19 @@ def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
 
 
 def slices(world: World) -> list[dict[str, Any]]:
-    """The published ResourceSlices."""
+    """Return the published ResourceSlices."""
     found: list[dict[str, Any]] = world.ask("GET", SLICES)["items"]
     return found
 
 
 def generations(world: World) -> list[int]:
-    """The pool generations of the published ResourceSlices."""
+    """Return the pool generations of the published ResourceSlices."""
     return [each["spec"]["pool"]["generation"] for each in slices(world)]
 
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
-    """Every device change publishes all slices of the pool with a new generation. A deleted
-    slice is restored, and slices leave with their node."""
+    """The binder publishes all slices of a pool with a new generation after each device change or
+    deleted slice. It removes the slices of a node that left."""
 
     async def test(world: World) -> None:
         async def go() -> None:

@@ -1,4 +1,4 @@
-"""Binding against an API server that is busy, slow or broken, or where the pod has changed."""
+"""Test binding against an API server that is busy, slow or failing, or whose pod has changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Reply = tuple[int, dict[str, Any]]
 
 
 class Server:
-    """An API server with one pod: bindings get the next reply of the script, then 201."""
+    """An API server with one pod. It answers each binding with the next reply of the script, then
+    with 201."""
 
     def __init__(self) -> None:
         self.script: list[Reply] = []
@@ -37,7 +38,8 @@ class Server:
         self.url = ""
 
     async def bind(self, request: web.Request) -> web.Response:
-        """POST pods/binding; status 0 breaks the connection without an answer."""
+        """Answer POST pods/binding. A scripted status of 0 breaks the connection without an
+        answer."""
         self.bindings.append(await request.json())
         status, body = self.script.pop(0) if self.script else CREATED
         if not status:
@@ -48,25 +50,25 @@ class Server:
         return web.json_response(body, status=status or 500, headers=headers)
 
     async def get(self, _request: web.Request) -> web.Response:
-        """GET pods."""
+        """Answer GET pods with `found`."""
         status, body = self.found
         return web.json_response(body, status=status)
 
 
 def refusal(status: int, reason: str = "", message: str = "no") -> Reply:
-    """A Status answer."""
+    """Return a reply with a Kubernetes Status that refuses the request."""
     return status, {"kind": "Status", "reason": reason, "message": message, "code": status}
 
 
 def there(on: str = "", *, attempt: str = "1", **meta: Any) -> Reply:
-    """The answer with the pod."""
+    """Return a reply with the pod, bound to node `on` unless that is empty."""
     metadata = {"uid": "p1", "annotations": {ATTEMPT: attempt}, **meta}
     return 200, {"metadata": metadata, "spec": {"nodeName": on} if on else {}}
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """The running server."""
+    """Yield a running server."""
     serving = Server()
     app = web.Application()
     app.router.add_post("/api/v1/namespaces/default/pods/p1/binding", serving.bind)
@@ -81,7 +83,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """One pod, placed on n1."""
+    """Return a ledger in which one pod is placed on n1."""
     placed = Ledger(node("n1", gpu("g0"))).submit(pod("p1", ask(3000, cores=30)))
     return placed.settle()
 
@@ -101,7 +103,7 @@ async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outc
 
 
 async def test_one_call_says_it_all(server: Server, ledger: Ledger) -> None:
-    """One call carries the node, the uid and all annotations."""
+    """A single binding call sends the node, the pod's uid and all annotations."""
     assert await bind(server, ledger) == Bound()
     (said,) = server.bindings
     assert said["target"]["name"] == "n1"
@@ -111,7 +113,7 @@ async def test_one_call_says_it_all(server: Server, ledger: Ledger) -> None:
 
 
 async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Ledger) -> None:
-    """A busy server is retried at a lower pace, after the delay that it asks for."""
+    """The binder retries at a busy API server, and lowers its limit of concurrent requests."""
     pace = Pace(SystemClock())
     server.script = [refusal(429, "TooManyRequests"), refusal(500, "InternalError")]
     assert await bind(server, ledger, pace) == Bound()
@@ -120,7 +122,8 @@ async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Led
 
 
 async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> None:
-    """After a lost answer and a conflict, a pod that is bound by our attempt counts as bound."""
+    """After a lost answer and a conflict, the binding counts as successful if its own attempt bound
+    the pod."""
     server.script = [(0, {}), refusal(409, "Conflict")]
     server.found = there("n1")
     assert await bind(server, ledger) == Bound()
@@ -139,7 +142,8 @@ async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> Non
 async def test_a_conflict_is_what_the_pod_is(
     server: Server, ledger: Ledger, found: Reply, message: str, *, final: bool
 ) -> None:
-    """After a conflict the pod decides: a different node or attempt is final, a gone pod is not."""
+    """A conflict is final if another node or attempt has bound the pod. It is not final if the pod
+    is deleted or replaced."""
     server.script = [refusal(409, "Conflict", "already assigned")]
     server.found = found
     outcome = await bind(server, ledger)
@@ -150,7 +154,7 @@ async def test_a_conflict_is_what_the_pod_is(
 async def test_a_conflict_that_was_another_write_is_tried_again(
     server: Server, ledger: Ledger
 ) -> None:
-    """A conflict on an unbound pod is retried."""
+    """The binder retries after a conflict if the pod is still unbound."""
     server.script = [refusal(409, "Conflict")]
     server.found = there()
     assert await bind(server, ledger) == Bound()
@@ -163,7 +167,7 @@ async def test_a_conflict_that_was_another_write_is_tried_again(
 async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     server: Server, ledger: Ledger, status: int, *, final: bool
 ) -> None:
-    """A refusal for missing rights is not final; one for a malformed binding is."""
+    """A refusal for missing permissions is not final, but a refusal of a malformed binding is."""
     server.script = [refusal(status, "Reason", "why")]
     outcome = await bind(server, ledger)
     assert outcome == Failed(f"{status} Reason: why", final=final)
@@ -184,8 +188,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """No binding is sent for a node that left: the pod's own state decides, and without an
-    answer the outcome is unknown."""
+    """The binder sends no binding to a node that left. The pod decides the outcome, which is
+    unknown if the pod cannot be read."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)
@@ -198,14 +202,14 @@ async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bou
 async def test_a_conflict_that_cannot_be_looked_up_is_unknown(
     server: Server, ledger: Ledger, status: int
 ) -> None:
-    """A conflict whose pod cannot be read is unknown, so the placement is kept."""
+    """The outcome of a conflict is unknown if the pod cannot be read, so the placement is kept."""
     server.script = [refusal(409, "Conflict")]
     server.found = refusal(status, "Reason")
     assert await bind(server, ledger) == Failed(f"{status} Reason: no", final=False, unknown=True)
 
 
 async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) -> None:
-    """A pod that is gone from the ledger needs no call."""
+    """The binder makes no call for a pod that is gone from the ledger."""
     placed = ledger.events[-1]
     ledger.play(PodGone(uid="p1"))
     ledger.events.append(placed)
@@ -218,7 +222,7 @@ async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) 
 async def test_a_server_that_never_answers_is_left(
     server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call without an answer times out, and the next try can succeed."""
+    """A call without an answer times out, and the next attempt can succeed."""
     monkeypatch.setattr(kubernetes_target, "TRY_TIMEOUT_S", 0.2)
     hang = asyncio.Event()
     answer = server.bind

@@ -1,5 +1,6 @@
-"""Volume claims that wait for their first consumer, over an in-memory API server in virtual
-time."""
+"""Test volume claims that wait for their first consumer.
+
+The tests use an in-memory API server in virtual time."""
 
 import asyncio
 import json
@@ -34,7 +35,8 @@ STATIC = "kubernetes.io/no-provisioner"
 
 
 class World:
-    """A pod placed on n1, its claim and an API server. The test acts as the volume controller."""
+    """A pod placed on n1, its volume claim and an API server. The test acts as the volume
+    controller."""
 
     def __init__(
         self, provisioner: str = "disks.example.com", state: Any = "first-consumer"
@@ -58,7 +60,8 @@ class World:
         self.uid = uid
 
     def told(self, state: Any, *nodes: str) -> None:
-        """Set the ledger's state of the claim."""
+        """Set the claim's state in the ledger. If nodes are given, its volume is reachable only
+        from these nodes."""
         term = (NodeExpression(key=HOST, operator="In", values=nodes),)
         terms = (term,) if nodes else ()
         self.ledger.play(
@@ -66,7 +69,7 @@ class World:
         )
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The API server's answer to a user."""
+        """Send a user's request to the API server and return its answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
         assert answer.ok, answer.refusal()
@@ -74,26 +77,26 @@ class World:
         return found
 
     def add(self, name: str, on: str, **spec: Any) -> None:
-        """Add a free volume."""
+        """Add a free volume that is reachable from node `on`."""
         free = {"status": {"phase": "Available"}}
         self.ask("POST", VOLUMES, kube_volume(name, on, **spec) | free)
 
     def complete(self, to: str) -> None:
-        """Bind the claim to the volume, as Kubernetes does."""
+        """Bind the claim to the volume `to`, as Kubernetes does."""
         done = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": to}}
         self.ask("PATCH", CLAIM, done)
 
     def chosen(self) -> str:
-        """The claim's selected node."""
+        """Return the node that the claim names as selected."""
         notes = self.ask("GET", CLAIM)["metadata"].get("annotations", {})
         return str(notes.get(SELECTED_NODE, ""))
 
     def unchoose(self) -> None:
-        """Unset the selected node, as a provisioner does that gives up."""
+        """Unset the selected node, as a provisioner does when it gives up."""
         self.ask("PATCH", CLAIM, {"metadata": {"annotations": {SELECTED_NODE: None}}})
 
     def node_of_pod(self) -> str:
-        """The node of the pod on the API server."""
+        """Return the node to which the API server has bound the pod, or an empty text."""
         return str(self.ask("GET", f"{SPACE}/pods/p")["spec"].get("nodeName", ""))
 
     async def bind(self) -> Outcome:
@@ -102,7 +105,7 @@ class World:
         return await self.target.bind(placed)
 
     async def binding(self, meanwhile: Callable[[], object]) -> Outcome:
-        """Bind the pod once, and let something happen during it."""
+        """Bind the pod once, and call `meanwhile` while the binding is in progress."""
         trying = asyncio.create_task(self.bind())
         await rest(2.0)
         meanwhile()
@@ -110,12 +113,13 @@ class World:
 
 
 def world(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run in virtual time."""
+    """Run the check in virtual time."""
     run_virtually(check())
 
 
 def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> None:
-    """The smallest volume on the node is reserved, and the pod is bound once its claim is."""
+    """The binder reserves the smallest volume on the node, and binds the pod once the claim is
+    bound."""
 
     async def check() -> None:
         of = World(STATIC)
@@ -138,7 +142,8 @@ def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> Non
 
 
 def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
-    """The provisioner gets the node, and the pod waits for its volume over several tries."""
+    """The binder tells the provisioner the node, and the pod waits over several attempts for its
+    volume."""
 
     async def check() -> None:
         of = World()
@@ -156,7 +161,7 @@ def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
 
 
 def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
-    """If the provisioner gives up, the placement ends, also if that happens between two tries."""
+    """A provisioner that gives up ends the placement, even if it does so between two attempts."""
 
     async def check() -> None:
         of = World()
@@ -173,7 +178,7 @@ def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
 
 
 def test_what_takes_too_long_is_decided_anew() -> None:
-    """A placement whose volume takes longer than kube-scheduler's patience is given up."""
+    """The binder gives up a placement whose volume takes longer than kube-scheduler would wait."""
 
     async def check() -> None:
         of = World()
@@ -188,7 +193,8 @@ def test_what_takes_too_long_is_decided_anew() -> None:
 
 
 def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
-    """A pod whose claim is bound according to the ledger is bound without asking the API server."""
+    """If the claim is bound according to the ledger, the binder binds the pod without reading the
+    claim."""
 
     async def check() -> None:
         of = World()
@@ -200,8 +206,8 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
 
 
 def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
-    """A pod whose volume is on another node is not bound, by the ledger's or the API server's
-    state."""
+    """The binder does not bind a pod if the ledger or the API server shows its volume on another
+    node."""
 
     async def check() -> None:
         of = World()
@@ -220,7 +226,7 @@ def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -
 
 
 def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
-    """Each impossible volume binding ends the placement with its own reason."""
+    """Each impossible volume binding ends the placement with a reason of its own."""
 
     async def check() -> None:
         of = World(STATIC)
@@ -243,7 +249,7 @@ def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
 
 
 def test_a_pod_that_an_earlier_call_bound_is_bound_whatever_became_of_its_claim() -> None:
-    """A pod that an earlier call bound counts as bound, even if its claim is gone."""
+    """A pod that an earlier call has bound counts as bound, even if its claim is gone."""
 
     async def check() -> None:
         of = World()

@@ -1,1 +1,1 @@
-"""Access to the gateway: logins, rights and what a tenant sees."""
+"""Unit tests of access to the gateway: logins, rights and what a tenant sees."""

@@ -1,5 +1,6 @@
-"""Every answer that a tenant can get, with a secret in each field: fields without a mark are
-hidden."""
+"""Test every answer that a tenant can get, with a secret in each text field.
+
+A tenant must not see a field of another namespace unless the field is marked as visible."""
 
 from collections.abc import Iterator
 from typing import Any, get_origin
@@ -40,12 +41,12 @@ SHOWN = frozenset((
 
 
 def sees(namespace: str) -> bool:
-    """Whether a reader of `ml` sees the namespace."""
+    """Return True if a tenant with read access to `ml` sees the namespace."""
     return namespace == "ml"
 
 
 def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
-    """A value of the type with a text in each text field."""
+    """Return a value of the type with a text in each text field."""
     match info:
         case inspect.UnionType():
             value = filled(
@@ -76,19 +77,21 @@ def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
 
 
 def kind_of(info: inspect.StructType) -> type:
-    """The struct type, without generic parameters."""
+    """Return the struct type without its generic parameters."""
     return get_origin(info.cls) or info.cls
 
 
 def sent(look: Look) -> str:
-    """The JSON of the filled answer as a tenant gets it, decoded first as the gate does."""
+    """Return the JSON of the filled answer as a tenant receives it.
+
+    The answer is decoded first, as the gate does."""
     body = msgspec.json.encode(filled(inspect.type_info(look.kind)))
     return msgspec.json.encode(look.shown(msgspec.json.decode(body, type=look.kind), sees)).decode()
 
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_what_no_mark_shows_is_hidden(path: str) -> None:
-    """A tenant sees nothing of another namespace except fields marked for everyone."""
+    """A tenant sees no text of another namespace except in fields that are marked for everyone."""
     text = sent(LOOKS[path])
     assert HIDDEN not in text
     assert "ops" not in text
@@ -96,7 +99,7 @@ def test_what_no_mark_shows_is_hidden(path: str) -> None:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
-    """A subclass of an answer keeps the marks of its fields."""
+    """A subclass of an answer keeps the visibility marks of the inherited fields."""
     for info in structs_in(inspect.type_info(LOOKS[path].kind)):
         kind = kind_of(info)
         for base in kind.__mro__[1:]:
@@ -106,7 +109,8 @@ def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
 
 
 def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without redaction the answers about pods leak, so the test above can fail."""
+    """Without redaction, the answers about pods leak secrets. This proves that the test of hidden
+    fields can fail."""
     monkeypatch.setattr(tenant_redaction, "_field", lambda value, *_: value)
     leaking = {path for path, look in LOOKS.items() if "secret" in sent(look)}
     assert leaking >= {"pods", "placements", "who", "log", "lines", "plan", "fleet", "diff"}
@@ -114,7 +118,8 @@ def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch
 
 
 def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redaction does not depend on the text of sentences, and without it secrets leak."""
+    """Redaction hides the same data when every sentence is reworded. Without redaction, secrets
+    leak."""
     shown = {path: sent(look) for path, look in LOOKS.items()}
     assert replaced(monkeypatch.setattr) > 50
     for path, look in LOOKS.items():
@@ -126,7 +131,8 @@ def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_field_without_a_mark_is_hidden() -> None:
-    """A field without a mark is hidden in objects of another namespace and of the cluster."""
+    """Redaction hides an unmarked field both in objects of another namespace and in cluster-wide
+    objects."""
 
     class OfPod(Answer, frozen=True):
         namespace: Namespace
@@ -144,7 +150,7 @@ def test_a_field_without_a_mark_is_hidden() -> None:
 
 
 def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
-    """Every struct type within the answer type."""
+    """Yield every struct type within the answer type."""
     if isinstance(info, inspect.StructType):
         yield info
         for field in info.fields:
@@ -158,7 +164,8 @@ def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_texts_that_everyone_sees_are_few() -> None:
-    """The text fields that everyone sees are listed here, so that adding one needs a decision."""
+    """The text fields that every tenant sees are exactly the listed ones, so that adding one needs
+    a decision."""
     shown = {
         field.encode_name
         for look in LOOKS.values()

@@ -1,4 +1,4 @@
-"""Cached identities and rights, and the token file."""
+"""Test the token file and the cache of identities and rights."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from tests.support.tokens import people, rows
 
 
 class Register:
-    """A login that counts its requests."""
+    """A login that counts the requests that it receives."""
 
     def __init__(self) -> None:
         self.tokens = {"t": Person("mei")}
@@ -39,18 +39,19 @@ class Register:
         self.asked = 0
 
     async def person(self, token: str) -> Person | None:
-        """Look up the person in the list."""
+        """Count the request and return the token's person, or None for an unknown token."""
         self.asked += 1
         return self.tokens.get(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Look up the right in the list."""
+        """Count the request and return True if the person has the right."""
         self.asked += 1
         return (person.name, wish) in self.rights
 
 
 async def test_answers_are_good_for_a_short_time() -> None:
-    """Cached answers expire: granted ones after `KEPT_S`, denied ones after `KEPT_NO_S`."""
+    """Cached answers of a login expire: granted ones after `KEPT_S`, denied ones after
+    `KEPT_NO_S`."""
     now = 0.0
     register = Register()
     login = Remembered(register, now=lambda: now)
@@ -73,7 +74,7 @@ async def test_answers_are_good_for_a_short_time() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """The cache of unknown tokens is bounded."""
+    """The cache of unknown tokens has a bounded size."""
     login = Remembered(Register())
     for number in range(KEPT_MAX + 100):
         await login.person(str(number))
@@ -81,7 +82,7 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
-    """A row of the token file grants namespaces, everything, or a single right."""
+    """A row of the token file grants access to namespaces, all access, or a single right."""
     login = TokenFile(people(tmp_path))
     assert await login.person("nobody") is None
     wishes = (
@@ -105,8 +106,8 @@ async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
      rows(a="") + rows(a="")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
-    """An unusable token file is an error with the setting, the file and the command that makes
-    one."""
+    """An unusable token file causes an error that names the setting, the file and the command that
+    makes a valid file."""
     path = tmp_path / "tokens.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"--tokens is .*cannot be used.*apportion token"):
@@ -114,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
-    """Rate limits apply to a person, not to an address, from the first request on."""
+    """Rate limits apply to a person instead of an address, starting with the first request."""
     gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 
@@ -137,7 +138,8 @@ async def test_limits_are_of_a_person_from_the_first_request() -> None:
 
 @pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
 async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: str) -> None:
-    """A header that cannot be a token is refused with 401, without asking the login."""
+    """The gateway refuses a header that cannot be a token with 401, without a request to the
+    login."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
         await Gate(Remembered(register), Cursors(), ENDPOINTS).known(token)
@@ -145,7 +147,7 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
 
 
 async def test_made_up_tokens_do_not_push_out_who_is_known() -> None:
-    """A flood of made-up tokens does not evict known people from the cache."""
+    """A flood of made-up tokens does not evict recognized people from the cache."""
     register = Register()
     login = Remembered(register, now=lambda: 0.0)
     await login.person("t")

@@ -35,7 +35,7 @@ NOW = MomentAnswer(revision=9, time="2026-01-01T00:00:00Z")
 
 
 def row(name: str, cause: str = "") -> DiffRow:
-    """A row of a diff with its name in its sentence."""
+    """Return a row of a diff whose sentence contains its name."""
     namespace, slash, own = name.partition("/")
     part = Part(name=own, namespace=namespace) if slash else Part(name=name)
     row = DiffRow(name=name, what="x", now=Side(value="x"), parts=(part, " is gone"),
@@ -44,13 +44,13 @@ def row(name: str, cause: str = "") -> DiffRow:
 
 
 def as_sent(answer: msgspec.Struct) -> Any:
-    """The answer after decoding its JSON."""
+    """Return the answer as decoded from its JSON."""
     return msgspec.json.decode(msgspec.json.encode(answer))
 
 
 def test_differences_tell_nothing_of_others() -> None:
-    """A tenant's diff hides names, persons, limits and evictions of other namespaces, and keeps
-    the tenant's own rows."""
+    """A tenant's diff hides names, people, limits and evictions of other namespaces, and keeps the
+    tenant's own rows."""
     mine = row("ml/mine", "deleted by mei")
     answer = DiffAnswer(
         revision=9, begin=NOW, end=NOW, waiting=(mine, row("ops/secret")),
@@ -67,8 +67,8 @@ def test_differences_tell_nothing_of_others() -> None:
 
 
 def test_the_place_of_a_hidden_row_does_not_tell_its_name() -> None:
-    """Hidden rows come last in an order by visible values, so their position does not reveal
-    their names."""
+    """Rows of other namespaces are ordered by visible values only, so that their position does not
+    reveal their names."""
     gangs = [
         GangAnswer(
             group=name, namespace=name.partition("/")[0], min_available=least, declared=True
@@ -83,15 +83,16 @@ def test_the_place_of_a_hidden_row_does_not_tell_its_name() -> None:
 
 
 def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
-    """The answer as it is sent to a reader of the namespace `ml` only."""
+    """Return the answer as the gateway sends it to a tenant with read access only to `ml`."""
     look = look_at(endpoint_at(path))
     sent = msgspec.json.decode(msgspec.json.encode(answer), type=look.kind)
     return as_sent(look.shown(sent, lambda namespace: namespace == "ml"))
 
 
 def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
-    """The queue of pods of these namespaces that request the same held GPU. Pods of `ops` have a
-    quota."""
+    """Return the queue of pods of these namespaces that request the same allocated GPU.
+
+    The namespace `ops` has a quota with this limit."""
     ledger = Ledger(rack("n1", 1))
     ledger.play(QuotaObserved(namespace="ops", quota="merger", hard={"nvidia.com/gpu": limit}))
     for number, namespace in enumerate(("ops", *namespaces)):
@@ -100,7 +101,8 @@ def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
 
 
 def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
-    """A limit of another namespace is hidden from a tenant, whose own pods keep their reason."""
+    """A tenant does not see the limit of another namespace, but sees why the tenant's own pods are
+    pending."""
     whole = waiting("ops", "ml", limit=1)
     assert "merger" in whole.lines[0].sentence
     shown = seen_by_ml("lines", whole)
@@ -116,8 +118,8 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
 
 
 def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
-    """If another namespace's pod heads a group, the tenant gets the reason of their own first
-    pod."""
+    """If another namespace's pod is first in a group of identical pods, a tenant sees the reason of
+    the tenant's own first pod."""
     whole = waiting("ops", "ml")
     [line] = seen_by_ml("lines", whole)["lines"]
     assert line["sentence"] == whole.lines[0].first[1].sentence != ""
@@ -127,7 +129,7 @@ def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
 
 
 def test_a_line_at_which_nobody_has_looked_says_no_more_to_him() -> None:
-    """A group that has not been decided yet is shown to a tenant without a reason."""
+    """A tenant sees a group of pods without a reason if the scheduler has not decided it yet."""
     ledger = Ledger(rack("n1", 1), pod("u1", cards(1), namespace="ops", name="secret"))
     [line] = seen_by_ml("lines", lines_answer(ledger.state))["lines"]
     assert (line["whose"], line["sentence"]) == (OTHERS, "")
@@ -135,8 +137,8 @@ def test_a_line_at_which_nobody_has_looked_says_no_more_to_him() -> None:
 
 @pytest.mark.parametrize("namespace", ["ops", "ml"])
 def test_of_a_queue_he_learns_what_it_allows_and_not_what_pods_hold(namespace: str) -> None:
-    """A tenant sees a queue's limits, but not its usage, whether their own pods are in it or
-    not."""
+    """A tenant sees a queue's limits but not its usage, even if the tenant has pods in the
+    queue."""
     ledger = Ledger(rack("n1", 1), QueueObserved(queue="q", weight=3, capability={"cpu": 4000}))
     ledger.submit(*(pod(uid, cards(1), namespace=namespace, queue="q") for uid in "ab")).settle()
     items = queue_answers(ledger.state, ["q"])
@@ -150,7 +152,7 @@ def test_of_a_queue_he_learns_what_it_allows_and_not_what_pods_hold(namespace: s
 
 
 def test_cards_and_resources_of_a_queue_keep_their_names() -> None:
-    """Device models and resources of a queue keep their names, even if they look like
+    """A tenant sees a queue's device models and resources by name, even if a name looks like
     `namespace/name`."""
     limits = {"a100/mig-1g.5gb-mixed": 1, "t4/mps-4g-1/2": 2, "A100/mig-1g.5gb-mixed": 3}
     queue = QueueAnswer(queue="q", weight=1, open=True, cards=limits, capability=limits)
@@ -159,8 +161,8 @@ def test_cards_and_resources_of_a_queue_keep_their_names() -> None:
 
 
 def test_namespaces_of_others_are_one_row_of_a_report() -> None:
-    """Rows of other namespaces are merged into one row of a tenant's report, and totals stay the
-    same."""
+    """A tenant's report merges the rows of other namespaces into one row and keeps the totals
+    unchanged."""
     steps = (
         ReportRow(key="ml", start="t0", granted_gpu_hours=1.0),
         ReportRow(key="ops", start="t0", granted_gpu_hours=2.0),
@@ -209,13 +211,13 @@ def test_a_report_by_node_is_everybodys() -> None:
 def test_reports_whose_rows_are_of_several_namespaces_are_not_shown(
     path: str, query: dict[str, str], is_it: bool
 ) -> None:
-    """A tenant cannot get reports by user, label or queue, whose rows span namespaces."""
+    """A tenant cannot get reports by user, label or queue, because their rows span namespaces."""
     assert is_shown(endpoint_at(path), query) == is_it
 
 
 def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None:
-    """A tenant's plan shows where other pods would go and how much they use, but not their names
-    or namespaces."""
+    """A tenant's plan shows where pods of other namespaces would be placed and what they use,
+    without their names or namespaces."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     for name, namespace in (("a", "ops"), ("b", "ops"), ("c", "ml")):
         ledger.submit(pod(name, cards(1), namespace=namespace, name=f"secret-{name}")).settle()
@@ -234,7 +236,7 @@ def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None
 
 
 def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
-    """A tenant does not see how many pods of other namespaces hold a queue."""
+    """A tenant does not see how many pods of other namespaces use up a queue."""
     ledger = Ledger(rack("n1", 8))
     ledger.play(QueueObserved(queue="all", capability={"volcano.sh/vgpu-number": 7}))
     for number in range(7):
@@ -251,8 +253,8 @@ def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
 
 
 def test_the_fleet_is_shown_with_pods_of_others_without_their_names() -> None:
-    """A tenant sees every node and device, and usage of visible pods only; other pods have no
-    names."""
+    """A tenant sees every node and device. Pods of other namespaces appear without a name or
+    usage."""
     own, theirs = (["ml", "a", "placed", [0, 250, 0], ""], ["x", "b", "placed", [0, 500, 0], ""])
     node = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 0], {}, [own, theirs], {}]
     used = ["n1", [["ml/a", 0, 0.5], ["x/b", 0, 0.5]]]

@@ -1,4 +1,4 @@
-"""A tenant pages through lists of mostly hidden items: each item appears once, without names."""
+"""Test that a tenant pages through lists of mostly hidden items and gets each item once."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,19 +29,19 @@ Client = TestClient[web.Request, web.Application]
 
 
 class Register:
-    """A login in which mei reads the namespace `ml`, and olga everything."""
+    """A login in which mei may read the namespace `ml`, and olga may read everything."""
 
     async def person(self, token: str) -> Person | None:
-        """The person with the token's name."""
+        """Return the person whose name is the token, or None for an unknown name."""
         return Person(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Grant rights by name."""
+        """Return True if the person with this name has the right."""
         return person.name == "olga" or (wish != READ_ALL and wish.namespace == "ml")
 
 
 def rejected(number: int, namespace: str) -> PodRejected:
-    """A rejected pod with a secret uid."""
+    """Return a rejected pod with a secret uid and name."""
     return PodRejected(
         uid=f"secret-uid-{number}", namespace=namespace, name=f"secret-{number}", field="spec.x",
         value="-1", problem="is negative", fix="write a number from 1",
@@ -49,7 +49,9 @@ def rejected(number: int, namespace: str) -> PodRejected:
 
 
 def application(cursors: Cursors) -> web.Application:
-    """The read endpoints of a gateway with a login, over a cluster that mostly belongs to `ops`."""
+    """Return the read endpoints of a gateway with a login.
+
+    Most of the cluster belongs to the namespace `ops`."""
     ledger = Ledger(*(rack(name, 2) for name in NODES))
     for name in GANGS:
         ledger.play(gang(name, 1, queue="his-queue" if name.startswith("ml/") else "secret-queue"))
@@ -82,20 +84,20 @@ def application(cursors: Cursors) -> web.Application:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """A client of one gateway of a cluster."""
+    """Yield a client of one gateway of a cluster."""
     async with TestClient(TestServer(application(Cursors(SECRET)))) as made:
         yield made
 
 
 async def page(client: Client, who: str, path: str, **query: str) -> tuple[int, str, Any]:
-    """Status, text and answer of one page."""
+    """Request one page and return its status, text and decoded answer."""
     sent = {"Authorization": f"Bearer {who}"}
     async with client.get(f"{PREFIX}/{path}", params=query, headers=sent) as answer:
         return answer.status, await answer.text(), await answer.json()
 
 
 async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any], list[str], str]:
-    """All items, the cursors and the texts of at most this number of pages."""
+    """Return all items, the cursors and the joined texts of at most `most` pages."""
     items: list[Any] = []
     cursors, texts = [""], ""
     for _ in range(most):
@@ -111,7 +113,8 @@ async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any
 
 
 async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) -> None:
-    """Each gang appears once, also across hidden gangs. Gangs of other namespaces have no names."""
+    """A tenant who pages through gangs gets each gang once. Gangs of other namespaces have no
+    names."""
     items, _, texts = await walk(client, "mei", "gangs", len(GANGS))
     assert [each["group"] for each in items] == ["ml/mine", *[NOT_TOLD] * 3]
     assert items[0]["queue"] == "his-queue", "his own in full"
@@ -124,7 +127,7 @@ async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) 
 
 
 async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
-    """Pages continue after rejected pods without revealing their uids."""
+    """A tenant can page on after rejected pods of other namespaces without seeing their uids."""
     items, cursors, texts = await walk(client, "mei", "pods", 5)
     assert [each["phase"] for each in items[2:]] == ["rejected"] * 3
     assert len(items) == 5
@@ -133,7 +136,7 @@ async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
 
 
 async def test_quotas_of_others_are_not_there(client: Client) -> None:
-    """Quotas of other namespaces are left out; queues are visible to everyone."""
+    """A tenant does not see quotas of other namespaces, but sees all queues."""
     items, _, texts = await walk(client, "mei", "quotas", 2)
     assert [(each["namespace"], each["quota"]) for each in items] == [("ml", "mine")]
     assert "secret" not in texts
@@ -144,7 +147,7 @@ async def test_quotas_of_others_are_not_there(client: Client) -> None:
 
 
 async def test_nodes_go_on_as_before(client: Client) -> None:
-    """Nodes are listed with their names for every tenant."""
+    """Every tenant sees the nodes with their names."""
     items, _, _ = await walk(client, "mei", "nodes", len(NODES))
     assert [each["node"] for each in items] == list(NODES)
 
@@ -153,7 +156,7 @@ async def test_nodes_go_on_as_before(client: Client) -> None:
     "made_up", ["ops/secret-a", "rejected:secret-uid-1", "zz9", "ä", "gAAAAA=="]
 )
 async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -> None:
-    """A made-up cursor is refused, so a tenant cannot probe for names."""
+    """The gateway refuses a made-up cursor, so that a tenant cannot probe for names."""
     for path in ("gangs", "pods"):
         status, text, answer = await page(client, "mei", path, **{"continue": made_up})
         assert (status, answer["field"]) == (400, "continue")
@@ -162,7 +165,7 @@ async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -
 
 
 async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
-    """A cursor of one list is refused by another list."""
+    """The gateway refuses a cursor that belongs to a different list."""
     _, cursors, _ = await walk(client, "mei", "pods", 5)
     status, text, answer = await page(client, "mei", "placements", **{"continue": cursors[-1]})
     assert (status, answer["field"]) == (400, "continue")
@@ -170,7 +173,7 @@ async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
 
 
 async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: Client) -> None:
-    """A cursor is valid at every gateway with the same key, and refused at others with the
+    """Every gateway with the same key accepts a cursor. Other gateways refuse the cursor with the
     reason."""
     _, cursors, _ = await walk(client, "mei", "gangs", len(GANGS))
     asked = {"continue": cursors[1]}
@@ -184,7 +187,7 @@ async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: 
 
 
 def test_a_seal_has_a_limit() -> None:
-    """A cursor's length is limited, and the longest name fits."""
+    """The length of a cursor is limited, but the longest possible name fits."""
     cursors = Cursors()
     longest = cursors.seal("gangs", f"{'n' * 63}/{'g' * 253}")
     assert len(longest) < SEALED_MAX

@@ -1,4 +1,4 @@
-"""Shared parts of all handlers."""
+"""Unit tests of what all API handlers share."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from apportion.gateway.api.answering import write_in_time
 
 
 async def test_who_does_not_read_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that does not read its answer is disconnected after the write timeout."""
+    """The gateway disconnects a client that does not read its answer within the write timeout."""
     monkeypatch.setattr(answering, "WRITE_TIMEOUT_S", 0.2)
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

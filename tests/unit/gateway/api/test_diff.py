@@ -1,4 +1,5 @@
-"""The event that explains a difference: for a pod, the event that put it where it is."""
+"""Test which event explains a difference. For a pod, it is the event that led to its current
+state."""
 
 from pathlib import Path
 
@@ -36,8 +37,8 @@ GONE = PodGone(uid="p1", reason="drained")
 def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
     events: tuple[Payload, ...], after: int, what: str, revision: int, tmp_path: Path
 ) -> None:
-    """A pod's end explains its difference, whatever it was before; otherwise the event that
-    changed that side does."""
+    """The end of a pod explains all its differences. Otherwise, the event that changed the field
+    explains the difference."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints), BEGIN + events)
     changed = index.changed_by(POD, ["p1"], after=after, upto=99)
@@ -45,7 +46,7 @@ def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
 
 
 def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: Path) -> None:
-    """A new limit is explained by the newest event of any of its fields."""
+    """The newest event of any of its fields explains a new limit."""
     index, checkpoints = open_index(tmp_path, "c")
     queues = [QueueObserved(queue=name, weight=number) for name, number in (("a", 1), ("b", 1))]
     heavier = QueueObserved(queue="a", weight=3)
@@ -58,12 +59,12 @@ def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: 
     ("source", "who"), [("cli/ann@vm", "ann@vm"), ("scheduler/vm", "scheduler/vm"), ("", "")]
 )
 def test_a_person_has_one_name(source: str, who: str) -> None:
-    """A person has one name, whether they or their CLI wrote the event."""
+    """A person appears under one name, whether the person or their CLI wrote the event."""
     assert who_wrote(source) == who
 
 
 def test_the_sides_of_a_node_have_an_event_each(tmp_path: Path) -> None:
-    """State and cordon of a node are each explained by their own event."""
+    """A node's state and its cordon are explained by separate events."""
     index, checkpoints = open_index(tmp_path, "c")
     cordon = NodeCordoned(node="n1", by="ann", reason="fan")
     read(Indexer(State(), index, checkpoints), (*BEGIN, NodeSilent(node="n1", grace_s=40), cordon))

@@ -1,4 +1,4 @@
-"""Server-sent events: each record is exactly one event, whatever its bytes are."""
+"""Test the server-sent events: each record is exactly one event, whatever its bytes are."""
 
 import asyncio
 
@@ -29,7 +29,8 @@ from tests.support.pods import pod
 
 
 def test_event() -> None:
-    """An event has the revision, the bare type, and the CloudEvent as in the ledger."""
+    """A server-sent event has the revision, the bare event type, and the CloudEvent as the ledger
+    stores it."""
     payload = encode(event_of(pod("u1")))
     text = encoded(Record(7, "apportion.v1.workload.u1", payload)).decode()
     *lines, end, last = text.split("\n")
@@ -41,7 +42,7 @@ def test_event() -> None:
     "payload", [b"", b"\xff\xfe", b"a\nb\r\nc", b'{"type":"x\\nid: 9"}', b'{"type":7}']
 )
 def test_bytes_that_are_no_event(payload: bytes) -> None:
-    """A payload cannot end its event early or forge another."""
+    """The bytes of a record cannot end its server-sent event early or forge a second event."""
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[:2] == ["id: 7", "event: unreadable"]
     assert lines[-2:] == ["", ""]
@@ -50,7 +51,7 @@ def test_bytes_that_are_no_event(payload: bytes) -> None:
 
 
 def test_separators_that_json_allows_stay_data() -> None:
-    """Unicode line separators in a JSON text do not split the event."""
+    """Unicode line separators in a JSON text do not split a server-sent event."""
     payload = encode(event_of(pod("u1", owner="a\u2028b\u0085c")))
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[2] == f"data: {payload.decode()}"
@@ -61,7 +62,7 @@ async def _nothing(after: int) -> list[Record]:
 
 
 async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent stream sends comments regularly, so that proxies keep it open."""
+    """A stream without events sends comments regularly, so that proxies keep it open."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "BEAT_S", 0.05)
     application = web.Application()
@@ -74,7 +75,7 @@ async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatc
 
 
 class Register:
-    """A login with one token that a test can revoke, or that stops answering."""
+    """A login with one token. A test can revoke the token or make the login unavailable."""
 
     def __init__(self) -> None:
         self.tokens = {"t": Person("mei")}
@@ -82,13 +83,13 @@ class Register:
         self.away = False
 
     async def person(self, token: str) -> Person | None:
-        """Look up the token in the list."""
+        """Return the token's person, or None for an unknown token."""
         if self.away:
             raise LoginUnavailable("no API server")
         return self.tokens.get(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Look up the right in the list."""
+        """Return True if the person has the right."""
         return bool(person.name) and wish in self.rights
 
 
@@ -96,7 +97,8 @@ class Register:
 async def test_a_stream_ends_with_the_token_and_the_right(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream ends soon after its token or right is revoked, or the login is unavailable."""
+    """A stream ends soon after its token or right is revoked, or after the login becomes
+    unavailable."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "STILL_S", 0.05)
     monkeypatch.setattr(live, "BEAT_S", 0.1)

@@ -1,4 +1,4 @@
-"""Filters of the log: NATS subject patterns, types and texts."""
+"""Test the filters of the log: NATS subject patterns, event types and texts."""
 
 import pytest
 
@@ -23,12 +23,13 @@ TIME = "2026-01-01T00:00:00.000000Z"
     ],
 )  # fmt: skip
 def test_subjects(pattern: str, subject: str, fits: bool) -> None:
-    """In a pattern `*` matches one token and `>` one or more."""
+    """In a subject pattern, `*` matches one token and `>` matches one or more tokens."""
     assert matches(pattern, subject) is fits
 
 
 def test_filters() -> None:
-    """The log is filtered by type, by subject with or without prefix, and by text in any case."""
+    """The log can be filtered by type, by subject with or without its prefix, and by text in any
+    case."""
     record = Record(
         7, subject_of(CORDONED), encode(Event(id="1", source="cli", time=TIME, data=CORDONED))
     )
@@ -51,7 +52,7 @@ def test_filters() -> None:
 
 
 def test_what_is_no_event_has_a_row() -> None:
-    """A record that is not an event has a row with the reason why it is not applied."""
+    """A record that is not an event appears in the log with the reason why it is not applied."""
     row = row_of(Record(3, "apportion.v1.workload.x", b"?"), Teller(), Rules())
     assert (row.type, row.time) == ("", "")
     assert row.sentence.startswith("not applied: ")

@@ -1,4 +1,4 @@
-"""Pages: each item once, in order, filtered, and within the limit."""
+"""Test that pages list each item once, in order, filtered, and within the limit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,9 @@ Make = Callable[[State, Any], Page[Any]]
 
 @pytest.fixture(scope="module")
 def ledger() -> Ledger:
-    """Five nodes of two GPUs, twenty pods in two namespaces with one refused, and one gang."""
+    """Return a ledger with five nodes of two GPUs, one gang, and twenty pods in two namespaces.
+
+    The scheduler refused one of the pods."""
     made = Ledger(*(rack(f"n{number}", 2) for number in (3, 1, 5, 2, 4)))
     for number in range(19):
         made.submit(pod(f"p{number}", ask(30_000), namespace="ab"[number % 2]))
@@ -30,7 +32,7 @@ def ledger() -> Ledger:
 
 
 def walk(make: Make, state: State, **query: Any) -> list[Any]:
-    """All items, page by page."""
+    """Request page after page and return all items."""
     items: list[Any] = []
     after = ""
     while True:
@@ -51,7 +53,7 @@ def test_pods_in_order_of_submission(ledger: Ledger, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_placements_in_order_of_decision(ledger: Ledger, limit: int) -> None:
-    """Placements are listed in order of decision, without pending pods."""
+    """Placements are listed in the order in which they were decided, without pending pods."""
     items = walk(pages.placements, ledger.state, limit=limit)
     revisions = [item.placed_revision for item in items]
     assert revisions == sorted(revisions)
@@ -68,7 +70,7 @@ def test_nodes_and_gangs_by_name(ledger: Ledger, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 def test_queues_and_quotas_by_name(limit: int) -> None:
-    """Queues and quotas are listed by name, with the usage of what they limit, in the limit's
+    """Queues and quotas are listed by name. Each shows the usage that it limits, in the limit's
     unit."""
     made = Ledger(rack("n1", 2))
     made.play(
@@ -102,7 +104,8 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
 
 
 def test_what_a_queue_is_on_is_told_by_model() -> None:
-    """A queue's devices are counted once each by model; a queue without placed pods has none."""
+    """A queue counts each of its devices once, by model. A queue without placed pods has no
+    devices."""
     made = Ledger(node("n1", gpu("a", model=T4), gpu("b"))).play(
         QueueObserved(queue="ml"), QueueObserved(queue="free")
     )
@@ -116,8 +119,8 @@ def test_what_a_queue_is_on_is_told_by_model() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])
 def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
-    """Devices are listed by node and index. A page ends with a whole node, so it may exceed its
-    limit."""
+    """Devices are listed by node and index. A page always ends with a complete node, so it may
+    exceed its limit."""
     items = walk(pages.devices, ledger.state, limit=limit)
     assert [(item.node, item.index) for item in items] == [
         (f"n{node}", index) for node in range(1, 6) for index in range(2)
@@ -127,7 +130,8 @@ def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
 
 
 def test_filters(ledger: Ledger) -> None:
-    """Pods are filtered by namespace, phase, pending and node, also combined."""
+    """Pods can be filtered by namespace, phase, pending and node, and by any combination of
+    them."""
     state = ledger.state
     assert {item.namespace for item in walk(pages.pods, state, namespace="b")} == {"b"}
     assert [item.uid for item in walk(pages.pods, state, phase="refused")] == ["huge"]
@@ -144,7 +148,7 @@ def test_filters(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
-    """Rejected pods come last, once each, if they match the filters."""
+    """Rejected pods that match the filters are listed last, once each."""
     made = Ledger(rack("n1", 2)).submit(pod("p0"), pod("p1"))
     made.play(*(rejected(uid) for uid in ("r2", "r0", "r1"))).settle()
     items = walk(pages.pods, made.state, limit=limit)
@@ -157,7 +161,7 @@ def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
 
 
 def rejected(uid: str) -> PodRejected:
-    """A rejected pod."""
+    """Return a rejected pod with this uid."""
     return PodRejected(
         uid=uid, namespace="default", name=uid, field="spec.x", value="-1",
         problem="is negative", fix="write a number from 1",
@@ -172,7 +176,7 @@ def test_node_that_is_not_there(ledger: Ledger) -> None:
 
 
 def test_page_goes_on_behind_what_is_gone(ledger: Ledger) -> None:
-    """A page continues correctly even if the pod in its cursor is gone."""
+    """The next page continues correctly even if the pod in the cursor is gone."""
     made = Ledger(rack("n1", 2)).submit(*(pod(f"p{number}") for number in range(4)))
     first = pages.pods(made.state, PodsQuery(limit=2))
     made.gone("p1")

@@ -1,4 +1,4 @@
-"""Colours: every pair used for text has enough contrast in both themes (WCAG 2, AA)."""
+"""Test that every pair of colours used for text has enough contrast in both themes (WCAG 2, AA)."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ PAIRS = [
 
 
 def themes() -> dict[str, dict[str, str]]:
-    """The colours of each theme by name."""
+    """Return the colours of each theme by name."""
     light, dark = re.findall(r":root[^{]*\{([^}]*)\}", TOKENS)
     return {
         name: dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})\b", text))
@@ -30,14 +30,14 @@ def themes() -> dict[str, dict[str, str]]:
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of WCAG 2."""
+    """Return the relative luminance of the colour according to WCAG 2."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of WCAG 2, from 1 to 21."""
+    """Return the contrast ratio of the two colours according to WCAG 2, from 1 to 21."""
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -52,7 +52,8 @@ def test_text_can_be_read(theme: str, front: str, back: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_states_of_cards_are_told_apart(theme: str) -> None:
-    """Device states are distinguishable from the background, and used from allocated."""
+    """Device states stand out from the background, and devices in use stand out from allocated
+    devices."""
     colours = themes()[theme]
     for state in ("c-used", "c-broken", "c-cordon"):
         assert contrast(colours[state], colours["stage"]) >= SHAPES
@@ -60,6 +61,6 @@ def test_states_of_cards_are_told_apart(theme: str) -> None:
 
 
 def test_the_rule_itself() -> None:
-    """The contrast formula gives 21 for black on white, and 1 for equal colours."""
+    """The contrast formula returns 21 for black on white, and 1 for two equal colours."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#777777") == pytest.approx(1)

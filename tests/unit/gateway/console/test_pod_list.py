@@ -1,4 +1,5 @@
-"""The list of pods: its filters, its order, and the tree of workloads, gangs, pods and shares."""
+"""Test the list of pods: its filters, its order, and the tree of workloads, gangs, pods and
+shares."""
 
 from typing import Any
 
@@ -10,7 +11,7 @@ LIST = "pages/pod_list.js"
 
 
 def pod(name: str, **fields: Any) -> dict[str, Any]:
-    """Return a pod of the API, with these fields of its own."""
+    """Return a pod as the API sends it, with these fields changed."""
     return {
         "namespace": "red", "name": name, "uid": name, "phase": "allocated", "node": "",
         "owner": "", "group": "", "asks": [], "shares": [], "placed_time": "", "submitted_time": "",
@@ -37,13 +38,14 @@ PODS = [
     ("age", ["c", "a-10", "a-2"]), ("-age", ["a-2", "a-10", "c"]), ("phase", ["a-10", "c", "a-2"]),
 ])  # fmt: skip
 def test_pods_are_sorted_by_each_column(node: NodeModules, sort: str, names: list[str]) -> None:
-    """Pod names sort by the numbers in them, and a pod without a node is last."""
+    """The pod list sorts names by the numbers in them, and puts pods without a node last."""
     code = "return m.ordered(given[0], m.sortOf(given[1])).map(pod => pod.name);"
     assert node.run(LIST, code, PODS, sort) == names
 
 
 def test_a_column_sorts_up_then_down_then_not(node: NodeModules) -> None:
-    """An unknown column in the URL does not sort the list."""
+    """Clicking a column sorts ascending, then descending, then not. An unknown column in the URL
+    does not sort the list."""
     code = (
         "return [m.nextSort('', 'node'), m.nextSort('node', 'node'), m.nextSort('-node', 'node')];"
     )
@@ -56,8 +58,8 @@ def test_a_column_sorts_up_then_down_then_not(node: NodeModules) -> None:
     ({"node": "n-1"}, ["a-2"]), ({"node": "n-"}, ["c", "a-2"]), ({"text": "A-"}, ["a-10", "a-2"]),
 ])  # fmt: skip
 def test_pods_are_filtered(node: NodeModules, filters: dict[str, str], names: list[str]) -> None:
-    """A whole node name does not match a longer name. A partial name matches every name that
-    contains it."""
+    """A filter by a complete node name does not match longer names. A partial name matches every
+    name that contains it."""
     wanted = {"text": "", "phase": "", "namespace": "", "node": "", **filters}
     code = "return m.matching(given[0], given[1], pod => pod.name).map(pod => pod.name);"
     assert node.run(LIST, code, PODS, wanted) == names
@@ -72,8 +74,8 @@ def rows(node: NodeModules, pods: list[dict[str, Any]], *opened: str) -> list[st
 
 
 def test_pods_are_grouped_by_workload_and_gang(node: NodeModules) -> None:
-    """The tree leads from the workload down to the shares. A closed entry has one row, and no pod
-    is lost."""
+    """The tree leads from workloads through gangs and pods to shares. A closed entry has one row,
+    and no pod is missing."""
     pods = [
         pod("alone"),
         pod("w-0", owner="Job/w", group="red/w", shares=[share("g1"), share("g2")]),
@@ -91,8 +93,8 @@ def test_pods_are_grouped_by_workload_and_gang(node: NodeModules) -> None:
 
 
 def test_a_workload_counts_its_pods_by_phase(node: NodeModules) -> None:
-    """A workload counts its pods in the order of the phases, and counts both phases without a node
-    as one."""
+    """A workload counts its pods in the order of the phases, and combines both phases without a
+    node into one."""
     pods = [*PODS, pod("x", phase="pending")]
     assert node.run(LIST, "return m.phaseCounts(given[0]);", pods) == [
         ["pending", 2], ["allocated", 2]

@@ -1,1 +1,1 @@
-"""Stored past: checkpoints, time cells and the index."""
+"""Unit tests of the gateway's stored history: checkpoints, time cells and the index."""

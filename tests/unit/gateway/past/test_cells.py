@@ -1,4 +1,4 @@
-"""Time cells: every event is in exactly one cell, whatever the number of bins."""
+"""Test that every event is in exactly one time cell, whatever the number of bins."""
 
 import itertools
 
@@ -9,12 +9,12 @@ from apportion.gateway.past.cells import CELLS_MAX, Cells, binned
 
 
 def counted(cells: Cells) -> int:
-    """The number of events in all cells."""
+    """Return the number of events in all cells."""
     return sum(sum(cell.counts.values()) for cell in cells.all)
 
 
 def test_their_number_is_bounded_and_nothing_is_lost() -> None:
-    """The number of cells is bounded; cells are contiguous and together have all events."""
+    """The number of cells is bounded. The cells are contiguous and together contain all events."""
     cells = Cells()
     events = CELLS_MAX * 3
     for revision in range(1, events + 1):
@@ -30,7 +30,7 @@ def test_their_number_is_bounded_and_nothing_is_lost() -> None:
 
 
 def test_events_of_one_moment_are_one_cell() -> None:
-    """Events of the same time share a cell."""
+    """Events with the same time share one cell."""
     cells = Cells()
     for revision in range(1, CELLS_MAX + 2):
         cells.add(revision, 5, "a")
@@ -39,7 +39,7 @@ def test_events_of_one_moment_are_one_cell() -> None:
 
 
 def test_a_clock_that_goes_back_moves_nothing() -> None:
-    """A clock that goes back never moves an event before an earlier one."""
+    """An event whose clock went back is counted at the time of the event before it."""
     cells = Cells()
     for revision, ns in enumerate((10, 4, 12), 1):
         cells.add(revision, ns, "a")
@@ -48,7 +48,7 @@ def test_a_clock_that_goes_back_moves_nothing() -> None:
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=60), st.integers(1, 20))
 def test_bins_hold_every_event_once(times: list[int], number: int) -> None:
-    """Bins cover the time span without gaps, and have every event once."""
+    """Bins cover the time span in order and contain every event once."""
     cells = Cells()
     for revision, ns in enumerate(sorted(times), 1):
         cells.add(revision, ns, "a")

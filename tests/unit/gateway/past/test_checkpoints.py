@@ -1,4 +1,4 @@
-"""Checkpoints: a loaded state equals the stored one, and their number and size are bounded."""
+"""Test that a loaded checkpoint equals the stored state, and that checkpoints are bounded."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.happenings import happen
 
 
 def state_at(revision: int) -> State:
-    """A state after this number of events."""
+    """Return a state after this number of events."""
     state = State()
     for number in range(revision):
         happen(state, node("n1", gpu(f"g{number % 3}", slots=1 + number % 5)))
@@ -20,7 +20,7 @@ def state_at(revision: int) -> State:
 
 
 def test_what_is_loaded_is_what_was_added(tmp_path: Path) -> None:
-    """A checkpoint is found again by another process, with an equal state."""
+    """Another process finds a stored checkpoint and loads an equal state."""
     kept = Checkpoints(tmp_path)
     for revision in (3, 7):
         kept.add(state_at(revision))
@@ -35,7 +35,7 @@ def test_what_is_loaded_is_what_was_added(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"nothing", None])
 def test_what_is_damaged_is_removed(tmp_path: Path, damage: bytes | None) -> None:
-    """A damaged checkpoint is removed, and the one before it is used."""
+    """The gateway removes a damaged checkpoint and uses the previous checkpoint."""
     kept = Checkpoints(tmp_path)
     for revision in (3, 7):
         kept.add(state_at(revision))
@@ -47,7 +47,7 @@ def test_what_is_damaged_is_removed(tmp_path: Path, damage: bytes | None) -> Non
 
 
 def test_a_checkpoint_under_another_name_is_none(tmp_path: Path) -> None:
-    """A checkpoint whose file name has the wrong revision is not loaded."""
+    """The gateway does not load a checkpoint whose file name has the wrong revision."""
     kept = Checkpoints(tmp_path)
     kept.add(state_at(3))
     (tmp_path / f"{3:020}.state").rename(tmp_path / f"{5:020}.state")
@@ -55,7 +55,8 @@ def test_a_checkpoint_under_another_name_is_none(tmp_path: Path) -> None:
 
 
 def test_their_number_is_bounded(tmp_path: Path) -> None:
-    """The number of checkpoints is bounded; they stay evenly spaced, and the newest is kept."""
+    """The number of checkpoints is bounded. The kept checkpoints are evenly spaced and include the
+    newest."""
     kept = Checkpoints(tmp_path, every_events=10, number_max=8)
     for revision in range(10, 410, 10):
         if revision - (kept.revisions or [0])[-1] >= kept.every_events:
@@ -68,7 +69,8 @@ def test_their_number_is_bounded(tmp_path: Path) -> None:
 
 
 def test_their_bytes_are_bounded(tmp_path: Path) -> None:
-    """The size of all checkpoints is bounded by dropping them, except the last one."""
+    """The gateway drops checkpoints to bound their total size, but always keeps the newest
+    checkpoint."""
     kept = Checkpoints(tmp_path, every_events=1, bytes_max=1)
     for revision in (1, 2, 3):
         kept.add(state_at(revision))

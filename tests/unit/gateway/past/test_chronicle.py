@@ -1,4 +1,4 @@
-"""The time field of an event, which may have any content."""
+"""Test how the gateway reads the time field of an event, which may have any content."""
 
 import json
 
@@ -27,5 +27,5 @@ def test_what_is_no_moment_is_no_time(said: object, time: str) -> None:
 
 
 def test_bytes_that_are_no_event_have_none() -> None:
-    """Bytes that are not an event have no time."""
+    """A record that is not an event has no time."""
     assert time_of(Record(1, "s", b"\xff?")) == ""

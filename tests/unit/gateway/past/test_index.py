@@ -1,4 +1,4 @@
-"""The index: facts are found by key before and after a commit, and uncommitted ones are lost."""
+"""Test that the index finds facts by key before and after a commit, and loses uncommitted facts."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from apportion.gateway.past.indexing import open_index
 
 
 def filled(path: Path) -> Index:
-    """An index of two pods of one name that used one device in turn."""
+    """Return an index of two pods with the same name that used one device in turn."""
     index = Index(path)
     for uid, first in (("u1", 10), ("u2", 20)):
         index.name_pod(uid, "default/a")
@@ -22,14 +22,14 @@ def filled(path: Path) -> Index:
 
 
 def failed(index: Index, revision: int, kind: int, key: str, what: str) -> None:
-    """Note a failure on n1, and the change that it made."""
+    """Add a failure on n1, and the change that it caused, to the index."""
     index.mark(MarkRow(revision, f"t{revision}", "failure", type="DeviceHealthChanged"))
     index.note(revision, {(NODE, "n1"), (kind, key)})
     index.change(revision, kind, key, what)
 
 
 def test_facts_by_key(tmp_path: Path) -> None:
-    """Facts of a key are listed by revision, within a range and up to a limit."""
+    """The index lists the facts of a key by revision, within a range and up to a limit."""
     index = filled(tmp_path / "i")
     assert index.facts(NODE, ["n1"], after=0, upto=99, limit=9) == [11, 13, 15, 21]
     assert index.facts(DEVICE, ["g0"], after=11, upto=15, limit=9) == [13, 15]
@@ -39,7 +39,7 @@ def test_facts_by_key(tmp_path: Path) -> None:
 
 
 def test_pods_of_a_name(tmp_path: Path) -> None:
-    """Pods of a name are listed newest first, without later ones than the given revision."""
+    """The index lists the pods with a name, newest first and only up to the given revision."""
     index = filled(tmp_path / "i")
     assert index.pods_named("default/a", upto=99, limit=9) == ["u2", "u1"]
     assert index.pods_named("default/a", upto=19, limit=9) == ["u1"]
@@ -48,7 +48,7 @@ def test_pods_of_a_name(tmp_path: Path) -> None:
 
 
 def test_namespaces_of_a_name(tmp_path: Path) -> None:
-    """Full names of a pod name are listed once each, without later ones than the given revision."""
+    """The index lists each full name of a pod name once, and only up to the given revision."""
     index = filled(tmp_path / "i")
     for uid, name, revision in (("v", "zoo/a", 30), ("w", "zoo/a", 31), ("x", "zoo/b/a", 32),
                                 ("y", "zoo/ba", 33)):  # fmt: skip
@@ -60,7 +60,8 @@ def test_namespaces_of_a_name(tmp_path: Path) -> None:
 
 
 def test_holds(tmp_path: Path) -> None:
-    """Holders of a device are found at a revision or in a range."""
+    """The index finds the pods that had a share of a device at a revision or in a range of
+    revisions."""
     index = filled(tmp_path / "i")
 
     def held(since: int, upto: int) -> list[tuple[str, int, int]]:
@@ -76,7 +77,8 @@ def test_holds(tmp_path: Path) -> None:
 
 
 def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
-    """For each changed side the newest event in the range is found, or the oldest if asked."""
+    """For each changed field, the index finds the newest event in the range, or on request the
+    oldest."""
     index = filled(tmp_path / "i")
     for revision, what in ((11, "health"), (13, "health"), (14, "cordon"), (14, "cordon")):
         index.change(revision, DEVICE, "g0", what)
@@ -94,7 +96,8 @@ def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
 
 
 def test_failures_under_a_pod(tmp_path: Path) -> None:
-    """Failures of a pod's device or node are found while the pod held it, and no others."""
+    """The index finds exactly the failures of a pod's device or node during the pod's
+    allocation."""
     index = filled(tmp_path / "i")
     failed(index, 12, DEVICE, "g1", "health")
     failed(index, 14, NODE, "n1", "state")
@@ -110,7 +113,8 @@ def test_failures_under_a_pod(tmp_path: Path) -> None:
 
 
 def test_the_beginning_of_an_id(tmp_path: Path) -> None:
-    """A whole device id matches itself only; a prefix matches all ids that begin with it."""
+    """A complete device id matches only that device. A prefix matches all ids that begin with
+    it."""
     index = filled(tmp_path / "i")
     index.note(30, [(DEVICE, "g01"), (DEVICE, "h_")])
     assert index.keys_like(DEVICE, "g0", limit=9) == ["g0"]
@@ -119,7 +123,7 @@ def test_the_beginning_of_an_id(tmp_path: Path) -> None:
 
 
 def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
-    """Facts that were not committed are gone when the index is reopened."""
+    """A reopened index does not contain uncommitted facts."""
     index = filled(tmp_path / "i")
     index.commit(21)
     index.note(22, [(POD, "u2")])
@@ -130,7 +134,8 @@ def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
 
 
 def test_another_ledger_begins_anew(tmp_path: Path) -> None:
-    """An index of another ledger, or one without its checkpoint, is rebuilt."""
+    """The gateway rebuilds an index that belongs to another ledger or whose checkpoint is
+    missing."""
     index, _ = open_index(tmp_path, "one")
     index.note(1, [(POD, "u")])
     index.commit(0)

@@ -1,4 +1,4 @@
-"""The past in chunks: read once for all readers, in bounded memory."""
+"""Test that history is read in chunks that all readers share, in bounded memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,18 +8,18 @@ from apportion.runtime.ledger.port import Record
 
 
 class Ledger:
-    """A ledger from `first` to `last` that counts its reads."""
+    """A ledger with the revisions `first` to `last`, which counts its reads."""
 
     def __init__(self, last: int, *, first: int = 1, size: int = 10) -> None:
         self.first, self.last, self.size = first, last, size
         self.reads = 0
 
     async def span(self) -> tuple[int, int]:
-        """See Records."""
+        """Return the first and the last revision."""
         return self.first, self.last
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """See Records."""
+        """Count the read and deliver the records after `after` up to `upto`."""
         self.reads += 1
         await asyncio.sleep(0)
         for revision in range(max(after + 1, self.first), upto + 1):
@@ -27,7 +27,7 @@ class Ledger:
 
 
 async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
-    """All revisions after this one."""
+    """Return all revisions after `behind`, read chunk by chunk."""
     found: list[int] = []
     while records := await pieces.behind(behind):
         found += [record.revision for record in records]
@@ -36,7 +36,8 @@ async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
 
 
 async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
-    """Concurrent readers share every complete chunk; only the growing last one is read by each."""
+    """Concurrent readers share every complete chunk. Only the last, growing chunk is read again for
+    each reader."""
     ledger = Ledger(3 * PIECE_EVENTS + 7)
     pieces = Pieces(ledger)
     walks = await asyncio.gather(*(walk(pieces) for _ in range(20)))
@@ -45,13 +46,13 @@ async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
 
 
 async def test_what_the_ledger_has_dropped_is_passed_over() -> None:
-    """Reading starts at the first revision that the ledger still has."""
+    """A reader starts at the first revision that the ledger still has."""
     ledger = Ledger(PIECE_EVENTS * 3, first=PIECE_EVENTS + 20)
     assert await walk(Pieces(ledger)) == list(range(ledger.first, ledger.last + 1))
 
 
 async def test_memory_is_bounded() -> None:
-    """Cached chunks are bounded in bytes, and the oldest is dropped first."""
+    """The cached chunks have a bounded size in bytes, and the oldest chunk is dropped first."""
     ledger = Ledger(PIECE_EVENTS * 4)
     pieces = Pieces(ledger, kept_bytes=2 * PIECE_EVENTS * ledger.size)
     await walk(pieces)

@@ -1,4 +1,4 @@
-"""Manifest files that are read, and files that are reported as unreadable."""
+"""Test how manifest files are read, and how unreadable files are reported."""
 
 import io
 from pathlib import Path
@@ -15,12 +15,12 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\nspec:\n  containers:\n 
 
 
 def read(*names: object, stdin: bytes = b"") -> list[Document | Problem]:
-    """The documents and problems of these files."""
+    """Return the documents and problems of these files."""
     return list(read_manifest_files([str(name) for name in names], io.BytesIO(stdin)))
 
 
 def names(found: list[Document | Problem]) -> list[str]:
-    """The names of the pods, and the texts of the problems."""
+    """Return the pod name of each document and the text of each problem."""
     return [
         each.content["metadata"]["name"] if isinstance(each, Document) else str(each)  # type: ignore[index]
         for each in found
@@ -28,7 +28,7 @@ def names(found: list[Document | Problem]) -> list[str]:
 
 
 def test_a_folder_is_its_manifests_by_name(tmp_path: Path) -> None:
-    """A folder gives its manifest files by name, without other files, hidden files and
+    """Reading a folder returns its manifest files by name, without other files, hidden files and
     subfolders."""
     for name in ("b.yml", "a.yaml", "c.json", ".d.yaml", "readme.txt"):
         (tmp_path / name).write_text(
@@ -39,12 +39,12 @@ def test_a_folder_is_its_manifests_by_name(tmp_path: Path) -> None:
 
 
 def test_standard_input() -> None:
-    """The name `-` reads standard input."""
+    """The file name `-` stands for standard input."""
     assert names(read("-", stdin=POD.format("piped").encode())) == ["piped"]
 
 
 def test_every_bad_file_is_named_and_the_rest_is_read(golden: Golden, tmp_path: Path) -> None:
-    """Each unreadable file is reported, and the others are read."""
+    """Each unreadable file is reported, and all other files are read."""
     (tmp_path / "bytes.yaml").write_bytes(b"a: 1\nb: \xff\n")
     (tmp_path / "comment.yaml").write_text("# nothing\n---\n")
     (tmp_path / "good.yaml").write_text("\ufeff" + POD.format("good"))
@@ -59,7 +59,7 @@ def test_every_bad_file_is_named_and_the_rest_is_read(golden: Golden, tmp_path: 
 
 
 def test_an_empty_folder(golden: Golden, tmp_path: Path) -> None:
-    """A folder without manifests is reported."""
+    """A folder without manifests is reported as a problem."""
     (problem,) = read(tmp_path)
     assert isinstance(problem, Problem)
     golden({"empty folder": str(problem)})
@@ -78,7 +78,7 @@ def test_an_empty_folder(golden: Golden, tmp_path: Path) -> None:
     ],
 )
 def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
-    """A problem has the line of its field, or of the nearest parent, counted in the file."""
+    """A problem names the line of its field in the file, or the line of the nearest parent."""
     path = tmp_path / "pods.yaml"
     path.write_text(
         "kind: Other\n---\nkind: Pod\nmetadata:\n  annotations:\n    a.b/c: d\nspec:\n"
@@ -92,7 +92,7 @@ def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
 
 
 def test_line_of_a_real_refusal(golden: Golden, tmp_path: Path) -> None:
-    """A refused manifest gives a message with file, line, field and fix."""
+    """The message about a refused manifest contains the file, line, field and fix."""
     path = tmp_path / "pod.yaml"
     path.write_text(
         POD.format("p") + "    resources:\n      limits:\n        tencent.com/vcuda-core: 150\n"
@@ -103,10 +103,9 @@ def test_line_of_a_real_refusal(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_of_a_folder_only_what_is_in_it(golden: Golden, tmp_path: Path) -> None:
-    """In a folder, only links that stay inside are followed, as in a mounted ConfigMap.
+    """Within a folder, only links to files in that folder are followed, as in a mounted ConfigMap.
 
-    A file that is named explicitly is read wherever its link leads.
-    """
+    A file that is named explicitly is read wherever its link leads."""
     folder, outside = tmp_path / "folder", tmp_path / "outside.yaml"
     (folder / "..data").mkdir(parents=True)
     (folder / "..data" / "a.yaml").write_text(POD.format("inside"))
@@ -123,7 +122,8 @@ def test_of_a_folder_only_what_is_in_it(golden: Golden, tmp_path: Path) -> None:
 def test_what_is_beyond_the_limits_of_all_is_not_read(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files have a common limit of bytes and of documents; the first one over it is reported."""
+    """All files share a limit of bytes and a limit of documents. The first file over a limit is
+    reported."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.yaml").write_text(POD.format(name))
     one = len(POD.format("a"))

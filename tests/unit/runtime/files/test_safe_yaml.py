@@ -1,4 +1,4 @@
-"""YAML and JSON within limits: the accepted documents, and the texts that are refused early."""
+"""Test how YAML and JSON are read within limits, and which texts are refused early."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.golden import Golden
 
 
 def contents(text: str) -> list[object]:
-    """The content of each document, or the line and problem of its error."""
+    """Return the content of each document, or the line and message of its error."""
     return [(p.error.line, p.error.problem) if p.error else p.content for p in parse(text)]
 
 
@@ -30,7 +30,7 @@ def contents(text: str) -> list[object]:
     ],
 )  # fmt: skip
 def test_documents(text: str, wanted: list[object]) -> None:
-    """Separators, line ends, block text, dates, merges, JSON and flow style are read."""
+    """The reader accepts separators, line ends, block text, dates, merges, JSON and flow style."""
     assert contents(text) == wanted
 
 
@@ -64,7 +64,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """Each invalid text gives one error with its line."""
+    """Each invalid text causes one error with its line."""
     told = []
     for text, line in WRONG:
         (parsed,) = parse(text)
@@ -75,7 +75,7 @@ def test_refusals(golden: Golden) -> None:
 
 
 def test_deep_aliases(golden: Golden) -> None:
-    """Nesting depth is counted with aliases expanded."""
+    """The limit of nesting counts the depth with aliases expanded."""
     levels = "a: &l0 [1]\n" + "".join(
         f"b{i}: &l{i + 1} {'[' * 20}*l{i}{']' * 20}\n" for i in range(6)
     )
@@ -86,7 +86,7 @@ def test_deep_aliases(golden: Golden) -> None:
 
 
 def test_aliases_are_counted_over_the_whole_text() -> None:
-    """Aliases are counted over the whole text, not for each document."""
+    """The limit of aliases applies to the whole text instead of each document."""
     one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
     first, second = contents(f"{one}---\n{one}")
     assert isinstance(first, dict)
@@ -115,8 +115,8 @@ def test_json(text: str, line: int, says: str) -> None:
 def test_more_documents_or_values_than_a_text_may_have(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Documents over the limit are refused before parsing; values over the limit end the
-    parsing."""
+    """A text with too many documents is refused before parsing. A text with too many values is
+    refused during parsing."""
     monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
     assert len(list(parse("---\na: 1\n" * 3))) == 3
     (found,) = parse("---\na: 1\n" * 4)
@@ -127,7 +127,7 @@ def test_more_documents_or_values_than_a_text_may_have(
 
 
 def test_a_key_that_comes_twice_among_many_is_found_at_the_cost_of_reading_them() -> None:
-    """Finding a duplicate key among many takes linear time."""
+    """The reader finds a duplicate key among many keys in linear time."""
     many = ",".join(f'"k{number}": 1' for number in range(100_000))
     [parsed] = parse(f'{{{many}, "k99999": 2}}', is_json=True)
     assert parsed.error is not None

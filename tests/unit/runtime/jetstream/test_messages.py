@@ -1,4 +1,4 @@
-"""Messages are parsed correctly however the connection's bytes are split."""
+"""Test that messages are parsed correctly however the connection's bytes are split."""
 
 import pytest
 from nats.aio.subscription import Subscription
@@ -14,7 +14,7 @@ SENT = b"MSG a 1 r %d\r\n%b\r\nMSG b 1 2\r\nhi\r\nHMSG c 1 12 14\r\nNATS/1.0\r\n
 
 
 def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
-    """The reader of a connection, and the messages of its subscription 1."""
+    """Return the message reader of a connection, and a list of the messages that it delivers."""
     arrived: list[tuple[str, str, bytes]] = []
 
     async def tell(failure: Exception) -> None:
@@ -30,7 +30,7 @@ def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
 
 @pytest.mark.parametrize("read_bytes", [1, 13, 1_000, len(LARGE), len(SENT)])
 async def test_a_large_message_and_those_behind_it_arrive_whole(read_bytes: int) -> None:
-    """A large message and those after it arrive whole, whatever the size of a read."""
+    """A large message and the messages after it arrive complete, whatever the size of a read."""
     messages, arrived = listening()
     for at in range(0, len(SENT), read_bytes):
         await messages.parse(SENT[at : at + read_bytes])
@@ -38,7 +38,7 @@ async def test_a_large_message_and_those_behind_it_arrive_whole(read_bytes: int)
 
 
 async def test_what_a_lost_connection_left_half_said_keeps_nothing_back() -> None:
-    """After a reconnect, the rest of a half-received message is not expected."""
+    """After a reconnect, the reader does not wait for the rest of a partly received message."""
     messages, arrived = listening()
     await messages.parse(SENT[:1_000])
     messages.reset()  # as the client does when it connects again

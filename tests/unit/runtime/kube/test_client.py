@@ -1,4 +1,4 @@
-"""Credentials that are rewritten, and a server that comes and goes."""
+"""Test the Kubernetes client with credentials that are rewritten and a server that goes away."""
 
 import asyncio
 import random
@@ -25,20 +25,20 @@ from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
 
 
 class Server:
-    """A server that accepts requests with the token."""
+    """A server that accepts only requests with its token."""
 
     def __init__(self) -> None:
         self.token, self.url = "first", ""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer 200 with the right token, else 401."""
+        """Answer 200 to a request with the right token, else 401."""
         known = request.headers.get("Authorization") == f"Bearer {self.token}"
         return web.json_response({"major": "1"}, status=200 if known else 401)
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """A server on a free port."""
+    """Yield a running server on a free port."""
     serving = Server()
     app = web.Application()
     app.router.add_get(VERSION, serving.answer)
@@ -52,7 +52,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 def written(path: Path, server: Server, token: str) -> Path:
-    """Write a kubeconfig with this token atomically, as tools do."""
+    """Write a kubeconfig with this token atomically, as other tools do, and return its path."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -67,7 +67,7 @@ def written(path: Path, server: Server, token: str) -> Path:
 
 
 async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: Path) -> None:
-    """A kubeconfig with a renewed token is read again without a restart."""
+    """The client reads a kubeconfig with a renewed token without a restart."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         assert b"major" in await api.get(VERSION)
@@ -82,7 +82,7 @@ async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: 
 async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
     server: Server, tmp_path: Path
 ) -> None:
-    """An unusable kubeconfig is ignored until it is complete again."""
+    """The client ignores a kubeconfig as long as it is unusable."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         for broken in ("clusters: [", "{}", ""):
@@ -96,20 +96,21 @@ async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
 
 
 class Away(PerfectKubeLink):
-    """A network that can be cut."""
+    """A network whose connection to the API server a test can cut."""
 
     def __init__(self) -> None:
         self.cut = False
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink."""
+        """Pass the request on, or fail if the network is cut."""
         if self.cut:
             raise KubeUnavailable("cut")
         return await super().ask(method, act)
 
 
 def test_H6_a_service_is_ready_in_reach_of_the_server_only() -> None:
-    """A service is not ready while the API server is unreachable, and gives the reason."""
+    """A service is not ready while the API server is unreachable, and its readiness probe returns
+    the reason."""
 
     async def main() -> None:
         link = Away()

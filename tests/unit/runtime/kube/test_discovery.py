@@ -1,4 +1,4 @@
-"""Kinds that a cluster may lack: discovered when they appear."""
+"""Test that kinds which a cluster may lack are discovered when they appear."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ QUEUES = f"/apis/{API}/queues"
 
 
 class Noting(MemoryKube):
-    """An API server that records its requests, and may refuse discovery."""
+    """An API server that records the paths of its requests and can refuse discovery."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Noting(MemoryKube):
         self.refuses = False
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """See MemoryKube."""
+        """Record the path and handle the request, or refuse discovery if `refuses` is set."""
         self.asked.append(path)
         if self.refuses and path == "/apis":
             return Answer(403, status_body(403, "Forbidden", "not yours"))
@@ -32,30 +32,30 @@ class Noting(MemoryKube):
 
 
 class Heard:
-    """An audience that counts completed lists."""
+    """A watch audience that counts completed lists."""
 
     lists = 0
 
     def listing(self) -> None:
-        """See Audience."""
+        """Ignore the start of a list."""
 
     def seen(self, raw: bytes) -> None:
-        """See Audience."""
+        """Ignore an object that exists."""
 
     def gone(self, raw: bytes) -> None:
-        """See Audience."""
+        """Ignore an object that is gone."""
 
     def listed(self, version: int) -> None:
-        """See Audience."""
+        """Count a completed list."""
         self.lists += version > 0
 
     def reached(self, version: int) -> None:
-        """See Audience."""
+        """Ignore a version that the watch has reached."""
 
 
 def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:
-    """A missing kind is listed once, and again once discovery reports it; until then only
-    discovery asks."""
+    """The watch lists a missing kind once, and again only after discovery has reported that it is
+    served."""
 
     async def main() -> None:
         server, heard = Noting(), Heard()
@@ -80,8 +80,8 @@ def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> N
 
 
 def test_what_is_not_told_counts_as_served() -> None:
-    """Without discovery every kind counts as served; a group that answered earlier keeps its
-    kinds."""
+    """While discovery fails, every kind counts as served. A group that was discovered earlier keeps
+    its kinds."""
 
     async def main() -> None:
         server = Noting()

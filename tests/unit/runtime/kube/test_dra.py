@@ -1,4 +1,4 @@
-"""An API server without complete DRA is refused with its version and what it lacks."""
+"""Test that an API server without complete DRA is refused with its version and what is missing."""
 
 import random
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ CLOCK = SkewedClock(random.Random(1), skew_s=0.0)
 
 
 class Gated(MemoryKube):
-    """A server that drops device fields, as with a feature gate off."""
+    """An API server that drops fields of devices, as it does with a feature gate off."""
 
     def __init__(self, *drops: str, status: int = 201) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class Gated(MemoryKube):
         body: bytes | None = None,
         content_type: str = "",
     ) -> Answer:
-        """See MemoryKube."""
+        """Drop the configured fields from a new ResourceSlice, or refuse the slice with the
+        configured status."""
         if (method, path) != ("POST", SLICES):
             return super().handle(method, path, query=query, body=body, content_type=content_type)
         assert query == {"dryRun": "All"}
@@ -50,7 +51,8 @@ class Gated(MemoryKube):
 
 
 async def test_an_old_api_server_is_refused_by_its_version() -> None:
-    """An old API server is refused with the missing API, the needed version and the setting."""
+    """The error for an old API server names the missing API, the required version and the
+    setting."""
     with pytest.raises(ConfigError) as refused:
         await require_dra(MemoryKubeApi(MemoryKube()), CLOCK)
     said = str(refused.value)
@@ -69,18 +71,20 @@ async def test_an_old_api_server_is_refused_by_its_version() -> None:
     ],
 )
 async def test_a_feature_gate_that_is_off_is_named(field: str, gate: str) -> None:
-    """A feature gate that is off is named, detected by the field that the server drops."""
+    """The error for a disabled feature gate names the gate, based on the field that the server
+    drops."""
     with pytest.raises(ConfigError, match=f"feature gate {gate} off"):
         await slices(Gated(field)).require()
     await slices(Gated()).require()
 
 
 async def test_a_server_that_takes_no_such_slices_is_refused() -> None:
-    """A server that rejects our ResourceSlices is refused with its message."""
+    """The error for an API server that rejects Apportion's ResourceSlices contains the server's
+    message."""
     with pytest.raises(ConfigError, match="no such counter set"):
         await slices(Gated(status=422)).require()
 
 
 def slices(server: MemoryKube) -> Slices:
-    """The publisher to this server."""
+    """Return a publisher of ResourceSlices to this server."""
     return Slices(MemoryKubeApi(server), State(), CLOCK)

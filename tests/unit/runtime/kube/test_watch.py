@@ -1,4 +1,5 @@
-"""List and watch against a server that pages, drops connections, answers 410 and falls silent."""
+"""Test list and watch against a server that pages, drops connections, answers 410 and goes
+silent."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """A server that answers each request by its script, and records the queries."""
+    """A server that answers each request by its script and records the query parameters."""
 
     def __init__(self) -> None:
         self.script: list[Reply] = []
@@ -32,7 +33,7 @@ class Server:
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer by the script; without a next reply, hang as an idle watch does."""
+        """Answer with the next reply of the script. At its end, hang as an idle watch does."""
         self.asked.append(dict(request.query))
         if self.script:
             return await self.script.pop(0)(request)
@@ -41,12 +42,12 @@ class Server:
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
-    """An object with this name and version."""
+    """Return an object with this name and version."""
     return {"metadata": {"name": name, "resourceVersion": str(version)}}
 
 
 def page(*items: dict[str, Any], version: int = 1, more: str = "") -> Reply:
-    """One page of a list."""
+    """Return a reply with one page of a list."""
     body = {"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(items)}
 
     async def reply(_request: web.Request) -> web.StreamResponse:
@@ -56,7 +57,7 @@ def page(*items: dict[str, Any], version: int = 1, more: str = "") -> Reply:
 
 
 def status(code: int) -> Reply:
-    """A refusal with this status code."""
+    """Return a reply with this status code."""
 
     async def reply(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"kind": "Status", "code": code}, status=code)
@@ -72,7 +73,9 @@ async def hang_up(request: web.Request) -> web.StreamResponse:
 
 
 def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = False) -> Reply:
-    """A watch with these events that then ends; `torn` ends it in the middle of another event."""
+    """Return a reply that sends these events and then ends the watch.
+
+    `torn` ends the watch in the middle of another event; `hold` keeps it open."""
 
     async def reply(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -93,7 +96,7 @@ def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = 
 
 
 class Heard:
-    """An audience that keeps what it receives."""
+    """A watch audience that records what it receives."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -101,34 +104,34 @@ class Heard:
         self._missing: set[str] = set()
 
     def listing(self) -> None:
-        """See Audience."""
+        """Count all objects as missing until the list contains them."""
         self._missing = set(self.names)
 
     def seen(self, raw: bytes) -> None:
-        """See Audience."""
+        """Record the object with its version."""
         meta = msgspec.json.decode(raw)["metadata"]
         self.names[meta["name"]] = int(meta["resourceVersion"])
         self._missing.discard(meta["name"])
         self.told.append(meta["name"])
 
     def gone(self, raw: bytes) -> None:
-        """See Audience."""
+        """Remove the object."""
         self.names.pop(msgspec.json.decode(raw)["metadata"]["name"], None)
 
     def listed(self, version: int) -> None:
-        """See Audience."""
+        """Remove the objects that the list did not contain, and record the list's version."""
         for name in self._missing:
             del self.names[name]
         self.told.append(f"as of {version}")
 
     def reached(self, version: int) -> None:
-        """See Audience."""
+        """Record the version that the watch has reached."""
         self.told.append(f"up to {version}")
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """The running server, with its address in `url`."""
+    """Yield a running server, with its address in `url`."""
     serving = Server()
     app = web.Application()
     app.router.add_get(PATH, serving.answer)
@@ -143,7 +146,7 @@ async def server() -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[tuple[Watch, Heard]]:
-    """A running watch and its audience."""
+    """Yield a running watch and its audience."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -166,7 +169,7 @@ async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[t
 
 
 async def names(heard: Heard, **expected: int) -> None:
-    """Wait until exactly these objects are known, at these versions."""
+    """Wait until the audience has exactly these objects at these versions."""
 
     async def there() -> bool:
         return heard.names == expected
@@ -175,8 +178,8 @@ async def names(heard: Heard, **expected: int) -> None:
 
 
 async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
-    """Pages are requested by continue token, then the watch starts at the list's version with
-    bookmarks."""
+    """The list requests each page by continue token. The watch then starts at the list's version
+    and requests bookmarks."""
     server.script = [
         page(thing("a", 3), version=9, more="token"),
         page(thing("b", 4), version=9),
@@ -191,7 +194,7 @@ async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None
 
 
 async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
-    """A broken watch continues from the newest version seen, including bookmarks."""
+    """A broken watch continues from the newest version that it has seen, including bookmarks."""
     server.script = [
         page(version=5),
         watch(("ADDED", thing("a", 6)), ("BOOKMARK", thing("", 20)), torn=True),
@@ -210,7 +213,8 @@ async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
 async def test_a_version_that_the_server_forgot_means_a_new_list(
     server: Server, expired: Reply
 ) -> None:
-    """After 410, as an answer or event, the watch lists again and removes what is gone."""
+    """After 410 as an answer or an event, the watch lists again and removes the objects that are
+    gone."""
     server.script = [
         page(thing("a", 1), thing("b", 2), version=5),
         expired,
@@ -224,7 +228,7 @@ async def test_a_version_that_the_server_forgot_means_a_new_list(
 
 
 async def test_a_list_that_expires_between_pages_begins_again(server: Server) -> None:
-    """A list that expires between pages starts over."""
+    """A list that expires between two pages starts over."""
     server.script = [
         page(thing("a", 1), version=5, more="token"),
         status(410),
@@ -238,7 +242,7 @@ async def test_a_list_that_expires_between_pages_begins_again(server: Server) ->
 
 
 async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
-    """An optional kind that is not installed is empty, without a problem."""
+    """An optional kind that is not installed counts as empty and causes no problem report."""
     server.script = [status(404)]
     async with watching(server, optional=True) as (made, heard):
         await made.synced()
@@ -246,7 +250,7 @@ async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
 
 
 async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
-    """A refused list is reported as a problem and retried."""
+    """The watch reports a refused list as a problem and retries it."""
     server.script = [status(403), page(thing("a", 1), version=3), watch(hold=True)]
     async with watching(server) as (made, heard):
 
@@ -259,7 +263,7 @@ async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
 
 
 async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch that is silent too long is replaced by a new list."""
+    """The watch lists again after the server has been silent for too long."""
     monkeypatch.setattr(kube_watch, "IDLE_S", 0.2)
     server.script = [page(version=5), watch(hold=True), page(thing("a", 6), version=9)]
     async with watching(server) as (made, heard):
@@ -278,8 +282,8 @@ async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
 
 
 async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
-    """After the server was unreachable, the watch lists again, since it may have been restored
-    from a backup; other watches are notified."""
+    """After the server was unreachable, the watch lists again and notifies other watches. The
+    server may have been restored from a backup."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(torn=True),
@@ -296,7 +300,8 @@ async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
 
 
 async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> None:
-    """A bookmark with an older version means a restored server, so the watch lists again."""
+    """A bookmark with an older version means that the server was restored, so the watch lists
+    again."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(("BOOKMARK", thing("", 4)), hold=True),
@@ -310,7 +315,8 @@ async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> Non
 
 
 async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) -> None:
-    """A watch in doubt lists again, once, unless it already has since."""
+    """A watch whose version is in doubt lists again, once, unless it has listed since the doubt
+    arose."""
     server.script = [page(version=9), watch(hold=True), page(thing("a", 2), version=5)]
     async with watching(server) as (made, heard):
         await made.synced()

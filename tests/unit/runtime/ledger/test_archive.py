@@ -1,4 +1,5 @@
-"""Reading an archive from a position gives the same records as from its beginning."""
+"""Test that reading an archive from a position returns the same records as reading it from the
+start."""
 
 import gzip
 from pathlib import Path
@@ -21,7 +22,7 @@ RECORDS = [Record(revision, "apportion.v1.x", f"{revision}é".encode()) for revi
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Twenty records, starting at revision 7."""
+    """Return the path of an archive with twenty records, starting at revision 7."""
     path = tmp_path / "a.jsonl"
     with ArchiveWriter(path, stream="S", created="c") as writer:
         for record in RECORDS:
@@ -30,7 +31,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_from_every_place(archive: Path) -> None:
-    """Reading can continue after each record, with the hash chain still checked."""
+    """Reading can continue after any record, and the hash chain is still verified."""
     reader = ArchiveReader(archive)
     places: list[Place] = []
     for _ in reader:
@@ -42,7 +43,7 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """A position with a wrong hash is refused."""
+    """The reader refuses a position whose hash does not match the archive."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):
@@ -50,8 +51,8 @@ def test_a_place_that_is_not_of_it(archive: Path) -> None:
 
 
 def test_its_span_by_its_ends(archive: Path, tmp_path: Path) -> None:
-    """The span is read from the archive's ends; an empty archive has none, and a cut one is
-    refused."""
+    """The span comes from the archive's first and last record. An empty archive has no span, and a
+    truncated archive is refused."""
     assert read_span(archive) == (7, 26)
     empty = tmp_path / "empty.jsonl"
     with ArchiveWriter(empty, stream="S", created="c"):
@@ -81,7 +82,8 @@ DEEP = b"[" * 1_000_000 + b"\n"
     ids=["opening", "record", "closing", "long line", "no text", "compressed", "zeros"],
 )
 def test_what_is_made_to_hurt_is_no_archive(tmp_path: Path, data: bytes) -> None:
-    """A hostile archive is refused with one error, without unpacking or unbounded reading."""
+    """The reader refuses a hostile archive with one error, without unpacking it or reading it
+    without bound."""
     path = tmp_path / "bomb.jsonl"
     path.write_bytes(data)
     with pytest.raises(ArchiveError, match=r"bomb\.jsonl"):

@@ -1,4 +1,5 @@
-"""Live members of a service by their heartbeats; a restarted process replaces its predecessor."""
+"""Test which replicas count as alive by their heartbeats. A restarted process replaces its
+predecessor."""
 
 import random
 
@@ -12,7 +13,7 @@ from tests.support.memory_server import MemoryServer
 
 
 class Heard:
-    """A listener, and the members that send heartbeats to it."""
+    """A listener to heartbeats, and the replicas that send them."""
 
     def __init__(self) -> None:
         server = MemoryServer()
@@ -20,18 +21,18 @@ class Heard:
         self.attendance = Attendance("scheduler", SkewedClock(random.Random(1), skew_s=0.0))
 
     async def listen(self) -> None:
-        """Start listening."""
+        """Start listening to heartbeats."""
         await self.attendance.listen(self._ledger)
 
     async def beats(self, *members: str, here: bool = True, frozen: str = "") -> None:
-        """Send one heartbeat for each member, and let one interval pass."""
+        """Send one heartbeat for each replica, and let one interval pass."""
         for member in members:
             beat = msgspec.json.encode(Beat(member=member, here=here, frozen=frozen))
             await self._ledger.publish("apportion.beat.scheduler.any", beat)
         await rest(BEAT_S)
 
     def sees(self, *members: str) -> None:
-        """Check the members that the listener knows."""
+        """Check that the listener counts exactly these replicas as alive."""
         assert self.attendance.members() == members
 
 
@@ -51,7 +52,7 @@ def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
 
 
 def test_a_member_says_why_it_can_do_nothing() -> None:
-    """The listener knows a frozen replica's reason while that replica sends it, whatever other
+    """The listener has a frozen replica's reason while that replica sends it, whatever other
     replicas send."""
 
     async def scenario() -> None:
@@ -70,7 +71,8 @@ def test_a_member_says_why_it_can_do_nothing() -> None:
 
 
 def test_absence_is_known_after_a_time_of_silence() -> None:
-    """Absence is known only after the listener has heard nothing for the whole time."""
+    """A service counts as absent only after the listener has received no heartbeat for the whole
+    timeout."""
 
     async def scenario() -> None:
         heard = Heard()
@@ -86,8 +88,8 @@ def test_absence_is_known_after_a_time_of_silence() -> None:
 
 
 def test_two_of_one_name_are_two() -> None:
-    """Two replicas with one name that both send heartbeats count as two, and disappear when
-    silent."""
+    """Two replicas with one name that both send heartbeats count as two. They disappear when they
+    go silent."""
 
     async def scenario() -> None:
         heard = Heard()

@@ -1,4 +1,4 @@
-"""Group commit that ends while writers wait: each writer gets an answer."""
+"""Test that every waiting writer gets an answer when group commit ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,21 +16,22 @@ T = TypeVar("T")
 
 
 class BreakingLink(PerfectLink):
-    """A link that fails on request with an unexpected error."""
+    """A link to the ledger that fails with an unexpected error when the test requests it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.breaks = asyncio.Event()
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - is not done
-        """See Link."""
+        """Wait for the test's request and then fail."""
         self.asked.set()
         await self.breaks.wait()
         raise RuntimeError(what)
 
 
 async def test_whoever_waits_for_a_place_in_the_queue_of_a_writer_that_fails_is_told() -> None:
-    """If the commit fails, writers in flight, queued and waiting for room all get an error."""
+    """If the commit fails, every writer gets an error, whether its event is in flight, queued or
+    waiting for space in the queue."""
     link = BreakingLink()
     ledger = MemoryLedger(MemoryServer(), role="watcher", link=link)
 

@@ -1,4 +1,4 @@
-"""Checks of a draft and a batch before they are sent."""
+"""Test how drafts and batches are validated before they are sent."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def _draft(
     ],
 )
 def test_a_subject_outside_the_ledger_or_its_alphabet_is_refused(subject: str) -> None:
-    """A subject outside the ledger, or with other characters, is refused."""
+    """A subject outside the ledger, or with unsupported characters, is refused."""
     with pytest.raises(InvalidDraft, match=r"subject is .*; use apportion\.v1\."):
         check_draft(_draft(subject))
 
@@ -68,7 +68,7 @@ def test_a_negative_fence_is_refused() -> None:
 
 
 def test_sizes_are_refused_with_found_and_limit() -> None:
-    """An event or a batch over its size limit is refused with both sizes."""
+    """The error for an event or a batch over its size limit names its size and the limit."""
     with pytest.raises(PayloadTooLarge) as single:
         check_draft(_draft(payload=b"x" * (MAX_PAYLOAD_BYTES + 1)))
     assert (single.value.found_bytes, single.value.limit_bytes) == (1_044_481, 1_044_480)
@@ -79,7 +79,7 @@ def test_sizes_are_refused_with_found_and_limit() -> None:
 
 
 def test_a_batch_has_one_fence_for_each_subject() -> None:
-    """A batch has one fence for each subject, taken from its first draft there."""
+    """A batch has one fence for each subject, taken from the first draft with that subject."""
     fences = check_batch(
         [
             _draft("apportion.v1.a", key="1", expect=4),
@@ -92,7 +92,7 @@ def test_a_batch_has_one_fence_for_each_subject() -> None:
 
 
 def test_an_id_twice_is_refused() -> None:
-    """A batch with a duplicate id is refused with that id."""
+    """The error for a batch with a duplicate id names the id."""
     with pytest.raises(DuplicateRefused, match="one of these ids: x"):
         check_batch([_draft(key="x"), _draft(key="x")])
 

@@ -1,4 +1,4 @@
-"""Members of a service: joining, leaving, death and silence, in virtual time."""
+"""Test how replicas of a service join, leave, die and go silent, in virtual time."""
 
 import asyncio
 import random
@@ -22,19 +22,19 @@ GONE_S = BEAT_S * (SILENT_ROUNDS + 1)
 
 
 class SleepyClock(SkewedClock):
-    """A clock whose pauses do not end while it is asleep, as in a stopped process."""
+    """A clock whose pauses do not end while it is asleep, as in a suspended process."""
 
     asleep = False
 
     async def pause(self, longest_s: float) -> None:
-        """See Clock."""
+        """Pause, and then wait until the clock is awake."""
         await super().pause(longest_s)
         while self.asleep:
             await rest(longest_s / 10)
 
 
 class Member:
-    """A replica with a connection, a fold and a list of members."""
+    """A scheduler replica with a connection, a fold and a list of live replicas."""
 
     def __init__(self, server: MemoryServer, name: str) -> None:
         self.seen: list[tuple[str, ...]] = []
@@ -53,36 +53,36 @@ class Member:
         self._tasks: list[asyncio.Task[None]] = []
 
     def sees(self, *names: str) -> None:
-        """Check the members that it sees, in order."""
+        """Check that the replica's list has exactly these names, in this order."""
         assert self.membership.members == names
 
     async def join(self) -> None:
-        """Start, and wait until it has joined."""
+        """Start the replica and wait until it has joined."""
         self.start()
         await self.membership.joined()
 
     def start(self) -> None:
-        """Start reading and sending heartbeats."""
+        """Start to read the ledger and to send heartbeats."""
         self._tasks = [
             asyncio.create_task(self.reader.run()),
             asyncio.create_task(self.membership.run(self.reader)),
         ]
 
     async def leave(self) -> None:
-        """End as on SIGTERM."""
+        """Stop the replica as SIGTERM does."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def die(self) -> None:
-        """End as on SIGKILL, without sending anything more."""
+        """Stop the replica as SIGKILL does, so that it sends nothing more."""
         self._ledger.vanish()
         for task in self._tasks:
             task.cancel()
 
 
 def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
-    """Run a test in virtual time, over one server."""
+    """Run the test in virtual time, with one server."""
 
     async def main() -> None:
         await play(MemoryServer())
@@ -91,7 +91,7 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_alone_a_member_is_a_member_within_a_second() -> None:
-    """A single member joins within a second."""
+    """A replica that is alone joins within a second."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -103,7 +103,7 @@ def test_alone_a_member_is_a_member_within_a_second() -> None:
 
 
 def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
-    """A joining member knows all others before it counts itself."""
+    """A joining replica has found all other replicas before it counts itself."""
 
     async def play(server: MemoryServer) -> None:
         one, two, three = (Member(server, name) for name in ("one", "two", "three"))
@@ -119,7 +119,7 @@ def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
 
 
 def test_who_leaves_is_gone_at_once() -> None:
-    """A member that leaves is removed at once."""
+    """A replica that leaves is removed from the other replicas' lists at once."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -135,7 +135,7 @@ def test_who_leaves_is_gone_at_once() -> None:
 
 @pytest.mark.parametrize("killed_after_s", [0.0, 0.1, 0.25, 0.4, 0.55])
 def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float) -> None:
-    """A killed member is given up after a few silent rounds, not earlier."""
+    """The other replicas remove a killed replica after a few silent rounds, and not earlier."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -153,7 +153,7 @@ def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float)
 
 
 def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
-    """A member joins only after it has folded the ledger."""
+    """A replica joins only after it has folded the ledger."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -173,7 +173,7 @@ def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
 
 
 def test_a_member_whose_fold_has_halted_leaves() -> None:
-    """A member whose fold has halted leaves until it works again."""
+    """A replica whose fold has halted leaves, and joins again once the fold works."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -190,7 +190,7 @@ def test_a_member_whose_fold_has_halted_leaves() -> None:
 
 
 def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
-    """A member that was suspended does not count the others as silent."""
+    """A replica that was suspended does not count the other replicas as silent."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -220,7 +220,7 @@ def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
     ],
 )
 def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
-    """An invalid heartbeat is ignored, and later ones are read."""
+    """A replica ignores an invalid heartbeat and still reads later ones."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -236,7 +236,7 @@ def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
 
 
 def test_there_is_a_limit_to_members() -> None:
-    """The number of members is bounded, and silent ones are removed."""
+    """The number of replicas in the list is bounded, and silent replicas are removed."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -254,7 +254,7 @@ def test_there_is_a_limit_to_members() -> None:
 
 
 def test_beats_are_no_facts() -> None:
-    """Heartbeats write nothing to the ledger."""
+    """Heartbeats append nothing to the ledger."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")

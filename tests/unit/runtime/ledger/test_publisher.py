@@ -1,4 +1,4 @@
-"""Writing events: their content, validation before sending, and retries."""
+"""Test how events are written: their content, validation before sending, and retries."""
 
 import pytest
 
@@ -19,14 +19,14 @@ DRAFT = Draft("apportion.v1.workload.p", "p/gone", b"{}")
 
 
 class Moody:
-    """A fake append that fails as configured before it succeeds."""
+    """A fake ledger whose `append` raises the configured errors before it succeeds."""
 
     def __init__(self, *failures: LedgerError) -> None:
         self._failures = list(failures)
         self.taken: list[Draft] = []
 
     async def append(self, draft: Draft) -> Appended:
-        """Fail, or accept the draft."""
+        """Raise the next configured error, or accept the draft."""
         if self._failures:
             raise self._failures.pop(0)
         self.taken.append(draft)
@@ -34,7 +34,7 @@ class Moody:
 
 
 class Hasty(SystemClock):
-    """A clock whose pauses end at once and are recorded."""
+    """A clock that ends every pause at once and records its length."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
@@ -45,7 +45,7 @@ class Hasty(SystemClock):
 
 
 async def test_an_event_carries_who_when_and_upon_what() -> None:
-    """An event carries source, time, basis and cause, and can be decoded."""
+    """A published event contains its source, time, basis and cause, and can be decoded."""
     moody = Moody()
     publisher = Publisher("binder", SystemClock(), moody.append)
     data = PodBound(pod="p", node="rack.1", attempt=2)
@@ -64,7 +64,7 @@ async def test_an_event_carries_who_when_and_upon_what() -> None:
 
 
 async def test_what_a_reader_would_refuse_is_never_appended() -> None:
-    """An event that readers would refuse is not appended."""
+    """The publisher does not append an event that readers would refuse."""
     moody = Moody()
     publisher = Publisher("watcher", SystemClock(), moody.append)
     with pytest.raises(InvalidEvent, match="PodGone"):
@@ -73,7 +73,7 @@ async def test_what_a_reader_would_refuse_is_never_appended() -> None:
 
 
 async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
-    """An append is retried under the same id, with growing pauses, while the ledger is
+    """The publisher retries an append under the same id, with growing pauses, while the ledger is
     unavailable or full."""
     moody = Moody(
         LedgerUnavailable("gone"), OutcomeUnknown(["s"], "gone"), LedgerFull("no space left")
@@ -86,14 +86,14 @@ async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
 
 
 async def test_pauses_are_bounded() -> None:
-    """Pauses between retries are bounded."""
+    """The pauses between retries are bounded."""
     clock = Hasty()
     await Insistence(Moody(*[LedgerUnavailable("gone")] * 50).append, clock).append(DRAFT)
     assert max(clock.pauses) == 5
 
 
 async def test_what_waiting_cannot_cure_is_raised() -> None:
-    """An error that waiting cannot fix is raised without a retry."""
+    """The publisher raises an error that waiting cannot fix, without a retry."""
     clock = Hasty()
     with pytest.raises(NotPermitted):
         await Insistence(Moody(NotPermitted("no")).append, clock).append(DRAFT)

@@ -1,1 +1,1 @@
-"""Unit tests of the parts of every process."""
+"""Unit tests of the code that every process uses."""

@@ -1,4 +1,5 @@
-"""Compiled modules: either the whole hot path or none, and never older than the source."""
+"""Test that compiled modules cover the whole hot path or none of it, and are never older than the
+source."""
 
 import os
 import re
@@ -17,7 +18,8 @@ REQUIRED = "APPORTION_REQUIRE_COMPILED"
 
 
 def test_all_of_the_hot_path_is_compiled_or_none() -> None:
-    """The hot path is compiled completely or not at all; where compilation is required, it is."""
+    """The hot path is compiled completely or not at all. Where compilation is required, it is
+    compiled."""
     places = [hatch_build.SOURCES / hatch_build.source_of(each) for each in hatch_build.MODULES]
     wanted = sorted(place.with_suffix(SUFFIX) for place in places)
     assert compiled() == wanted or (not compiled() and REQUIRED not in os.environ)
@@ -25,7 +27,8 @@ def test_all_of_the_hot_path_is_compiled_or_none() -> None:
 
 @pytest.mark.parametrize("module", hatch_build.MODULES)
 def test_what_is_to_be_compiled_is_there(module: str) -> None:
-    """Each module to compile exists, and declares each of its listed classes."""
+    """Each module in the list of modules to compile exists and declares each of its listed
+    classes."""
     types = hatch_build.MODULES[module]
     source = (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
     declared = "\n".join(hatch_build.declared(source, types)).splitlines()
@@ -39,8 +42,8 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
 def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkout reuses modules that another one compiled from the same text, declarations and
-    options."""
+    """A checkout reuses the modules of another checkout that were compiled from the same text,
+    declarations and options."""
     small = "apportion.core.devices.shares"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
@@ -56,16 +59,18 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
 
 
 def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
-    """Neither the Dockerfile nor the Makefile changes the optimization, which would slow
-    releases. For wheels see test_wheel.py."""
+    """Neither the Dockerfile nor the Makefile sets the optimization level, which could slow
+    releases.
+
+    For wheels see test_wheel.py."""
     for text in ("deploy/docker/Dockerfile", "Makefile"):
         set_there = re.findall(r"APPORTION_OPTIMIZATION\s*\S?=", (ROOT / text).read_text())
         assert set_there == [], text
 
 
 def test_an_expression_is_copied_to_whoever_calls_it(golden: Golden) -> None:
-    """A small function is copied into its callers, so that C inlines it; line numbers stay the
-    same."""
+    """The compiler copies a small function into its callers, so that C can inline it. Line numbers
+    stay the same."""
     source = """
 from apportion.core.placement.index.packed import (
     lacking,
@@ -87,8 +92,8 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """Every attribute and method of a fixed class is declared, wherever it is assigned to
-    `self`."""
+    """The compiler declares every attribute and method of a fixed class, wherever `self` assigns
+    the attribute."""
     source = """
 class Row:
     kind = 1
@@ -116,7 +121,8 @@ class Row:
 
 
 def test_functions_of_listed_modules_are_called_directly(golden: Golden) -> None:
-    """Functions of listed modules are called directly; one that is passed as a value is not."""
+    """Compiled code calls functions of listed modules directly, except for a function that is
+    passed as a value."""
     source = """
 from apportion.core.ledger.host_usage import charge_host
 from apportion.core.placement.index import packed
@@ -132,8 +138,8 @@ def take(columns: Columns, rows: Rows):
 
 
 def test_what_is_called_a_number_is_one(golden: Golden) -> None:
-    """Int64 parameters, results and attributes become C integers, and Int64s arrays become
-    views."""
+    """Parameters, results and attributes annotated as Int64 become C integers. Int64s arrays become
+    memory views."""
     source = """
 class Row:
     def __init__(self, width: Int64):
@@ -148,7 +154,7 @@ class Row:
 
 
 def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
-    """Loops are called directly with their arrays and listed classes as C values."""
+    """Compiled code calls loops directly, with their arrays and listed classes as C values."""
     source = """
 from apportion.core.placement.index.board_loops import write
 from apportion.core.placement.index.score_input import ScoreInput
@@ -171,8 +177,8 @@ def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
 
 
 def test_constants_that_are_called_numbers_are_written_out() -> None:
-    """Constants declared as numbers are written out, also those of other modules, without moving
-    lines."""
+    """The compiler replaces constants that are declared as numbers with their values, even across
+    modules. Lines do not move."""
     source = """
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import MEMORY_BITS as BITS, Int64
@@ -194,7 +200,8 @@ def sized(rows: Int64):
 def test_what_was_compiled_before_is_not_outdated_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module whose source was touched but not changed does not stay outdated after compiling."""
+    """A module whose source was touched but not changed no longer counts as outdated after
+    compiling."""
     scratch, sources = tmp_path / "scratch", tmp_path / "sources"
     scratch.mkdir()
     sources.mkdir()
@@ -211,7 +218,7 @@ def test_what_was_compiled_before_is_not_outdated_for_that(
 
 
 def test_an_outdated_module_is_found(tmp_path: Path) -> None:
-    """A compiled module is outdated if its source is newer or gone."""
+    """A compiled module counts as outdated if its source is newer or gone."""
     source, made = tmp_path / "fold.py", tmp_path / f"fold{SUFFIX}"
     source.touch()
     made.touch()
@@ -225,7 +232,8 @@ def test_an_outdated_module_is_found(tmp_path: Path) -> None:
 
 
 def test_what_a_wheel_brought_is_not_outdated(tmp_path: Path) -> None:
-    """A compiled module installed from a wheel is never outdated, whatever the file times."""
+    """A compiled module that was installed from a wheel never counts as outdated, whatever the file
+    times."""
     package = tmp_path / "apportion"
     (tmp_path / "apportion-0.1.0.dist-info").mkdir()
     package.mkdir()

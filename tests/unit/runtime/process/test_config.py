@@ -1,4 +1,5 @@
-"""Settings: an option overrides the environment, and a wrong one is named with its fix."""
+"""Test that an option overrides the environment, and that the error for a wrong setting has a
+fix."""
 
 import pytest
 
@@ -21,7 +22,8 @@ def test_the_url_is_enough_and_the_rest_has_defaults() -> None:
 
 
 def test_an_option_wins_over_the_environment() -> None:
-    """An option overrides the environment variable; None means not given."""
+    """An option overrides its environment variable. The value None means that the option was not
+    set."""
     environ = {"APPORTION_NATS_URL": URL, "APPORTION_HEALTH": "0.0.0.0:1"}
     config = read_config(
         {"health": "[::1]:8080", "log_level": None, "log_format": "JSON", "stop_timeout_s": 3},
@@ -52,7 +54,7 @@ def test_an_option_wins_over_the_environment() -> None:
     ],
 )
 def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: str) -> None:
-    """A wrong setting is an error with key, value and fix."""
+    """The error for a wrong setting contains its key, its value and a fix."""
     with pytest.raises(ConfigError) as error:
         read_config(environ={"APPORTION_NATS_URL": URL, key: value})
     assert error.value.key == key
@@ -61,13 +63,13 @@ def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: 
 
 
 def test_a_wrong_option_is_named_as_it_was_typed() -> None:
-    """A wrong option is named as it was typed."""
+    """The error for a wrong option names the option as the user typed it."""
     with pytest.raises(ConfigError, match="--log-level is 'x'"):
         read_config({"log_level": "x"}, environ={"APPORTION_NATS_URL": URL})
 
 
 def test_the_password_is_never_in_the_error() -> None:
-    """The password of a URL is never in an error."""
+    """No error contains the password of a URL."""
     with pytest.raises(ConfigError) as error:
         read_config(environ={"APPORTION_NATS_URL": "nats://agent:s3cret@:4222"})
     assert "s3cret" not in str(error.value)
@@ -79,6 +81,6 @@ def test_every_setting_has_a_variable() -> None:
 
 
 def test_any_address_is_read_back_as_written() -> None:
-    """An address is parsed and written back unchanged."""
+    """Any address is unchanged after it is parsed and written again."""
     for text in ("127.0.0.1:0", "[::1]:65535", "host.example:80"):
         assert str(parse_address("k", text)) == text

@@ -1,4 +1,4 @@
-"""Work in a forked process: its messages arrive, its changes do not, and it ends."""
+"""Test work in a forked process: its messages arrive, its memory changes do not, and it ends."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ def _open_files() -> set[str]:
 
 
 async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> None:
-    """A fork's messages and result arrive, and its changes to memory do not."""
+    """The parent receives a fork's messages and result, but not the fork's changes to memory."""
     held = ["before"]
 
     def work(tell: Tell) -> bytes:
@@ -39,7 +39,7 @@ async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> 
 
 
 async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    """A failing fork logs its error, and the caller gets an error."""
+    """A fork that fails logs its error, and the caller gets an error."""
 
     def work(_: Tell) -> bytes:
         raise RuntimeError("no such luck")
@@ -51,7 +51,7 @@ async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> N
 
 
 async def test_a_fork_without_end_is_ended() -> None:
-    """A fork that exceeds its time is killed."""
+    """A fork that exceeds its time limit is killed."""
 
     def work(_: Tell) -> bytes:
         while True:
@@ -65,7 +65,7 @@ async def test_a_fork_without_end_is_ended() -> None:
 async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If fork fails, the error is raised and no pipe stays open."""
+    """If the fork call fails, the error is raised and no pipe stays open."""
 
     def full() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -78,7 +78,7 @@ async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
 
 
 async def test_whoever_stops_listening_ends_it() -> None:
-    """A caller that stops reading ends the fork."""
+    """A fork ends when the caller stops reading its messages."""
 
     def work(tell: Tell) -> bytes:
         tell(b"first")

@@ -1,5 +1,6 @@
-"""Telling apart processes that reuse a process id, with the real kernel and with fake /proc
-files."""
+"""Test that processes which reuse a process id are told apart.
+
+The tests use the real kernel and fake /proc files."""
 
 import os
 import subprocess
@@ -10,7 +11,7 @@ from apportion.runtime.process.lives import Life, life_of, lives, marked, parent
 
 
 def test_a_process_lives_until_it_ends() -> None:
-    """A process counts as ended once it exits, even before it is reaped."""
+    """A process counts as ended once it has exited, even before its parent reaps it."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
         life = life_of(process.pid)
         assert life is not None
@@ -23,14 +24,14 @@ def test_a_process_lives_until_it_ends() -> None:
 
 
 def test_an_id_that_is_given_again_is_another_life() -> None:
-    """A process id with another start time is another process."""
+    """A process with the same id but another start time is a different process."""
     own = life_of(os.getpid())
     assert own is not None
     assert not lives(Life(own.pid, own.started + 1))
 
 
 def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
-    """A process name with spaces and parentheses is parsed correctly."""
+    """A process name that contains spaces and parentheses is parsed correctly."""
     folder = tmp_path / "7"
     folder.mkdir()
     fields = " ".join(str(number) for number in range(5, 53))
@@ -42,7 +43,8 @@ def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
-    """A process is found by a mark in its environment, unless it cleared the environment."""
+    """A process is found by a marker in its environment, unless the process started with a cleared
+    environment."""
     again = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     environment = {**os.environ, "A_MARK_OF_THIS_TEST": "x=1"}
     with (
@@ -57,7 +59,7 @@ def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
 
 
 def test_a_process_that_becomes_another_program_keeps_its_mark(tmp_path: Path) -> None:
-    """A process that runs exec keeps its mark, though /proc sometimes shows an empty
+    """A process that calls exec is still found by its marker, although /proc briefly shows an empty
     environment."""
     itself = tmp_path / "itself"
     itself.write_text('#!/bin/sh\nexec "$0"\n')

@@ -1,4 +1,4 @@
-"""Logs: one line per event, as JSON or for people, without passwords."""
+"""Test the logs: one line per event, as JSON or as readable text, without passwords."""
 
 import io
 import json
@@ -24,13 +24,13 @@ class NoonClock:
         return 0.0
 
     async def pause(self, longest_s: float) -> None:
-        """Fail, since a log never pauses."""
+        """Fail the test, since logging never pauses."""
         raise AssertionError(longest_s)
 
 
 @pytest.fixture
 def stream() -> io.StringIO:
-    """The stream of the logs of one test."""
+    """Return the stream to which one test writes its logs."""
     return io.StringIO()
 
 
@@ -39,7 +39,7 @@ def _lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_a_line_says_when_who_what_and_with_what(stream: io.StringIO) -> None:
-    """A JSON line has time, service, logger, level, event and fields."""
+    """A JSON log line has the time, service, logger, level, event and fields."""
     configure_logs(service="agent", form="json", stream=stream, clock=NoonClock())
     get_logger("apportion.agent").info("reported", node="n1", devices=8)
     assert _lines(stream) == [
@@ -66,7 +66,8 @@ def test_other_libraries_log_the_same_way(stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_passwords_are_blanked_wherever_they_hide(stream: io.StringIO, form: str) -> None:
-    """Passwords are blanked in messages, fields, errors, tracebacks and other libraries' lines."""
+    """The logs mask passwords in messages, fields, errors, tracebacks and lines of other
+    libraries."""
     configure_logs(service="agent", form=form, stream=stream)  # type: ignore[arg-type]
     logger = get_logger("test")
     logger.info(f"connecting to {SECRET}", url=SECRET)  # noqa: G004
@@ -89,7 +90,7 @@ def test_a_line_break_in_a_value_does_not_make_a_second_line(stream: io.StringIO
 
 
 def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringIO) -> None:
-    """A traceback for people is indented, and its control characters are escaped."""
+    """In the readable format, a traceback is indented and its control characters are escaped."""
     configure_logs(service="agent", form="console", stream=stream)
     try:
         raise ValueError("no pod x\n2026-01-01 00:00:00 [error    ] forged\x1b[2J\x9b")
@@ -104,7 +105,7 @@ def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringI
 
 
 def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
-    """Lines below the configured level are not logged."""
+    """Messages below the configured level are not logged."""
     configure_logs(service="agent", level="warning", form="json", stream=stream)
     get_logger("test").info("quiet")
     get_logger("test").warning("loud")
@@ -112,6 +113,6 @@ def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
 
 
 def test_text_without_a_password_is_left_alone() -> None:
-    """Text without a URL password is not changed."""
+    """The logs do not change text without a URL password."""
     for text in ("a@b", "http://host:80/path@x", "nats://127.0.0.1:4222", "mail x:y@z"):
         assert blank_passwords(text) == text

@@ -1,4 +1,4 @@
-"""Transparent huge pages for the heap, as the kernel counts them."""
+"""Test transparent huge pages for the heap, as the kernel counts them."""
 
 import mmap
 import re
@@ -22,7 +22,7 @@ print(Path("/proc/self/smaps_rollup").read_text())
 
 
 def possible() -> bool:
-    """Whether this kernel collapses pages on request."""
+    """Return True if this kernel collapses pages on request."""
     enabled = memory._ENABLED
     if not enabled.exists() or "[never]" in enabled.read_text():
         return False
@@ -36,13 +36,15 @@ def possible() -> bool:
 
 
 def kib(field: str, text: str) -> int:
-    """A count of smaps_rollup in KiB."""
+    """Return a field of smaps_rollup in KiB."""
     [count] = re.findall(rf"^{field}: +(\d+) kB$", text, re.MULTILINE)
     return int(count)
 
 
 def gathered(count: int) -> tuple[str, str]:
-    """The kernel's counts of a process that holds this many kilobytes, before and after."""
+    """Return the kernel's memory counts of a process with about `count` kilobytes in use.
+
+    The counts are from before and after collapsing."""
     script = GATHER.replace("COUNT", str(count))
     made = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -53,25 +55,25 @@ def gathered(count: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large() -> tuple[str, str]:
-    """The kernel's counts of a large process."""
+    """Return the kernel's memory counts of a large process, before and after collapsing."""
     return gathered(300_000)
 
 
 @pytest.mark.skipif(not possible(), reason="this kernel gathers no huge pages")
 def test_what_is_in_use_is_gathered(large: tuple[str, str]) -> None:
-    """Most of a large process's memory is collapsed into huge pages."""
+    """Most of the memory of a large process is collapsed into huge pages."""
     _, after = large
     assert kib("AnonHugePages", after) > 150_000
 
 
 def test_what_is_not_in_use_is_not_taken(large: tuple[str, str]) -> None:
-    """Collapsing adds little memory beyond what was in use."""
+    """Collapsing pages adds little memory to what the process used before."""
     before, after = large
     assert kib("Rss", after) - kib("Rss", before) < 16 << 10
 
 
 def test_a_small_process_is_left_as_it_is() -> None:
-    """A small process is not changed."""
+    """The memory of a small process is not collapsed."""
     before, after = gathered(64_000)
     assert kib("AnonHugePages", after) == kib("AnonHugePages", before)
 
@@ -79,7 +81,7 @@ def test_a_small_process_is_left_as_it_is() -> None:
 def test_a_system_that_wants_none_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If huge pages are disabled, memory is not touched."""
+    """No memory is collapsed on a system that disables huge pages."""
     enabled = tmp_path / "enabled"
     enabled.write_text("always madvise [never]\n")
     monkeypatch.setattr(memory, "WORTH", 0)

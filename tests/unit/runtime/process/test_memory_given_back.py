@@ -1,4 +1,4 @@
-"""Memory that a small process returns, tested in a process of its own."""
+"""Test that a small process returns memory to the system. The test runs in a separate process."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 
 def test_freed_memory_and_code_of_the_start_are_given_back() -> None:
-    """A process returns freed memory and startup code, and goes on working."""
+    """A process returns freed memory and its startup code to the system, and continues to work."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""TLS files of a client: when they change, and errors in them."""
+"""Test how a client uses its TLS files: how changes take effect, and errors in the files."""
 
 import ssl
 from datetime import timedelta
@@ -14,7 +14,7 @@ SETTING = "APPORTION_X"
 
 
 def test_a_certificate_comes_with_its_key() -> None:
-    """A certificate and key must be set together; the error names the missing variable."""
+    """A certificate and its key must be set together. The error names the missing variable."""
     assert not files_of(SETTING, {}).named
     assert files_of(SETTING, {"APPORTION_X_CA": "ca.crt"}) == TlsFiles(SETTING, "ca.crt")
     with pytest.raises(
@@ -26,7 +26,8 @@ def test_a_certificate_comes_with_its_key() -> None:
 
 
 def test_renewed_files_are_taken_and_broken_ones_are_not(tmp_path: Path) -> None:
-    """Renewed files are used; while they are broken or missing, the old ones stay in use."""
+    """The client uses renewed files. While the new files are invalid or missing, the old ones stay
+    in use."""
     authority = Authority(tmp_path)
     pair = authority.issue("mine")
     tls = ClientTls(TlsFiles(SETTING, str(authority.ca), str(pair.certificate), str(pair.key)))
@@ -54,7 +55,7 @@ def test_renewed_files_are_taken_and_broken_ones_are_not(tmp_path: Path) -> None
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(broken: str, words: str, tmp_path: Path) -> None:
-    """An unusable TLS file is an error with its variable and path."""
+    """The error for an unusable TLS file names its variable and path."""
     authority = Authority(tmp_path)
     pair, other = authority.issue("mine"), authority.issue("other")
     match broken:
@@ -74,7 +75,7 @@ def test_a_file_that_cannot_be_used_is_named(broken: str, words: str, tmp_path: 
 
 
 def _handshake(trusted: Authority, server: tuple[Path, Path], host: str) -> Exception | None:
-    """The client's error in a handshake with a server of this certificate, or None."""
+    """Return the client's error in a handshake with a server that has this certificate, or None."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*server)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -93,7 +94,8 @@ def _handshake(trusted: Authority, server: tuple[Path, Path], host: str) -> Exce
 
 
 def test_why_a_server_is_not_believed_is_said_with_what_to_do(tmp_path: Path) -> None:
-    """A failed verification is explained with its fix: wrong CA, wrong name or expired."""
+    """The error for a failed verification explains the cause (wrong CA, wrong name or expired) and
+    the fix."""
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     good = ours.issue("good", "ledger.example")
     assert _handshake(ours, good, "ledger.example") is None

@@ -1,4 +1,4 @@
-"""Limits of one client on the HTTP server, and incomplete requests."""
+"""Test the HTTP server's limits per client, and its handling of incomplete requests."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
 
 
 class Surface:
-    """A server with a route that answers, one that waits, and one that reads a body."""
+    """An HTTP server with three routes: one answers, one waits, and one reads a body."""
 
     def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self.release = asyncio.Event()
@@ -58,25 +58,25 @@ class Surface:
         return web.Response(text=str(len(await request.read())))
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Get the path, and return status and body."""
+        """Get the path and return the status and body."""
         async with aiohttp.request("GET", f"http://{self.address}{path}") as answer:
             return answer.status, await answer.text()
 
     async def post(self, size: int) -> tuple[int, str]:
-        """Post this number of bytes, and return status and body."""
+        """Post this number of bytes and return the status and body."""
         url = f"http://{self.address}/read"
         async with aiohttp.request("POST", url, data=b"x" * size) as answer:
             return answer.status, await answer.text()
 
     async def connect(self, sent: bytes) -> asyncio.StreamReader:
-        """Open a connection, and send only this."""
+        """Open a connection, send only these bytes, and return a reader of the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
         writer.write(sent)
         self.writers[reader] = writer
         return reader
 
     async def until_connections(self, count: int) -> None:
-        """Wait for this number of connections."""
+        """Wait until the server has this number of connections."""
 
         async def so_many() -> bool:
             return self.server._connections.at_once.count == count
@@ -85,7 +85,7 @@ class Surface:
 
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
-    """The received bytes until the server closes the connection."""
+    """Return all bytes received until the server closes the connection."""
     async with asyncio.timeout(10):
         try:
             return await reader.read()
@@ -95,7 +95,7 @@ async def until_end(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIterator[Surface]:
-    """A surface with these limits."""
+    """Yield a running HTTP server with these limits."""
     made = Surface(Limits(**limits), tls)  # type: ignore[arg-type]
     made.address = await made.server.start()
     try:
@@ -110,8 +110,8 @@ async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIt
 async def test_a_connection_that_says_nothing_is_no_warning(
     golden: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A connection without a byte is logged once per client at debug level; half a head is a
-    warning."""
+    """A connection that sends nothing is logged once per client at debug level. One that sends half
+    a request head is a warning."""
     caplog.set_level("DEBUG", "apportion")
     async with surface(head_s=0.1) as made:
         for _ in range(2):
@@ -126,7 +126,7 @@ async def test_a_connection_that_says_nothing_is_no_warning(
 async def test_a_request_that_does_not_become_whole_ends_its_connection(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A connection with an incomplete request is closed after the timeout."""
+    """The server closes a connection with an incomplete request after the timeout."""
     async with surface(head_s=0.2, body_s=0.2) as made:
         reader = await made.connect(sent)
         assert await until_end(reader) == b""
@@ -136,7 +136,7 @@ async def test_a_request_that_does_not_become_whole_ends_its_connection(
 
 
 async def test_an_answer_that_takes_long_is_waited_for() -> None:
-    """The timeouts apply to receiving a request, not to a slow answer."""
+    """The server's timeouts apply to receiving a request, but not to a slow answer."""
     async with surface(head_s=0.1, body_s=0.1, idle_s=5) as made:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
@@ -147,7 +147,8 @@ async def test_an_answer_that_takes_long_is_waited_for() -> None:
 
 
 async def test_one_address_has_no_more_connections_than_its_part() -> None:
-    """Connections over the limit of an address are closed at once; open ones still work."""
+    """The server closes connections over the limit of an address at once. The connections that are
+    already open still work."""
     async with surface(connections=10, connections_each=2) as made:
         first, _second = await made.connect(HEAD), await made.connect(HEAD)
         third = await made.connect(HEAD)
@@ -158,7 +159,7 @@ async def test_one_address_has_no_more_connections_than_its_part() -> None:
 
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's TLS context, and that of a client that trusts it."""
+    """Return a TLS context for the server, and one for a client that trusts the server."""
     authority = Authority(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("server", "127.0.0.1"))
@@ -168,7 +169,7 @@ def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_half_a_handshake_counts_among_its_clients_connections(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
-    """An unfinished TLS handshake counts as a connection of its client."""
+    """An unfinished TLS handshake counts as one of the client's connections."""
     server, client = tls
     async with surface(server, connections=10, connections_each=2, head_s=60) as made:
         first, _second = await made.connect(b""), await made.connect(b"\x16\x03\x01")
@@ -185,7 +186,7 @@ async def test_half_a_handshake_counts_among_its_clients_connections(
 async def test_a_handshake_has_its_time(
     golden: Golden, tls: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A TLS handshake that takes too long is closed and logged."""
+    """The server closes and logs a TLS handshake that takes too long."""
     async with surface(tls[0], head_s=0.2) as made:
         assert await until_end(await made.connect(b"\x16\x03\x01")) == b""
         await made.until_connections(0)
@@ -206,7 +207,7 @@ async def test_a_handshake_has_its_time(
     ],
 )
 async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client: str) -> None:
-    """An IPv6 client counts by its /64 network, and a mapped address as IPv4."""
+    """The server limits an IPv6 client by its /64 network, and a mapped address as IPv4."""
     assert client_of(address) == client
     places = Connections(Limits(connections_each=1))
     first, second = (Watched(asyncio.Protocol(), places) for _ in range(2))
@@ -218,7 +219,7 @@ async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client:
 
 
 async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
-    """Too many requests at once get 429; probes are still answered."""
+    """The server answers too many concurrent requests with 429, but still answers probes."""
     async with surface(each_at_once=1) as made:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
@@ -231,7 +232,7 @@ async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
 
 
 async def test_who_asks_too_often_is_told_so() -> None:
-    """Requests over the rate get 429; probes are still answered."""
+    """The server answers requests over the rate limit with 429, but still answers probes."""
     async with surface(each_per_s=0.001, each_burst=2) as made:
         statuses = [(await made.get("/hello"))[0] for _ in range(3)]
         assert statuses == [200, 200, 429]
@@ -239,7 +240,7 @@ async def test_who_asks_too_often_is_told_so() -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
-    """A body over the limit gets 413 before it is read."""
+    """The server refuses a body over the size limit with 413 before reading the body."""
     async with surface(body_bytes=1_000) as made:
         assert await made.post(1_000) == (200, "1000")
         status, body = await made.post(900_000)
@@ -247,7 +248,8 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 async def test_few_large_bodies_are_read_at_a_time() -> None:
-    """Few large bodies are read at the same time; others get 429."""
+    """The server reads only a few large bodies at the same time and answers 429 to further ones.
+    Small bodies are still read."""
     async with surface(heavy_bytes=100, heavy_at_once=1) as made:
         first = await made.connect(POST)
         await made.reading.acquire()
@@ -258,7 +260,7 @@ async def test_few_large_bodies_are_read_at_a_time() -> None:
 
 
 def test_a_part_of_the_places_is_each_clients() -> None:
-    """One client cannot take all slots, and freed ones can be used again."""
+    """One client cannot use all slots. A freed slot can be used again."""
     places = AtOnce(3, each=2)
     places.enter("a")
     places.enter("a")
@@ -273,7 +275,8 @@ def test_a_part_of_the_places_is_each_clients() -> None:
 
 
 class Worked:
-    """Long tasks that end on request. `begun` lists them in the order in which they started."""
+    """Long tasks that end on request. `begun` lists their names in the order in which they
+    started."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -282,20 +285,20 @@ class Worked:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(self, *names: str) -> None:
-        """Start tasks; the first letter of a name is the client."""
+        """Start a task for each name. The first letter of a name is the client."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._work(name))
             await settled()
 
     async def end(self, name: str) -> None:
-        """Let the task end."""
+        """End the task and let waiting tasks start."""
         self._ends[name].set()
         await self._tasks[name]
         await settled()
 
     async def cancel(self, name: str) -> None:
-        """Cancel the task."""
+        """Cancel the task and let waiting tasks start."""
         self._tasks[name].cancel()
         await asyncio.wait([self._tasks[name]])
         await settled()
@@ -310,13 +313,13 @@ class Worked:
 
 
 async def settled() -> None:
-    """Let the event loop run until nothing more can happen."""
+    """Let the event loop run until no task can make progress."""
     for _ in range(8):
         await asyncio.sleep(0)
 
 
 async def test_one_client_has_one_place_and_others_the_rest() -> None:
-    """One client has one slot, and its next task waits until the first ends."""
+    """One client has one slot, and its next task waits until its first task ends."""
     worked = Worked(Turns(2))
     await worked.ask("a1", "a2", "b1")
     assert worked.begun == ["a1", "b1"]
@@ -341,7 +344,7 @@ async def test_who_had_a_turn_is_behind_all_others_who_wait() -> None:
 
 
 async def test_who_does_not_wait_on_leaves_no_trace() -> None:
-    """A waiting task that gives up leaves neither a place in the queue nor a slot."""
+    """A waiting task that gives up leaves the queue and occupies no slot."""
     turns = Turns(1, wait_s=0.01)
     worked = Worked(turns)
     await worked.ask("a1")
@@ -360,7 +363,7 @@ async def test_who_does_not_wait_on_leaves_no_trace() -> None:
 
 
 async def test_few_wait_for_a_turn() -> None:
-    """The number of waiting tasks is limited, in total and per client."""
+    """The number of waiting tasks is limited, both in total and per client."""
     worked = Worked(Turns(1, waiting=3, waiting_each=2))
     await worked.ask("a1", "a2", "a3")
     with pytest.raises(TooMany) as error:
@@ -373,7 +376,7 @@ async def test_few_wait_for_a_turn() -> None:
 
 
 def test_a_bucket_fills_again_with_time() -> None:
-    """A rate limit refills with time, up to its burst."""
+    """The allowance of a rate limit refills over time, up to its burst."""
     now = 0.0
     pace = Pace(2, 3, now=lambda: now)
     assert [pace.allows("a") for _ in range(4)] == [True, True, True, False]

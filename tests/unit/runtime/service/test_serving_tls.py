@@ -1,4 +1,4 @@
-"""HTTPS serving follows changes of its certificate and client CA files."""
+"""Test that HTTPS serving follows changes of its certificate and client CA files."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Served:
-    """A server with the files of a folder."""
+    """A TLS server whose certificate files are in a folder."""
 
     def __init__(self, tls: Tls, given: GivenCertificate, port: int) -> None:
         self.tls = tls
@@ -30,7 +30,7 @@ class Served:
         self._port = port
 
     async def answers(self, trusted: Authority, client: Pair | None = None) -> bool:
-        """Whether a client with this CA and certificate gets an answer."""
+        """Return True if a client with this CA and certificate gets an answer."""
         context = ssl.create_default_context(cafile=trusted.ca)
         if client is not None:
             context.load_cert_chain(*client)
@@ -50,7 +50,9 @@ async def _hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
 @pytest.fixture
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """A server with a first CA; with the parameter "clients" it requires client certificates."""
+    """Yield a server whose certificate is from a first CA.
+
+    With the parameter "clients", the server requires client certificates."""
     first = Authority(tmp_path, "first")
     pair = first.issue("tls", HOST)
     ask = getattr(request, "param", "") == "clients"
@@ -64,7 +66,8 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: Path) -> None:
-    """A changed certificate is used for new connections; a half-changed pair is not."""
+    """The server uses a changed certificate for new connections, but ignores a pair of which only
+    one file changed."""
     before = served.tls.used
     assert before is not None
     second = Authority(tmp_path, "second")
@@ -83,7 +86,7 @@ async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: 
 
 @pytest.mark.parametrize("served", ["clients"], indirect=True)
 async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_path: Path) -> None:
-    """A changed client CA decides which clients may connect."""
+    """The server uses a changed client CA file to decide which clients may connect."""
     first, second = Authority(tmp_path, "stranger"), Authority(tmp_path, "second")
     pair = second.issue("tls", HOST)
     assert pair == (tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -96,8 +99,8 @@ async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_
 
 
 def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
-    """Unusable files at the start are an error with option, path and fix; no password is asked
-    for."""
+    """Unusable TLS files at the start cause an error with the option, path and fix. The service
+    does not prompt for a password."""
     files = ServedFiles(tmp_path / "no.crt", tmp_path / "no.key")
     with pytest.raises(ConfigError, match=r"--tls-cert is .*no\.crt.*cannot be read"):
         given_tls(files, SystemClock())
@@ -112,7 +115,7 @@ def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> 
 
 
 def test_halves_of_the_options_are_named(tmp_path: Path) -> None:
-    """Incomplete TLS options are refused."""
+    """The service refuses incomplete TLS options with an error that names them."""
     assert served_files(None, None, None) is None
     for given in ((tmp_path, None, None), (None, None, tmp_path), (None, tmp_path, None)):
         with pytest.raises(ConfigError, match="--tls-cert and --tls-key together"):

@@ -1,4 +1,4 @@
-"""The HTTP server with its probes and metrics."""
+"""Test the HTTP server's probes and metrics."""
 
 import json
 import re
@@ -20,7 +20,7 @@ async def _get(address: Address, path: str) -> tuple[int, str]:
 
 
 async def test_ready_gives_its_reasons_until_there_are_none() -> None:
-    """The readiness probe returns the reasons until there are none."""
+    """The readiness probe returns the reasons against readiness until there are none."""
     reasons = ["folded up to 3 of 9", "not connected"]
     server = HttpServer(ANY_PORT, metrics=Metrics(), not_ready=lambda: reasons)
     address = await server.start()
@@ -34,7 +34,7 @@ async def test_ready_gives_its_reasons_until_there_are_none() -> None:
 
 
 async def test_a_service_adds_its_own_routes() -> None:
-    """A service adds its own routes."""
+    """A service can add its own routes to the HTTP server."""
 
     async def hello(_request: web.Request) -> web.Response:
         return web.Response(text="hello")
@@ -49,7 +49,7 @@ async def test_a_service_adds_its_own_routes() -> None:
 
 
 async def test_a_taken_port_is_a_setting_to_change() -> None:
-    """A port in use is an error with setting, value and fix."""
+    """If the port is already in use, the error contains the setting, its value and a fix."""
     first = HttpServer(ANY_PORT, metrics=Metrics(), not_ready=list)
     address = await first.start()
     second = HttpServer(address, metrics=Metrics(), not_ready=list)
@@ -60,7 +60,7 @@ async def test_a_taken_port_is_a_setting_to_change() -> None:
 
 
 async def test_metrics_are_served_in_prometheus_form() -> None:
-    """Metrics are served in the Prometheus format."""
+    """The server returns metrics in the Prometheus text format."""
     metrics = Metrics()
     metrics.appended("ok", 256, 0.004)
     metrics.appended("fence", 1, 0.001)
@@ -83,7 +83,7 @@ async def test_metrics_are_served_in_prometheus_form() -> None:
 
 
 def test_two_processes_worth_of_metrics_do_not_meet() -> None:
-    """Each service has its own metrics registry."""
+    """Each service has a metrics registry of its own."""
     one, two = Metrics(), Metrics()
     one.counter("apportion_test_total", "x", ("code",)).labels("a").inc()
     two.counter("apportion_test_total", "x", ("code",))

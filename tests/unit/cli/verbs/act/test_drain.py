@@ -1,4 +1,4 @@
-"""Test what `drain` reports about its plan, and about itself when it is stopped."""
+"""Test what `drain` reports about its plan, and what a stopped drain reports about itself."""
 
 import io
 import os
@@ -48,14 +48,14 @@ from tests.support.golden import Golden
     ],
 )  # fmt: skip
 def test_how_far_it_came(report: Report, said: list[str]) -> None:
-    """A drain's progress counts moved, pending and remaining pods, one line each."""
+    """A drain reports the number of moved, pending and remaining pods, on one line each."""
     assert how_far(report) == said
 
 
 def test_one_count_of_those_without_a_place(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped drain reports pending pods once."""
+    """A stopped drain reports the number of pending pods only once."""
     report = Report(target="n", revision=7, moved={"a": "m"}, waiting={"c": "no room"})
     _tell(report, dry_run=False)
     whole = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_one_count_of_those_without_a_place(
 def test_what_nobody_decided_does_not_wait_yet(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped drain does not report undecided pods as refused."""
+    """A stopped drain does not report pods as refused that the scheduler has not decided yet."""
     waiting = {"a": UNDECIDED, "b": "no room"}
     _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
     golden({"a was not looked at, b was refused": capsys.readouterr().out})
@@ -86,7 +86,8 @@ def test_what_nobody_decided_does_not_wait_yet(
 def test_a_stop_behind_the_last_pod_left_nothing(
     report: Report, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain that is stopped after its last pod does not suggest to run again."""
+    """A drain suggests another run if it was stopped early, but not if it was stopped after its
+    last pod."""
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     told = [line for line in capsys.readouterr().out.splitlines()
@@ -112,7 +113,7 @@ def test_a_stop_behind_the_last_pod_left_nothing(
 def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
     planned: dict[str, str], along: list[str], headline: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pods of a gang on other nodes are counted separately from the node's own."""
+    """A drain counts gang pods on other nodes separately from the pods of the drained node."""
     left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
     report = Report(target="n", planned=planned, with_gang=along, left=left)
     report.was = dict.fromkeys(planned, "n") | dict.fromkeys(along, "far")
@@ -131,7 +132,7 @@ def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
 def test_a_dry_run_ends_as_the_drain_would(
     planned: dict[str, str], left: dict[str, str], code: int | None
 ) -> None:
-    """A dry run ends with the exit code of the drain."""
+    """A dry run ends with the same exit code as the real drain would."""
     report = Report(target="n", planned=planned, left=left)
     with pytest.raises(SystemExit) if code else nullcontext() as ended:
         _end(report, as_json=True, dry_run=True)
@@ -141,7 +142,8 @@ def test_a_dry_run_ends_as_the_drain_would(
 def test_who_would_be_placed_instead_is_named(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pods that would be placed instead of a drained one are named, before and after."""
+    """A drain names the pods that are placed instead of a drained pod, both in the dry run and in
+    the final report."""
     report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
     report.instead = {"r2": "m"}
     _tell(report, dry_run=True)
@@ -157,7 +159,8 @@ def test_who_would_be_placed_instead_is_named(
 def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
     golden: Golden, capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
-    """A drain of a silent node says so before and after it moves pods."""
+    """A drain of a silent node reports, both in a dry run and at its end, that the agent is
+    silent."""
     order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
     silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
     there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
@@ -176,7 +179,7 @@ def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
 def test_who_comes_back_to_where_he_was_has_not_moved(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A gang member that returns to its node does not count as moved."""
+    """A gang pod that returns to its node does not count as moved."""
     report = Report(target="n", revision=7, moved={"a": "m", "b": "m"}, with_gang=["b"])
     report.was = {"a": "n", "b": "m"}
     _tell(report, dry_run=False)
@@ -186,7 +189,7 @@ def test_who_comes_back_to_where_he_was_has_not_moved(
 def test_what_many_wait_for_is_said_once(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reason that many pods share is printed once."""
+    """A drain prints a reason that many pods share only once."""
     names = [f"g-{number}" for number in range(4)]
     left = {**dict.fromkeys(names, "would wait: no room"), "a": "would move", "b": "would move"}
     planned = {**dict.fromkeys(names, ""), "a": "m", "b": "m"}
@@ -201,7 +204,7 @@ def test_what_many_wait_for_is_said_once(
 def test_how_many_pods_had_their_turn_is_told_of_all_pods(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Progress counts the pods of a gang one by one, in a pipe as on a terminal."""
+    """A drain's progress counts every pod of a gang, both in a pipe and on a terminal."""
     pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
     units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
     progress = Progress(units)
@@ -211,7 +214,7 @@ def test_how_many_pods_had_their_turn_is_told_of_all_pods(
 
 
 def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C does not cut the final report of a drain."""
+    """Ctrl-C does not cut off the final report of a drain."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:
@@ -234,7 +237,7 @@ def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.M
 def test_ctrl_c_before_anything_is_done(
     golden: Golden, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Ctrl-C while waiting for the gateway reports that nothing was done."""
+    """A drain that gets Ctrl-C while it waits for the gateway reports that it has done nothing."""
     with socket.create_server(("127.0.0.1", 0)) as gateway:
         url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
         verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
@@ -251,7 +254,7 @@ def test_ctrl_c_before_anything_is_done(
 
 
 def test_only_a_drain_that_cordons_needs_a_reason(tmp_path: Path) -> None:
-    """A drain needs a reason; a dry run does not."""
+    """A drain requires a reason, but a dry run does not."""
     nowhere = ["n-1", "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
     env = {"APPORTION_DATA": str(tmp_path)}
     without = CliRunner().invoke(command, nowhere, env=env)

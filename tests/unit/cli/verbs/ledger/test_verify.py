@@ -1,4 +1,4 @@
-"""Test what `apportion verify` reports about events without effect, from an archive."""
+"""Test what `apportion verify` reports about the events of an archive that had no effect."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,9 @@ LATE = CONTRADICTIONS_NAMED + 5
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An archive with more PodGone events of unknown pods than are named."""
+    """Return the path of an archive of PodGone events for unknown pods.
+
+    There are more of these events than `verify` lists."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         for revision in range(1, LATE + 1):
@@ -32,7 +34,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) -> None:
-    """`verify` names the newest events without effect, with their reasons, and counts the rest."""
+    """`verify` lists the newest events without effect with their reasons, and counts the others."""
     said = CliRunner().invoke(root, ["verify", "--archive", str(archive)], catch_exceptions=False)
     named = [line for line in said.stdout.splitlines() if line.startswith("revision ")]
     assert len(named) == CONTRADICTIONS_NAMED
@@ -42,7 +44,7 @@ def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) ->
 def test_that_every_event_changed_something_is_no_count_of_none(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """If every event had an effect, `verify` says so without a count of zero."""
+    """If every event had an effect, `verify` reports that without a count of zero."""
     path = tmp_path / "sound.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         data = NodeCordoned(node="n1", by="ada", reason="fan")
@@ -53,7 +55,7 @@ def test_that_every_event_changed_something_is_no_count_of_none(
 
 
 def test_a_script_reads_them_too(archive: Path) -> None:
-    """`verify --json` has the events without effect as rows, and their number."""
+    """`verify --json` contains the events without effect as rows, and their number."""
     said = CliRunner().invoke(root, ["verify", "--json", "--archive", str(archive)])
     told = json.loads(said.stdout)
     assert (told["ok"], told["contradictions"]) == (True, LATE)

@@ -1,4 +1,4 @@
-"""`apportion check` on real files, without a cluster or ledger."""
+"""Test `apportion check` on real files, without a cluster or a ledger."""
 
 import json
 from pathlib import Path
@@ -43,17 +43,17 @@ spec:
 
 
 def check(*arguments: object, text: str = "") -> Result:
-    """Run `check` with these arguments."""
+    """Run `check` with these arguments and return its result."""
     return CliRunner().invoke(command, [str(each) for each in arguments], input=text)
 
 
 def report(*arguments: object, text: str = "") -> Any:
-    """The output of `check --json`."""
+    """Return the decoded output of `check --json` with these arguments."""
     return json.loads(check(*arguments, "--json", text=text).stdout)
 
 
 def test_every_example_would_be_taken() -> None:
-    """Every example is accepted, also in subfolders."""
+    """`check` accepts every example, including those in subfolders."""
     done = check("-f", ROOT / "examples")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1].endswith("accepted, 0 rejected")
@@ -61,8 +61,8 @@ def test_every_example_would_be_taken() -> None:
 
 
 def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
-    """A workload's pod template is checked for dialect, requests and fields without effect.
-    Other kinds are skipped."""
+    """`check` reports the dialect, the requests and the ignored fields of a workload's pod
+    template. It skips other kinds."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "set.yaml").write_text(SET)
     found = report("-f", tmp_path)
@@ -77,8 +77,8 @@ def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None:
-    """A rejected document is shown with its line and field, the exit code is 1, and others are
-    still checked."""
+    """`check` reports a rejected document with its line and field, checks the other documents, and
+    exits with code 1."""
     (tmp_path / "a.yaml").write_text(CLAIM)
     (tmp_path / "b.yaml").write_text(SET)
     done = check("-f", tmp_path / "a.yaml", "-f", tmp_path / "b.yaml")
@@ -97,7 +97,7 @@ def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None
     ],
 )
 def test_a_template_that_is_none(template: str, field: str) -> None:
-    """A missing or empty pod template is rejected with its full path."""
+    """`check` rejects a missing or empty pod template and names its full path."""
     head = "{apiVersion: batch/v1, kind: CronJob, metadata: {name: n}, spec: "
     text = f"{head}{{jobTemplate: {{spec: {{template: {template}}}}}}}}}"
     (row,) = report("-f", "-", text=text)["documents"]
@@ -126,8 +126,8 @@ spec:
     ],
 )
 def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: str) -> None:
-    """Templates of Volcano jobs are checked with all pods, classes of the same file, and full
-    field paths."""
+    """`check` reads Volcano job templates with all their pods and the priority classes of the same
+    file. Field paths are complete."""
     head = kind[1:].replace(", ", "\n") + "\nmetadata: {name: n}\n"
     made = (
         "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
@@ -151,7 +151,8 @@ SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 
 
 def test_each_skipped_document_is_named() -> None:
-    """Each skipped document is listed with file, number, line and name, and whether it has pods."""
+    """`check` lists each skipped document with its file, number, line and name, and whether it
+    contains pods."""
     found = report("-f", "-", text=f"{SERVICE}---{TFJOB}")
     keys = ("source", "document", "line", "name", "holds_pods")
     assert [tuple(each[key] for key in keys) for each in found["skipped"]] == [
@@ -173,14 +174,14 @@ def test_each_skipped_document_is_named() -> None:
     ],
 )
 def test_skipped_documents_decide_the_exit_code(text: str, codes: tuple[int, int]) -> None:
-    """Without accepted documents `check` fails. With --strict, any skipped document fails it
-    too."""
+    """`check` fails if it accepts no document. With --strict, it also fails if it skips a
+    document."""
     plain, strict = check("-f", "-", text=text), check("-f", "-", "--strict", text=text)
     assert (plain.exit_code, strict.exit_code) == codes
 
 
 def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
-    """A Helm template is rejected as such."""
+    """`check` rejects a Helm template and calls it a Helm template."""
     (tmp_path / "pod.yaml").write_text("{{- if .Values.on }}\nkind: Pod\n{{- end }}\n")
     done = check("-f", tmp_path)
     assert done.exit_code == 1
@@ -188,7 +189,7 @@ def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
 
 
 def test_names_of_the_cluster_by_its_configuration(tmp_path: Path) -> None:
-    """Resource names of a given cluster configuration are recognized."""
+    """`check` recognizes the resource names of a given cluster configuration."""
     (tmp_path / "cluster.yaml").write_text("nvidia: {resourceCountName: team.io/gpu}")
     pod = (
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: x, "
@@ -200,7 +201,7 @@ def test_names_of_the_cluster_by_its_configuration(tmp_path: Path) -> None:
 
 
 def test_links_lead_nowhere_else(tmp_path: Path) -> None:
-    """Symbolic links in a folder are not followed."""
+    """`check` does not follow symbolic links that lead out of a folder."""
     outside, folder = tmp_path / "outside.yaml", tmp_path / "folder"
     outside.write_text(SET)
     folder.mkdir()
@@ -210,7 +211,7 @@ def test_links_lead_nowhere_else(tmp_path: Path) -> None:
 
 
 def pod_of(name: str, limits: str, spec: str = "") -> str:
-    """A pod whose only container has these limits."""
+    """Return a manifest of a pod whose only container has these limits."""
     container = f"{{name: c, image: x, resources: {{limits: {{{limits}}}}}}}"
     head = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n"
     return f"{head}spec: {{{spec}containers: [{container}]}}\n"
@@ -231,7 +232,8 @@ spec: {hard: {limits.nvidia.com/gpumen: 1}}
 
 
 def test_what_decides_everything_is_not_called_without_effect() -> None:
-    """Warnings come before ignored fields and in the summary, and fail --strict."""
+    """`check` lists warnings before ignored fields and counts them in its summary. With --strict,
+    warnings make it fail."""
     text = pod_of("a", "nvidia.com/gpus: 1, nvidia.com/gpucores: 150", "os: {name: linux}, ")
     done = check("-f", "-", text=text)
     lines = [line.split("  ")[1] for line in done.stdout.splitlines()[1:-1]]
@@ -256,24 +258,25 @@ def test_what_decides_everything_is_not_called_without_effect() -> None:
     ],
 )
 def test_strict_minds_what_is_doubtful_alone(text: str, is_doubtful: bool) -> None:
-    """--strict fails on warnings only, not on ignored fields."""
+    """`check --strict` fails because of warnings, but not because of ignored fields."""
     assert check("-f", "-", "--strict", text=text).exit_code == int(is_doubtful)
 
 
 def test_no_device_is_said_with_the_amount_that_says_so() -> None:
-    """A GPU count of zero is noted with its field."""
+    """`check` notes a GPU count of zero and names its field."""
     (note,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 0"))["documents"][0]["notes"]
     assert note["field"] == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
     assert (note["why"][:2], note["doubtful"]) == ("0 ", False)
 
 
 def test_every_example_is_meant_as_it_is_written() -> None:
-    """No example has a warning."""
+    """`check` reports no warning about any example."""
     assert check("-f", ROOT / "examples", "--strict").exit_code == 0
 
 
 def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) -> None:
-    """CPU, memory and other resources of the node are listed next to the devices."""
+    """`check` lists requests for CPU, memory and other node resources next to the requested
+    devices."""
     text = pod_of("a", "nvidia.com/gpu: 1, cpu: 500, memory: 16Gi, example.com/nic: 2")
     (row,) = report("-f", "-", text=text)["documents"]
     [said] = row["node"]
@@ -284,7 +287,7 @@ def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) ->
 
 
 def test_documents_are_said_as_they_stand_in_the_file() -> None:
-    """Documents are reported in the order of the file, whether accepted, skipped or rejected."""
+    """`check` reports documents in the order of the file, whether accepted, skipped or rejected."""
     unknown = (
         "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: t}\n"
         "spec: {template: {spec: {containers: [{name: c, image: x}]}}}\n"

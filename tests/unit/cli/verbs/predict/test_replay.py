@@ -1,4 +1,4 @@
-"""The table and the bars of `apportion replay`."""
+"""Test the table and the bar charts of `apportion replay`."""
 
 import io
 
@@ -31,13 +31,13 @@ from apportion.lab.meter import Meter
 
 
 def test_bars_are_as_high_as_their_values() -> None:
-    """Bars are scaled to the highest value."""
+    """The bars of a chart are scaled to the highest value."""
     assert bars([0.0, 2.0, 4.0], 4.0) == ["  █", "  █", " ██", " ██"]
     assert bars([1.0], 8.0) == [" ", " ", " ", "▄"]
 
 
 def test_bars_for_terminals_with_ascii_alone() -> None:
-    """Bars on an ASCII-only terminal use ASCII steps of the same heights."""
+    """On an ASCII-only terminal, bars are drawn in ASCII characters with the same heights."""
     drawn = bars([4.0, 2.0, 0.5], 4.0, in_ascii=True)
     assert len(drawn) == HEIGHT
     assert set("".join(drawn)) <= set(ASCII)
@@ -46,7 +46,8 @@ def test_bars_for_terminals_with_ascii_alone() -> None:
 
 
 def test_a_narrow_terminal_has_fewer_bars() -> None:
-    """On a narrow terminal bars are merged by their highest value."""
+    """On a narrow terminal, `replay` merges neighbouring bars into one that shows their highest
+    value."""
     values = [float(number) for number in range(60)]
     assert fitted(values, 80 - SCALE_CELLS) == values
     assert fitted(values, 31) == values[1::2]
@@ -64,7 +65,7 @@ def test_a_narrow_terminal_has_fewer_bars() -> None:
     ],
 )
 def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
-    """A saving of zero is shown as `same`."""
+    """`replay` shows a saving of zero as `same`."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     before, after = (structs.replace(course, gpu_hours_waited=each) for each in (9.0, 9.0 - hours))
@@ -76,7 +77,7 @@ def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None
 
 
 def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
-    """The saving in the closing line equals the difference shown in the table."""
+    """The saving in the closing line of `replay` equals the difference in its table."""
     course = Meter(State(), 0.0, 1.0).measured()
     before, after = (structs.replace(course, gpu_hours_waited=each) for each in (0.3449, 0.4251))
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
@@ -93,7 +94,7 @@ def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
     [(0, 2, "; evicted pods: 2 more"), (2, 1, "; evicted pods: 1 fewer"), (3, 3, ": same")],
 )
 def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: str) -> None:
-    """The closing line compares the number of evicted pods."""
+    """The closing line of `replay` compares the numbers of evicted pods."""
     course = Meter(State(), 0.0, 1.0).measured()
     before, after = (structs.replace(course, evicted=each) for each in (happened, replayed))
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
@@ -112,7 +113,7 @@ def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: st
     ],
 )
 def test_what_came_to_nothing_is_said_with_its_kind(types: dict[str, int], facts: str) -> None:
-    """Events that had no effect in the replay are counted by type."""
+    """`replay` counts by type the events that had no effect in the replay."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     answer = ReplayAnswer(
@@ -128,12 +129,12 @@ def test_what_came_to_nothing_is_said_with_its_kind(types: dict[str, int], facts
     [(0.0004, "0"), (12, "12"), (2.0, "2"), (1234.5, "1,234.5"), (0.126, "0.13")],
 )
 def test_two_digits_behind_the_point_and_no_more(value: float, words: str) -> None:
-    """Amounts have at most two decimals."""
+    """`replay` prints amounts with at most two decimals."""
     assert amount(value) == words
 
 
 def test_nothing_is_no_bar() -> None:
-    """If all values are zero there are no bars."""
+    """`replay` draws no bars if all values are zero."""
     assert bars([0.0, 0.0], 0.0) == ["  "] * HEIGHT
 
 
@@ -145,12 +146,12 @@ def test_nothing_is_no_bar() -> None:
      (0.3449, 0.4251, "", "+0.09"), (0.9051, 0.8349, "", "-0.08"), (2.5049, 2.4951, "", "")],
 )  # fmt: skip
 def test_percentages_differ_by_points(before: float, after: float, unit: str, words: str) -> None:
-    """Differences of percentages are in points, computed from the rounded values."""
+    """`replay` shows differences of percentages in points, computed from the rounded values."""
     assert difference(before, after, unit) == words
 
 
 def test_a_beginning_before_the_ledgers_is_noted() -> None:
-    """A span that starts before the first event says so."""
+    """`replay` notes that a requested span starts before the first event."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=0, from_time="2026-01-02T03:04:05.6Z", to_revision=9,
                 to_time="2026-01-02T03:09:05.6Z", seconds=300.0)  # fmt: skip
@@ -168,7 +169,7 @@ def test_a_beginning_before_the_ledgers_is_noted() -> None:
 
 
 def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
-    """The bars have headings with their resolution, and a note says how shares count."""
+    """Each bar chart has a heading with its resolution, and a note explains how shares count."""
     course = Meter(State(), 0.0, 600.0).measured()
     span = Span(from_revision=1, from_time="2026-01-02T03:04:05Z", to_revision=9,
                 to_time="2026-01-02T03:14:05Z", seconds=600.0)  # fmt: skip
@@ -190,7 +191,7 @@ def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
 
 
 def test_help_explains_every_row() -> None:
-    """The help of `replay` explains every row of its table, in 80 columns."""
+    """The help of `replay` explains every row of its table within 80 columns."""
     lines = CliRunner().invoke(command, ["--help"], terminal_width=80).output.splitlines()
     for row in ROWS:
         [line] = [line for line in lines if line.startswith(f"    {row.title}  ")]

@@ -1,4 +1,4 @@
-"""Differences on a terminal: where a pod was and is, and by which event, at any width."""
+"""Test how `diff` prints where a pod was and is, and the event behind the change, at any width."""
 
 import io
 
@@ -21,14 +21,15 @@ CARDS = tuple(
 
 
 def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
-    """The lines on a terminal."""
+    """Return the lines that a terminal of this width shows for these rows of a list."""
     out = io.StringIO()
     Console(file=out, width=width).print(rows_of(name, rows))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
-    """A diff from revision 1 says that its first event counts as before; later ones do not."""
+    """A diff from revision 1 notes that its first event belongs to the earlier state. A diff from a
+    later revision does not."""
     said = []
     for begin in (1, 2):
         first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))
@@ -43,7 +44,7 @@ NOWHERE = Side()
 
 
 def held(node: str, device: str, memory_mib: int) -> Side:
-    """A share with this much memory of one GPU."""
+    """Return a side with a share of this much memory on one GPU."""
     share = Share(container="main", device=device, memory_mib=memory_mib, cores=0)
     return Side(node=node, shares=(share,))
 
@@ -52,7 +53,7 @@ HELD = held("n1", "g0", 1)
 
 
 def moved(before: Side, after: Side) -> DiffRow:
-    """A placement that moved from one side to the other."""
+    """Return a row about a placement that moved from one side to the other."""
     name = "default/distributed-gpu-training-worker-0"
     row = DiffRow(name=name, what="placement", was=before, now=after, revision=129,
                   time="2026-01-02T03:04:05.678Z", by="scheduler/one")  # fmt: skip
@@ -60,8 +61,8 @@ def moved(before: Side, after: Side) -> DiffRow:
 
 
 def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
-    """A moved pod is one line at 80 columns, with its revision; shares are shown if there is
-    room."""
+    """A moved pod takes one line with its revision at 80 columns. Its shares are shown if there is
+    space."""
     row = moved(Side(node="v100-1", shares=CARDS), Side(node="a100-1", shares=CARDS))
     narrow, wide = (shown("placements", row, width=width) for width in (80, 300))
     assert [len(narrow), len(wide)] == [2, 2]
@@ -69,13 +70,13 @@ def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
 
 
 def test_a_column_of_nothing_is_left_out() -> None:
-    """A column that is empty in every row is left out."""
+    """`diff` leaves out a column that is empty in every row."""
     lines = shown("placements", moved(NOWHERE, Side(node="n1", shares=CARDS)), width=300)
     assert ("SHARES BEFORE" in lines[0], "SHARES AFTER" in lines[0]) == (False, True)
 
 
 def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden) -> None:
-    """New, ended and resized pods are distinguished by both sides of the row."""
+    """`diff` shows from the two sides of a row whether a pod is new, ended or resized."""
     lines = shown(
         "placements", moved(NOWHERE, HELD), moved(HELD, NOWHERE), moved(HELD, held("n1", "g0", 2)),
         width=80,
@@ -84,7 +85,7 @@ def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden
 
 
 def test_what_a_resized_pod_holds_is_said_once() -> None:
-    """The shares of a resized pod are shown once."""
+    """`diff` shows the shares of a resized pod only once."""
     resized = moved(HELD, held("n1", "g0", 2))
     [head, line] = shown("placements", resized, width=300)
     assert ("SHARES BEFORE" in head, "SHARES AFTER" in head) == (False, False)
@@ -94,13 +95,13 @@ def test_what_a_resized_pod_holds_is_said_once() -> None:
 
 
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
-    """The reason of a move is shown instead of the service that placed the pod."""
+    """`diff` shows the reason of a move instead of the service that placed the pod."""
     drained = structs.replace(moved(HELD, held("n2", "g0", 1)), cause="drained by ann: fan")
     assert shown("placements", drained, width=300)[1].endswith(f"Z {drained.cause}")
 
 
 def test_pods_that_wait_and_limits_are_lists_of_their_own(golden: Golden) -> None:
-    """Pending pods and limits are lists with their own columns."""
+    """`diff` prints pending pods and limits as separate lists with their own columns."""
     waits = DiffRow(name="default/a", what="waiting", before="", after="waits", by="agent")
     assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "waits", "agent"]
     limit = DiffRow(name="queue ml", what="weight", before="1", after="2", by="watcher")

@@ -1,4 +1,4 @@
-"""Patterns of `tail`: one that can match nothing is refused instead of waiting for ever."""
+"""Test that `tail` refuses a pattern that can match nothing, instead of waiting for ever."""
 
 import click
 import pytest
@@ -9,7 +9,7 @@ from apportion_schemas import CATALOGUE
 
 @pytest.mark.parametrize("prefix", ["", "apportion.v1."])
 def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
-    """Every channel of the catalogue is accepted, with and without the prefix."""
+    """`tail` accepts every channel of the catalogue, with and without the prefix."""
     assert pattern_of(f"{prefix}>") == "apportion.v1.>"
     assert pattern_of(f"{prefix}*.node-1") == "apportion.v1.*.node-1"
     for channel in {row.channel for row in CATALOGUE}:
@@ -29,8 +29,8 @@ def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
     ],
 )
 def test_a_pattern_of_nothing_is_met_with_what_there_is(text: str, says: str) -> None:
-    """A pattern that matches nothing is refused with the known channels, before the ledger is
-    asked."""
+    """`tail` refuses a pattern that can match nothing and lists the valid channels, without
+    contacting the ledger."""
     with pytest.raises(click.ClickException, match=says) as refused:
         pattern_of(text)
     assert refused.value.exit_code == 2

@@ -1,1 +1,1 @@
-"""Unit tests of the users and the monitoring of the ledger's server."""
+"""Unit tests of the NATS server's users and monitoring."""

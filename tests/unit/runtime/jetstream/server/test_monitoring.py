@@ -1,4 +1,4 @@
-"""The monitoring port of nats-server, and other servers on that port."""
+"""Test the client of nats-server's monitoring port, also against other servers on that port."""
 
 import asyncio
 

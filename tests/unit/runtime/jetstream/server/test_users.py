@@ -1,4 +1,4 @@
-"""Errors for unknown roles and users."""
+"""Test the errors for unknown roles and users."""
 
 from pathlib import Path
 
@@ -29,7 +29,8 @@ def test_a_role_that_nobody_may_add_is_never_offered(
 
 
 def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
-    """The error for an unknown user suggests a similar name or lists those that can be revoked."""
+    """The error for an unknown user suggests a similar name or lists the users that can be
+    revoked."""
     users = Users(tmp_path)
     users.begin()
     with pytest.raises(UsersFailed, match=r"not found; did you mean auditor\?"):
