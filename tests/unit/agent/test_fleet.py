@@ -123,7 +123,7 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:
-    """An error in a fleet file names the file, the location and the value; no node is returned."""
+    """An error in a fleet file names the file, the location and the value. No node is returned."""
     path = written(tmp_path, name, text)
     with pytest.raises(FleetInvalid, match=named) as caught:
         read_fleet(path)

@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends when its stdin is closed."""
+    """Provide a process that ends when its stdin is closed."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as running:
         yield running
         running.communicate()

@@ -51,8 +51,8 @@ class Followed:
 
 
 def test_the_same_place_another_card_and_another_node() -> None:
-    """A pod's verdict is same node, other devices or other node. It is judged with all earlier
-    placements of the other scheduler in place."""
+    """A pod's verdict is same node, other devices or other node. Earlier placements of the other
+    scheduler are taken into account."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4), rack("n2", 2, model=T4))
     a, b, c = (pod(uid, ask(4_000)) for uid in "abc")
@@ -85,7 +85,7 @@ def test_what_we_would_not_have_placed_says_why() -> None:
 
 
 def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
-    """Our own pending pods do not affect the comparison. Pods of gangs are compared like others."""
+    """Our own pending pods do not affect the comparison. Gang pods are compared like all pods."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), pod("waits", ask(99_000)))
     followed.play(adopted(member("m", ask(4_000)), "n1", share("n1-g0", 4_000)))

@@ -23,7 +23,7 @@ NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with an A100 and a T4, and NVML initialized."""
+    """Provide a driver with an A100 and a T4, and NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -31,7 +31,7 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def card(driver: FakeDriver) -> Any:
-    """The NVML handle of the A100."""
+    """Provide the NVML handle of the A100."""
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 

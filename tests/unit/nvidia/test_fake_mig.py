@@ -22,7 +22,7 @@ GUESSED = ("RTX-PRO-6000",)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with a GPU in MIG mode and two GPUs without MIG, and NVML initialized."""
+    """Provide a driver with a GPU in MIG mode and two GPUs without MIG, and NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB:mig+1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -30,7 +30,7 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def card(driver: FakeDriver) -> Any:
-    """The GPU in MIG mode."""
+    """Provide the GPU in MIG mode."""
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 

@@ -15,7 +15,7 @@ from tests.support.polling import wait_until
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with one GPU in exclusive process mode, as MPS needs."""
+    """Provide a driver with one GPU in exclusive process mode, as MPS needs."""
     made = FakeDriver(tmp_path, "1xT4")
     made.compute_mode(0, 3)
     yield made
@@ -24,7 +24,7 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def pipes(tmp_path: Path) -> str:
-    """The folder of the daemon's pipes."""
+    """Provide the folder of the daemon's pipes."""
     return str(tmp_path / "mps")
 
 
@@ -44,7 +44,7 @@ def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> 
 
 @pytest.fixture
 def daemon(driver: FakeDriver, pipes: str) -> Iterator[None]:
-    """A running daemon."""
+    """Provide a running daemon."""
     assert control(driver, pipes, "-d") == (0, "")
     yield
     control(driver, pipes, said="quit")

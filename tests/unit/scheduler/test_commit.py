@@ -1,5 +1,5 @@
-"""Tests of how drafts are appended: a few one by one, each with a fence; gangs and many drafts as
-one batch."""
+"""Tests of how drafts are appended. A few drafts are appended one by one, each with a fence. Gangs
+and many drafts are appended as one batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def fenced(count: int) -> list[Draft]:
     ],
 )
 def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> None:
-    """A few independent drafts are appended one by one. All others are appended at once."""
+    """A few independent drafts are appended one by one. Many drafts or a gang form one append."""
     ledger = CountingLedger()
     assert asyncio.run(commit(ledger, fenced(count), together=together)) == count
     assert ledger.sizes == sizes

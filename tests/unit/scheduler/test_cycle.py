@@ -136,7 +136,7 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 
 
 def test_each_refusal_halves_the_next_decision() -> None:
-    """Each refusal halves the number of pods in the next decision.
+    """A refusal halves the number of pods in the next decision.
 
     Small decisions are appended one by one."""
 

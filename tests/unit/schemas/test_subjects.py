@@ -27,7 +27,7 @@ def test_token(name: str, encoded: str) -> None:
 
 
 def test_subjects() -> None:
-    """Each object has a subject made of its kind and name. The policy has one subject."""
+    """An object's subject consists of its kind and name. The policy has one subject."""
     assert subject_of(NodeGone(node="a.b")) == "apportion.v1.cluster.node.a%2Eb"
     assert (
         subject_of(PodGroupObserved(group="ns/g", min_available=1))

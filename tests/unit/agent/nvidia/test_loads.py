@@ -20,14 +20,15 @@ H100_CUT = MigInstance(profile="2g.20gb", start=2, size=2)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with one full GPU and two in MIG mode, one of them with a performance monitor."""
+    """Provide a driver with one full GPU and two in MIG mode, one of them with a performance
+    monitor."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig+1xH100-80GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that has read the inventory."""
+    """Provide an open backend that has read the inventory."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     await opened.inventory()

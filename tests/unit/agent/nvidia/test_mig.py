@@ -32,21 +32,21 @@ SMALL = MigInstance(profile="1g.5gb", start=6, size=1)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with one GPU in MIG mode."""
+    """Provide a driver with one GPU in MIG mode."""
     with fake_driver(tmp_path, "1xA100-40GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A fake /proc of the first boot."""
+    """Provide a fake /proc of the first boot."""
     boot(tmp_path / "proc", "boot-1")
     return tmp_path / "proc"
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver, tmp_path: Path, proc: Path) -> AsyncIterator[NvmlBackend]:
-    """An open backend that keeps its record of instances on disk."""
+    """Provide an open backend that keeps its record of instances on disk."""
     assert driver.ids
     opened = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     yield opened
@@ -74,7 +74,7 @@ def made_by_hand(card: Any, cut: MigInstance) -> Any:
 
 @pytest.fixture
 def card(backend: NvmlBackend) -> Any:
-    """The GPU's NVML handle, for changes made outside the agent."""
+    """Provide the GPU's NVML handle, for changes made outside the agent."""
     assert backend.driver
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
@@ -273,7 +273,8 @@ async def test_no_share_is_cut_where_an_instance_of_another_is(
 async def test_an_agent_that_starts_again_knows_its_instances(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """A restarted agent recognizes its instances from disk and counts all others as foreign."""
+    """A restarted agent recognizes its instances from disk and counts all other instances as
+    foreign."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     made_by_hand(card, small)

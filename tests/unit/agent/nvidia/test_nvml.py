@@ -31,14 +31,14 @@ class Hand(SystemClock):
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with two healthy GPUs."""
+    """Provide a driver with two healthy GPUs."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that probes often."""
+    """Provide an open backend that probes often."""
     opened = NvmlBackend(SystemClock(), quiet_s=0.3, probe_s=0.05)
     yield opened
     await opened.close()
@@ -46,13 +46,13 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def hand() -> Hand:
-    """The clock of `listener`."""
+    """Provide the clock that `listener` uses."""
     return Hand()
 
 
 @pytest.fixture
 async def listener(driver: FakeDriver, hand: Hand) -> AsyncIterator[NvmlBackend]:
-    """An open backend on a stopped clock, so the backend notices driver events only."""
+    """Provide an open backend on a stopped clock, so the backend notices driver events only."""
     opened = NvmlBackend(hand)
     yield opened
     await opened.close()
@@ -67,8 +67,7 @@ async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
 async def inventory_that(
     backend: NvmlBackend, holds: Callable[[tuple[Device, ...]], bool]
 ) -> tuple[Device, ...]:
-    """Return the first inventory for which `holds` is true. A backend may report a change too
-    early."""
+    """Wait until the inventory passes the check `holds`, and return that inventory."""
     async with asyncio.timeout(10):
         while not holds(seen := await backend.inventory()):
             await backend.changed()
@@ -225,7 +224,7 @@ async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: Nvml
 
 @pytest.fixture
 async def fabric(tmp_path: Path) -> AsyncIterator[tuple[FakeDriver, NvmlBackend]]:
-    """A GPU with an NVSwitch fabric and a GPU without one."""
+    """Provide a GPU with an NVSwitch fabric and a GPU without one."""
     with fake_driver(tmp_path, "1xH100-80GB+1xT4") as driver:
         opened = NvmlBackend(SystemClock(), probe_s=0.05)
         yield driver, opened
@@ -491,7 +490,7 @@ async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: Fa
 
 @pytest.fixture
 async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend with a short timeout for driver calls."""
+    """Provide an open backend with a short timeout for driver calls."""
     opened = NvmlBackend(SystemClock(), probe_s=0.05, call_s=0.3)
     yield opened
     for card in range(len(driver.ids)):

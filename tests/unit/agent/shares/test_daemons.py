@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own ne
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver with one GPU, whose command-line programs are on PATH."""
+    """Provide a driver with one GPU, whose command-line programs are on PATH."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -38,7 +38,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend."""
+    """Provide an open backend."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     yield opened
@@ -47,14 +47,14 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """The folder of the daemons' pipes, removed after the test."""
+    """Provide the folder of the daemons' pipes, and remove it after the test."""
     with tempfile.TemporaryDirectory(prefix="mps") as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def daemons(folder: Path, backend: NvmlBackend) -> AsyncIterator[Daemons]:
-    """MPS daemons that are stopped after the test."""
+    """Provide MPS daemons that are stopped after the test."""
     made = Daemons(folder, backend)
     yield made
     await made.keep({})
@@ -91,7 +91,7 @@ def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[s
 
 @pytest.fixture
 async def card(backend: NvmlBackend) -> Device:
-    """The GPU, shared under MPS."""
+    """Provide the GPU, shared under MPS."""
     (device,) = await backend.inventory()
     return structs.replace(device, mode="mps")
 

@@ -30,14 +30,14 @@ SEEN = {
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with a shared GPU and a GPU in MIG mode."""
+    """Provide a driver with a shared GPU and a GPU in MIG mode."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """A backend over the fake driver, through the real bindings."""
+    """Provide a backend over the fake driver, through the real bindings."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     yield opened
@@ -46,7 +46,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> Path:
-    """The node's cgroup tree, with the cgroup of a container."""
+    """Provide the node's cgroup tree, with the cgroup of a container."""
     folder = tmp_path / "cgroup"
     (folder / WHOLE.lstrip("/")).mkdir(parents=True)
     (folder / "cgroup.controllers").write_text("cpu memory\n")

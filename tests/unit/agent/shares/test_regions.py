@@ -184,7 +184,7 @@ def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> Non
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """A folder removed by `rm -rf`, since pytest fails on folders this deep."""
+    """Provide a folder that is removed by `rm -rf`, since pytest fails on folders this deep."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 

@@ -35,7 +35,7 @@ def recorded(account: Account) -> UsageRecorded:
 
 
 def test_integrals_and_peaks() -> None:
-    """Each sample covers the time since the previous sample, in integrals and peaks."""
+    """A sample counts for the time since the previous sample, in integrals and peaks."""
     account = Account(0)
     account.add(Look((use(mib=100, cores=10),)), 5)
     account.add(Look((use(mib=400, cores=40, limit=2_000),)), 10)

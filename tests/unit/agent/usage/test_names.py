@@ -14,7 +14,7 @@ Series = dict[tuple[str, str], float]
 
 
 def use(cut: MigInstance | None = None, kinds: tuple[int, int, int] | None = None) -> Use:
-    """Return a container with limits of 700 MiB and 30 % that uses part of both."""
+    """Return a container with limits of 700 MiB and 30 % that is below these limits."""
     limits = 700 * MIB, 600 * MIB, 30, 25
     idle_s = None if kinds is None else 4.0
     return Use("uid-1", "default", "train", "main", 0, CARD, cut, *limits, kinds, idle_s)

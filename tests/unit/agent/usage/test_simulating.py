@@ -176,7 +176,7 @@ class Fleet:
 
     @property
     def records(self) -> list[UsageRecorded]:
-        """The usage records that the agent appended."""
+        """Return the usage records that the agent appended."""
         events = (decode(each.payload, subject=each.subject).data for each in self.drafts)
         return [data for data in events if isinstance(data, UsageRecorded)]
 

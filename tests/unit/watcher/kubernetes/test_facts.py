@@ -221,8 +221,8 @@ def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
 
 
 def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
-    """When another scheduler's pod ends, the watcher reports the node's resources with the resource
-    version of that end."""
+    """The watcher reports a node's resources again when another scheduler's pod ends, with the
+    resource version of that end."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=1)
     theirs = {"limits": {"cpu": "3"}, "on": "n1", "schedulerName": "other"}

@@ -51,7 +51,7 @@ def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last
 
 
 def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
-    """When a storage class changes, the watcher reports the claims of that class again."""
+    """The watcher reports volume claims again when their storage class changes."""
     cluster = Cluster()
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
     cluster.see("persistentvolumeclaims", claim)
@@ -148,8 +148,8 @@ def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
 
 
 def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
-    """When a class's storage capacity or its driver's capacity support changes, the watcher reports
-    the claims of that class again."""
+    """The watcher reports volume claims again when the capacity of their storage class, or the
+    driver's capacity support, changes."""
     cluster = Cluster()
     cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}

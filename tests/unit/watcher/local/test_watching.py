@@ -133,7 +133,7 @@ def write(folder: Path, name: str) -> None:
 
 @pytest.fixture
 async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
-    """Two running watchers of one folder."""
+    """Provide two running watchers of one folder."""
     server = MemoryServer()
     one, two = (Watcher(server, tmp_path, name) for name in ("one", "two"))
     async with one.running(), two.running():
