@@ -1,4 +1,4 @@
-"""Builders of the events that an agent reads."""
+"""Test helpers that build the events that an agent reads."""
 
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import Event, PodPlaced, Score, Share, encode, subject_of
@@ -8,17 +8,17 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def event_of(data: Payload, event_id: str = "e") -> Event:
-    """An event around the payload."""
+    """Wrap the payload in an event."""
     return Event(id=event_id, source="test", time=TIME, data=data)
 
 
 def record_of(revision: int, data: Payload) -> Record:
-    """The payload as a record of the ledger."""
+    """Return the payload as a ledger record with this revision."""
     return Record(revision, subject_of(data), encode(event_of(data)))
 
 
 def placed(pod: str, *devices: str, node: str = "n1", attempt: int = 1) -> PodPlaced:
-    """A placement of one container, with one share of each device."""
+    """Place one container of the pod, with one share of each device."""
     shares = tuple(
         Share(container="main", device=device, memory_mib=1024, cores=10) for device in devices
     )

@@ -1,4 +1,5 @@
-"""An agent's notes reach the disk, even after a failed write or with several concurrent writers."""
+"""Tests that an agent's notes reach the disk, even after a failed write or with several concurrent
+writers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ CLAIMS = 8
 
 
 def book(folder: Path) -> BootBook[str]:
-    """The book as a new agent process opens it."""
+    """Open the file of notes, as a new agent process does."""
     return BootBook(folder / "book.json", folder, str)
 
 

@@ -1,4 +1,4 @@
-"""Fleets from the command line and from files."""
+"""Tests of fleets that are described on the command line and in files."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def test_names_by_pattern_and_descriptions_in_turn() -> None:
-    """Node names follow the pattern, and several descriptions alternate over the nodes."""
+    """Node names follow the pattern, and several descriptions are assigned to the nodes in turn."""
     nodes = numbered_nodes("gpu-{}.rack", 3, ["8xT4", "4xA10"])
     assert [node.name for node in nodes] == ["gpu-1.rack", "gpu-2.rack", "gpu-3.rack"]
     assert [len(node.devices) for node in nodes] == [8, 4, 8]
@@ -25,7 +25,7 @@ def test_names_by_pattern_and_descriptions_in_turn() -> None:
 
 
 def test_a_single_node_keeps_its_name() -> None:
-    """A number is added to the name only if there are several nodes."""
+    """Node names get a number only if there are several nodes."""
     assert numbered_nodes("gpu", 1, ["1xT4"])[0].name == "gpu"
     assert numbered_nodes("gpu", 2, ["1xT4"])[1].name == "gpu-2"
 
@@ -37,7 +37,7 @@ def test_no_description_no_simulated_node() -> None:
 
 @pytest.mark.parametrize("pattern", ["", "n" * 250])
 def test_the_name_is_bounded(pattern: str) -> None:
-    """A node name that is empty or too long is refused."""
+    """An empty or overlong node name is refused."""
     with pytest.raises(FleetInvalid, match="characters"):
         numbered_nodes(pattern, 1, ["1xT4"])
 
@@ -50,7 +50,8 @@ def test_the_number_of_nodes_is_bounded(count: int) -> None:
 
 
 def test_a_csv_of_a_cluster_trace(tmp_path: Path) -> None:
-    """A published cluster trace is read by its columns sn, cpu_milli, memory_mib, gpu and model."""
+    """A published cluster trace is read by its columns `sn`, `cpu_milli`, `memory_mib`, `gpu` and
+    `model`."""
     path = written(
         tmp_path,
         "nodes.csv",
@@ -65,7 +66,7 @@ def test_a_csv_of_a_cluster_trace(tmp_path: Path) -> None:
 
 
 def test_a_csv_with_descriptions(tmp_path: Path) -> None:
-    """A CSV with the columns node and devices is read."""
+    """A CSV file with the columns `node` and `devices` is read as a fleet."""
     path = written(tmp_path, "fleet.csv", "node, devices\na, 4xA100-40GB:mig\nb, 1xT4+1xA10\n")
     assert [[d.mode for d in node.devices] for node in read_fleet(path)] == [
         ["mig"] * 4,
@@ -74,7 +75,7 @@ def test_a_csv_with_descriptions(tmp_path: Path) -> None:
 
 
 def test_yaml(tmp_path: Path) -> None:
-    """A YAML list of nodes is read, with labels and the number of pods."""
+    """A YAML list of nodes is read as a fleet, with labels and the maximum number of pods."""
     path = written(
         tmp_path,
         "fleet.yaml",
@@ -87,7 +88,8 @@ def test_yaml(tmp_path: Path) -> None:
 
 
 def test_a_simulated_node_is_found_by_its_hostname() -> None:
-    """The kubelet and GPU feature discovery label a node like this, and manifests select by it."""
+    """A simulated node has the labels that the kubelet and GPU feature discovery set, so manifests
+    can select the node."""
     first, second = numbered_nodes("n", 2, ["4xT4", "1xAscend310P"])
     assert first.host.labels == {
         "kubernetes.io/hostname": "n-1",
@@ -121,7 +123,7 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:
-    """An error in a fleet file names the file, the location and the value; no node is returned."""
+    """An error in a fleet file names the file, the location and the value. No node is returned."""
     path = written(tmp_path, name, text)
     with pytest.raises(FleetInvalid, match=named) as caught:
         read_fleet(path)
@@ -138,8 +140,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
 def test_a_new_fleet_has_names_that_nodes_may_have(
     golden: Golden, tmp_path: Path, file: str, text: str, lines: tuple[int, int]
 ) -> None:
-    """A new fleet with invalid node names is refused, each with its line. An existing fleet with
-    such names is still read."""
+    """A new fleet with invalid node names is refused, and each name is reported with its line. An
+    existing fleet with such names is still read."""
     path = written(tmp_path, file, text)
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(path, misnamed=misnamed)
@@ -154,7 +156,7 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
 
 
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
-    """All errors are listed in the order of the file, up to 20, then the number of the rest."""
+    """The error lists the first 20 problems in file order, then how many remain."""
     text = "nodes:\n- {node: a, devices: 1xX99}\n- {node: b, gpus: 3}\n- {node: c}\n- {node: c}\n"
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(written(tmp_path, "f.yaml", text))
@@ -169,7 +171,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> None:
-    """An unknown field of a node is reported with its line, next to duplicate names and other
+    """An unknown field of a node is reported with its line, together with duplicate names and other
     errors."""
     text = (
         "nodes:\n- node: a\n  cpu: 3\n- node: a\n- {node: b, devics: 1xT4}\n- {node: c, zone: x}\n"
@@ -184,7 +186,7 @@ def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> 
 
 
 def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
-    """A fleet file that is missing or not text is a FleetInvalid error."""
+    """A fleet file that is missing or not text raises FleetInvalid."""
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "b.csv", tmp_path / "none.csv", tmp_path):
         with pytest.raises(FleetInvalid, match="cannot read it"):
@@ -192,7 +194,7 @@ def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
-    """A fleet file over the size limit is refused without reading it."""
+    """A fleet file over the size limit is refused before it is read."""
     path = tmp_path / "huge.csv"
     with path.open("wb") as file:
         file.truncate(1 << 30)

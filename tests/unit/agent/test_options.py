@@ -1,4 +1,4 @@
-"""Options of an agent that makes shares itself."""
+"""Tests of the options of an agent that makes shares itself."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""Privileges and labels of the agent on its node."""
+"""Tests of the privileges, folders and labels of the agent on its node."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,8 @@ from tests.support.nvidia.driver import fake_driver
     ],
 )
 def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bool) -> None:
-    """The agent may administer MIG and MPS if it has CAP_SYS_ADMIN, or if that cannot be read."""
+    """The agent assumes that it may administer MIG and MPS if it has CAP_SYS_ADMIN, or if its
+    capabilities cannot be read."""
     (tmp_path / "status").write_text(status)
     assert may_administer(tmp_path / "status") is may
 
@@ -39,7 +40,8 @@ def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bo
 def test_an_agent_without_the_right_closes_cards_that_need_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
 ) -> None:
-    """Without CAP_SYS_ADMIN, GPUs under MIG or MPS are unhealthy with that reason."""
+    """An agent without CAP_SYS_ADMIN reports GPUs under MIG or MPS as unhealthy, with the missing
+    capability as the reason."""
     monkeypatch.setattr(main, "may_administer", lambda: may)
     with fake_driver(tmp_path, "1xT4") as driver:
         for name, value in driver.environment.items():
@@ -61,7 +63,8 @@ async def unused(_draft: Draft) -> Appended:
 
 
 def test_folders_are_labelled_where_selinux_is_on(tmp_path: Path) -> None:
-    """Folders get the container SELinux label if SELinux is on; a missing folder is no error."""
+    """Folders get the container SELinux label if SELinux is enabled. A missing folder is not an
+    error."""
     shares, on = tmp_path / "shares", tmp_path / "enforce"
     shares.mkdir()
     label_for_containers([shares], on)
@@ -87,7 +90,7 @@ def _label(path: Path) -> bytes:
     ],
 )
 def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: str) -> None:
-    """A library needs the newest glibc version that it names."""
+    """A library requires the newest glibc version that the library names."""
     library = tmp_path / "libvgpu.so"
     library.write_bytes(b"\x7fELF" + bytes(60) + names)
     assert needed_glibc(library) == expected
@@ -95,7 +98,8 @@ def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: 
 
 
 def test_containers_decline_hami_core_in_the_named_namespaces_alone() -> None:
-    """Containers may opt out of HAMi-core only in the configured namespaces; `*` allows all."""
+    """Containers may opt out of HAMi-core only in the configured namespaces. `*` means all
+    namespaces."""
     nowhere = Places(Path("/cdi"), Path("/state"), Path("/run"))
     some = structs.replace(nowhere, unheld_namespaces=("trusted",))
     every = structs.replace(nowhere, unheld_namespaces=("*",))

@@ -1,4 +1,5 @@
-"""Simulated devices: the small language that describes them, and their health."""
+"""Tests of simulated devices: how a description such as `8xT4` is parsed, and how device health
+changes."""
 
 import asyncio
 
@@ -11,7 +12,8 @@ from tests.unit.agent.events import event_of
 
 
 def test_a_mixed_node() -> None:
-    """A mixed description gives count, model, mode and slots, with consecutive indexes."""
+    """A description of several device models sets their count, model, mode and slots, with
+    consecutive indexes."""
     devices = simulated_devices("n1", "2xA100-40GB:mig + 1xT4:mps+1xAscend310P")
     assert [d.index for d in devices] == [0, 1, 2, 3]
     assert [d.mode for d in devices] == ["mig", "mig", "mps", "vnpu"]
@@ -23,14 +25,14 @@ def test_a_mixed_node() -> None:
 
 
 def test_models_are_found_in_any_case() -> None:
-    """Model names are matched in any case."""
+    """Model names are case-insensitive."""
     upper, lower = (simulated_devices("n", each)[0] for each in ("1xH100-80GB", "1xh100-80gb"))
     assert lower == upper
     assert "H100" in lower.model
 
 
 def test_ids_depend_on_node_and_index_alone() -> None:
-    """Device ids depend on node and index only, so a restart or another mode keeps them."""
+    """Device ids depend on node and index only, so ids survive a restart or a change of mode."""
     first = simulated_devices("n1", "2xA100-40GB")
     assert [d.id for d in first] == [d.id for d in simulated_devices("n1", "2xA100-40GB:mig")]
     others = simulated_devices("n2", "2xA100-40GB")
@@ -39,14 +41,14 @@ def test_ids_depend_on_node_and_index_alone() -> None:
 
 
 def test_nvlink_joins_like_with_like() -> None:
-    """GPUs of the same model are NVLink peers of each other, and of no other GPU."""
+    """Simulated GPUs of the same model are NVLink peers. GPUs of different models are not."""
     h100, other, t4 = simulated_devices("n", "2xH100-80GB+1xT4")
     assert h100.nvlink_lanes == {other.id: 18}
     assert not t4.nvlink_lanes
 
 
 def test_numa_from_four_cards_on() -> None:
-    """Eight simulated GPUs are split over two NUMA nodes; two GPUs share one."""
+    """Eight simulated GPUs are split over two NUMA nodes. Two simulated GPUs share one."""
     assert [d.numa for d in simulated_devices("n", "8xT4")] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert {d.numa for d in simulated_devices("n", "2xT4")} == {0}
 
@@ -77,7 +79,7 @@ def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
 
 @pytest.mark.parametrize("name", models())
 def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
-    """Each model in each of its modes can be reported to the ledger."""
+    """The ledger accepts a report of every model in each of its modes."""
     for mode in models()[name].modes:
         report = NodeReported(
             node="n",
@@ -89,7 +91,7 @@ def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
 
 
 async def test_fail_and_recover_wake_the_reporter() -> None:
-    """A health change wakes the waiting reporter, in either direction."""
+    """A failure or a recovery wakes the waiting reporter."""
     backend = SimulatedBackend(simulated_devices("n", "2xT4"))
     first, second = await backend.inventory()
     backend.set_health(first.id, healthy=False, reason="fan broken")
@@ -103,14 +105,14 @@ async def test_fail_and_recover_wake_the_reporter() -> None:
 
 
 async def test_a_command_for_a_device_elsewhere_is_refused() -> None:
-    """A health command for an unknown device is refused with the list of the node's devices."""
+    """A health command for an unknown device is refused with a list of the node's devices."""
     backend = SimulatedBackend(simulated_devices("n", "1xT4"))
     with pytest.raises(DeviceUnknown, match=r"GPU-x.*devices: GPU-"):
         backend.set_health("GPU-x", healthy=False)
 
 
 async def test_restored_failures() -> None:
-    """Unhealthy devices stay unhealthy after a restart; devices of the past are ignored."""
+    """Unhealthy devices stay unhealthy after a restart. Devices that are gone are ignored."""
     devices = simulated_devices("n", "2xT4")
     before = SimulatedBackend(devices)
     before.set_health(devices[1].id, healthy=False, reason="fan broken")
@@ -121,7 +123,7 @@ async def test_restored_failures() -> None:
 
 
 def test_the_scarcest_resource_bounds_what_a_card_is_cut_into() -> None:
-    """The scarcest resource bounds how many vNPU templates fit on an NPU."""
+    """The scarcest resource limits how many vNPU templates fit on an NPU."""
     roomy = {
         family: Model(model="x", family=family, memory_mib=1 << 20).slots("vnpu")
         for family in ("ascend310p", "ascend910a")

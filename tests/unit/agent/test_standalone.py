@@ -1,4 +1,4 @@
-"""Processes recorded on a machine without a kubelet, over real processes."""
+"""Tests of the process record on a machine without a kubelet, with real processes."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends when its stdin closes."""
+    """Provide a process that ends when its stdin is closed."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as running:
         yield running
         running.communicate()
@@ -26,7 +26,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process started by a command of this pod."""
+    """Start a process whose environment marks it as started by this pod's command."""
     environment = {**os.environ, "APPORTION_POD": pod}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as running:
         yield running
@@ -34,7 +34,7 @@ def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def life(process: subprocess.Popen[bytes]) -> Life:
-    """The identity of the process."""
+    """Return the process id and start time that identify the process."""
     found = life_of(process.pid)
     assert found is not None
     return found
@@ -58,7 +58,7 @@ async def test_a_run_stands_there_until_its_process_ends(
 async def test_what_its_process_started_keeps_it_there(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run is listed while a child process that inherited its mark still runs."""
+    """A run is listed while any process that inherited its environment mark still runs."""
     runs = Runs(tmp_path, PROC)
     with left_behind("uid-of-this-test"):
         runs.begin("uid-of-this-test", life(process), in_container=False)
@@ -70,8 +70,8 @@ async def test_what_its_process_started_keeps_it_there(
 async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of another user is listed until its end is reported, since only root sees all its
-    processes."""
+    """An agent without root lists another user's run until its end is reported, since only root
+    sees all the run's processes."""
     monkeypatch.setattr(os, "geteuid", lambda: Path(f"/proc/{process.pid}").stat().st_uid + 1)
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
@@ -95,7 +95,7 @@ async def test_a_container_outlives_who_asked_for_it(
 
 
 def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
-    """A process that is not the one visible here under its id is refused."""
+    """The agent refuses a process if its id belongs to a different process on this machine."""
     own = life_of(os.getpid())
     assert own is not None
     runs = Runs(tmp_path, PROC)
@@ -107,7 +107,7 @@ def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
 async def test_after_a_reboot_nothing_runs(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run of an earlier boot is not listed."""
+    """The agent does not list a run from an earlier boot."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -117,13 +117,14 @@ async def test_after_a_reboot_nothing_runs(
 
 
 async def test_a_book_that_cannot_be_read_is_left(tmp_path: Path) -> None:
-    """An unreadable book of runs counts as empty."""
+    """The agent treats an unreadable file of runs as empty."""
     (tmp_path / "runs.json").write_text("{")
     assert await Runs(tmp_path, PROC).pods() == set()
 
 
 def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
-    """A process belongs to the run of its nearest ancestor; without one, it has no pod."""
+    """A process belongs to the run of its nearest ancestor that is a recorded run. Without such an
+    ancestor, the process has no pod."""
     runs = Runs(tmp_path, PROC)
     with subprocess.Popen(["/bin/sh", "-c", "cat; :"], stdin=subprocess.PIPE) as shell:
         child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -142,7 +143,7 @@ def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
 
 
 def test_a_container_s_process_is_known_by_its_region(tmp_path: Path) -> None:
-    """A container's process is matched to its run by the region that it mounts."""
+    """The agent matches a container's process to its run by the region that is mounted."""
     proc = tmp_path / "proc"
     boot = proc / "sys/kernel/random"
     boot.mkdir(parents=True)

@@ -1,1 +1,1 @@
-"""Unit tests of the extender."""
+"""Unit tests of the extender that answers kube-scheduler."""

@@ -1,4 +1,4 @@
-"""The extender's answers: formats, reasons, scores and the outcomes of bindings."""
+"""Tests of the extender's answers: formats, reasons, scores and the results of bindings."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """A ledger with an extender over it. `asked` lists the choices that reached the schedulers."""
+    """An in-memory ledger with an extender. `asked` lists the choices that schedulers received."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -68,19 +68,19 @@ class World(Ledger):
         return msgspec.json.encode(self.answer)
 
     def take(self, data: Any) -> Change:
-        """Fold one event, and pass the change to the extender."""
+        """Fold one event and pass the change to the extender."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.binding.observe(change)
         return change
 
     def filter(self, of: Any, **nodes: Any) -> Any:
-        """The answer to `filter`."""
+        """Return the extender's answer to a `filter` request."""
         body = json.dumps({"Pod": of, **nodes}).encode()
         return json.loads(self.extender.filtered(decode_filter(body)))
 
     def failed(self, of: Any, *names: str) -> dict[str, str]:
-        """The failed nodes with their reasons."""
+        """Return the nodes that the filter rejects, with the reasons."""
         found: dict[str, str] = self.filter(of, NodeNames=[*names])["FailedNodes"]
         return found
 
@@ -103,19 +103,19 @@ async def _awaited(awaitable: Awaitable[str]) -> str:
 
 
 def wanted(limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """A pod as kube-scheduler sends it."""
+    """Return a pod as kube-scheduler sends it to the extender."""
     made = kube_pod("p", share() if limits is None else limits, schedulerName=CHOOSER, **fields)
     made["metadata"] |= {"uid": "p", "namespace": "default"}
     return made
 
 
 def of_chooser(uid: str = "p") -> Any:
-    """The pod as it is in the ledger."""
+    """Return a pod of an extended scheduler as it is in the ledger."""
     return pod(uid, ask(1000), chooser=CHOOSER)
 
 
 def node_object(name: str) -> dict[str, Any]:
-    """A node object with more fields than its name."""
+    """Return a node object that has more fields than its name."""
     return {"metadata": {"name": name, "labels": {"a": "b"}}, "status": {"x": [1, 2.50]}}
 
 
@@ -123,8 +123,8 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
-    """Nodes are returned as names or as unchanged objects, as they were sent, with fields in
-    either case."""
+    """The extender returns nodes as they were sent: as names or as unchanged objects, with field
+    names in either case."""
     world = World(rack("n1"), rack("n2"))
     assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
     objects = [node_object(name) for name in ("n1", "n2", "n3")]
@@ -136,8 +136,8 @@ def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
 
 
 def test_every_node_that_fails_has_words(golden: Golden) -> None:
-    """Every failing node has a reason and counts as unresolvable, so kube-scheduler evicts no
-    pod needlessly."""
+    """Every rejected node has a reason and is marked unresolvable, so kube-scheduler does not evict
+    pods needlessly."""
     world = World(rack("n1", 1), rack("n2", 1))
     answer = world.filter(wanted(share(999_999)), NodeNames=["n1", "n2"])
     assert answer["FailedNodes"].keys() == {"n1", "n2"}
@@ -156,25 +156,26 @@ def test_every_node_that_fails_has_words(golden: Golden) -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_fits_nowhere_and_says_why(of: Any, words: str) -> None:
-    """An unreadable pod, or one of an unknown scheduler name, fails on every node with the
+    """A pod that is invalid or has an unknown scheduler name is rejected on every node, with the
     reason."""
     assert words in World(rack("n1")).failed(of, "n1")["n1"]
 
 
 def test_what_kube_scheduler_minds_is_not_our_business() -> None:
-    """Volumes, unknown priority classes and scheduling gates do not affect the filter."""
+    """The filter ignores volumes, unknown priority classes and scheduling gates, which
+    kube-scheduler handles."""
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
     of = wanted(volumes=[volume], priorityClassName="mine", schedulingGates=[{"name": "g"}])
     assert World(rack("n1")).failed(of, "n1") == {}
 
 
 def test_a_pod_without_a_device_fits_everywhere() -> None:
-    """A pod without devices fits on every node, including unreported ones."""
+    """A pod without devices fits on every node, even on nodes that no agent has reported."""
     assert World().failed(wanted({"cpu": "1"}), "n1", "n2") == {}
 
 
 def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
-    """A placed pod fits only on its node, so a retry after a lost answer chooses the same node."""
+    """A placed pod fits only on its node, so a retry after a lost answer selects the same node."""
     world = World(rack("n1"), rack("n2"), of_chooser(), placed("p", "n1", [held("n1-g0")]))
     failed = world.failed(wanted(), "n1", "n2")
     assert failed.keys() == {"n2"}
@@ -182,7 +183,7 @@ def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
 
 
 def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
-    """Under binpack a used node scores higher, and scores span the whole range."""
+    """Under binpack a node in use scores higher than a free one, and scores use the whole range."""
     world = World(rack("n1", 1), rack("n2", 1), of_chooser("x"))
     world.play(placed("x", "n2", [held("n2-g0", 20_000)]))
     args = decode_filter(json.dumps({"Pod": wanted(), "NodeNames": ["n1", "n2", "n3"]}).encode())
@@ -203,7 +204,7 @@ def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
     ],
 )
 def test_points_become_scores(points: dict[str, int], scores: dict[str, int]) -> None:
-    """Points are scaled to scores from 0 to 10."""
+    """The extender scales points to scores from 0 to 10."""
     assert scaled(points) == scores
 
 
@@ -226,7 +227,7 @@ def test_filter_arguments_that_cannot_be_read_are_an_error(body: bytes) -> None:
 
 
 def test_binding_arguments_are_read_in_either_spelling() -> None:
-    """Binding arguments are read in either spelling, and missing or empty ones are an error."""
+    """Binding arguments are accepted in both spellings. Missing or empty arguments are an error."""
     said = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "n"}
     lower = {name[0].lower() + name[1:]: value for name, value in said.items()}
     assert decode_binding(json.dumps(said).encode()) == decode_binding(json.dumps(lower).encode())
@@ -239,8 +240,8 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """A binding succeeds once the pod is bound, not when the pod is placed. A repeated request
-    needs no scheduler."""
+    """A binding succeeds once the pod is bound, not when it is placed. The extender answers a
+    repeated request without a scheduler."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -259,7 +260,8 @@ async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None
 
 
 async def test_a_refusal_is_told_with_its_amounts() -> None:
-    """A refusal after the choice ends the binding with its reason; an earlier refusal does not."""
+    """A binding fails with the reason if the pod is refused after the choice. An earlier refusal
+    does not end the binding."""
     refusal = PodRefused(
         pod="p", namespace="default", name="p", reasons={RefusalCode.DEVICE_CORDONED: 1}, nodes=1
     )
@@ -273,7 +275,7 @@ async def test_a_refusal_is_told_with_its_amounts() -> None:
 
 
 async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> None:
-    """A canceled placement ends the binding with the error."""
+    """A binding fails with the binder's error if the placement is voided."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -284,7 +286,7 @@ async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> 
 
 
 async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> None:
-    """A binding waits for the pod to reach the ledger, and fails if the pod is gone."""
+    """A binding waits until the pod is in the ledger, and fails if the pod is gone."""
     world = World(rack("n1"))
     binding = world.bind()
     await asyncio.sleep(0)
@@ -295,8 +297,8 @@ async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> 
 
 
 async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
-    """A binding fails with the reason if the pod was rejected, has our own scheduler, or its
-    choice is refused."""
+    """A binding fails with the reason if the pod was rejected, the pod has our own scheduler name,
+    or the choice is refused."""
     rejected = PodRejected(
         uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
     )
@@ -324,8 +326,8 @@ async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden)
 
 
 async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Golden) -> None:
-    """A binding times out with an error, and a concurrent request for the pod is refused. A
-    retry can succeed."""
+    """A binding times out with an error, and a later retry can succeed. A concurrent request for
+    the same pod is refused."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.2)
     first, second = world.bind(), world.bind()
     golden({"second request": await second, "first request": await first})
@@ -353,7 +355,7 @@ async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
 
 
 async def _decided(binding: ExtenderBinding) -> bool:
-    """Whether the wait ended before its timeout."""
+    """Return True if the wait for decisions ended before its timeout."""
     began_s = asyncio.get_running_loop().time()
     await binding.decided()
     return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S

@@ -1,1 +1,1 @@
-"""Tests of the intake process."""
+"""Unit tests of the intake, which checks and appends the agents' reports."""

@@ -1,4 +1,4 @@
-"""Usage reported after its pod ended or moved, checked against the ledger's records."""
+"""Tests of how the intake checks usage that is reported after its pod ended or moved."""
 
 import asyncio
 from typing import Any
@@ -32,12 +32,13 @@ from tests.support.pods import ask, placed, pod, share
 
 
 def at(hour: int, minute: int = 0) -> str:
-    """A time on the day of the test."""
+    """Return a time on the day of the test."""
     return f"2026-01-0{1 + hour // 24}T{hour % 24:02}:{minute:02}:00.000000Z"
 
 
 async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, MemoryLedger]:
-    """A ledger with these events (writer, time, payload, cause), and its state."""
+    """Append these events (writer, time, payload, cause), and return the folded state and the
+    ledger."""
     server, fold = MemoryServer(), StateFold()
     for number, (role, time, said, cause) in enumerate(events, 1):
         data = said
@@ -55,7 +56,7 @@ async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, 
 
 
 def used(uid: str, bound: int, device: str = "n1-g0", **more: Any) -> ShareUsed:
-    """A minute of usage."""
+    """Return one minute of usage."""
     fields: dict[str, Any] = {"name": uid, "seconds": 60, **more}
     return ShareUsed(
         pod=uid, namespace="default", container="main", device=device, memory_mib=1_000,
@@ -105,8 +106,8 @@ EVENTS: tuple[tuple[str, str, Payload, int], ...] = (
 )
 @pytest.mark.parametrize("hours", [1, 72])
 def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hours: int) -> None:
-    """The intake accepts usage only for a pod that was allocated the device, and refuses late
-    usage."""
+    """The intake accepts usage only if the device was allocated to the pod, and refuses usage that
+    is late."""
 
     async def judged() -> str:
         fold, ledger = await ledger_of(*EVENTS)
@@ -140,8 +141,7 @@ def test_bindings_that_were_dropped_prove_nothing() -> None:
 
 
 def test_a_binding_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The intake reads a binding from the ledger once, however often usage reports name the
-    binding."""
+    """The intake reads each binding from the ledger once, however many usage reports name it."""
 
     async def read() -> list[int]:
         fold, ledger = await ledger_of(*EVENTS)

@@ -1,4 +1,5 @@
-"""Limits on the unanswered agent requests that an intake queues."""
+"""Tests of the limits on queued agent requests. An intake has one queue, called a lane, for each
+node."""
 
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ LARGEST = Sent(bytes(UNANSWERED_BYTES_MAX))
 
 
 def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None:
-    """Unanswered requests are bounded for each lane and in total; an answer makes room again."""
+    """The intake limits unanswered requests per node and in total. An answer makes room for the
+    next request."""
     lanes = Lanes()
     many = BYTES_OF_ALL_MAX // UNANSWERED_BYTES_MAX
     for number in range(many):
@@ -52,7 +54,8 @@ def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None
 def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Making room for one more node checks few lanes, and removes no lane with waiting requests."""
+    """The intake checks only a few lanes to make room for another node, and never removes a lane
+    with pending requests."""
     monkeypatch.setattr(lanes_module, "LANES_MAX", 1_000)
     looked: list[str] = []
     idle = Lane.idle
@@ -76,14 +79,14 @@ def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
 
 
 def lane_of(lanes: Lanes, node: str) -> Lane:
-    """The lane of this node."""
+    """Return the lane of this node."""
     lane = lanes.of(node, 0.0)
     assert lane is not None
     return lane
 
 
 def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
-    """A node may append a limited number of records and bytes per hour."""
+    """Each node may append only a limited number of records and bytes per hour."""
     lane = lane_of(Lanes(), "n0")
     small = sum(lane.may_append(1, 0.0) for _ in range(2 * RECORDS_AN_HOUR))
     assert small == RECORDS_AN_HOUR
@@ -94,7 +97,8 @@ def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
 
 
 def test_the_same_seconds_are_not_recorded_twice() -> None:
-    """Usage of the same seconds is recorded once; a retry of the same event is accepted."""
+    """The intake records usage of the same seconds only once, and accepts a retry of the same
+    event."""
 
     def said(time: str, identity: str) -> str:
         share = ShareUsed(

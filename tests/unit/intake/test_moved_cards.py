@@ -1,8 +1,6 @@
-"""A device of a node that has left may be reported by another node, since devices and nodes
-move.
+"""Tests that another node may report a device of a removed node, since devices and nodes move.
 
-A compromised agent could do that too. These tests show its effect and how it ends.
-"""
+A compromised agent could claim such a device too. These tests show the effect and how it ends."""
 
 from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.files.fleets import SimulatedNode
@@ -17,13 +15,13 @@ FIRST = CARDS[:1]
 
 
 def claim(driver: str = "simulated") -> NodeReported:
-    """A report of the other node with the first device."""
+    """Return a report in which the other node has the first device."""
     return NodeReported(node="other", devices=FIRST, host=HOST, driver=driver, simulated=True)
 
 
 def test_a_card_of_a_node_that_left_is_taken_and_kept_until_whoever_took_it_is_gone() -> None:
-    """A device of a node that left can be claimed by another node. When its own node returns, it
-    is refused until the claimant is gone, then accepted within minutes."""
+    """Another node can claim a device of a removed node. When the original node returns, its report
+    is refused until the other node is removed, then accepted within minutes."""
 
     async def stolen() -> None:
         services = Services()

@@ -1,8 +1,7 @@
-"""Several intakes share the agents' requests; each holds back a jump until it has seen it twice.
+"""Tests of several intakes that share the agents' requests. An intake holds back an implausible
+change (a "jump") until the agent repeats it to the same intake.
 
-Asking another intake at once gains nothing. An honest agent is believed after one look more than
-there are intakes.
-"""
+An agent cannot speed this up by asking another intake."""
 
 from msgspec import structs
 
@@ -19,12 +18,12 @@ INTAKES = 2
 
 
 def report(*devices: Device) -> NodeReported:
-    """The report of these devices by the node's agent."""
+    """Return the agent's report of these devices."""
     return NodeReported(node="n1", devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
 async def several() -> Services:
-    """Two intakes that take turns, and a node with four GPUs."""
+    """Start two intakes that take turns, and report a node with four GPUs."""
     services = Services()
     for _ in range(INTAKES):
         await services.intake()
@@ -33,7 +32,7 @@ async def several() -> Services:
 
 
 def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
-    """A jump is not accepted by repeating it to any intake before the hold time has passed."""
+    """No intake accepts a jump before the hold time is over, however often it is repeated."""
 
     async def asked() -> None:
         services = await several()
@@ -50,7 +49,7 @@ def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
 
 
 def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
-    """A jump that each intake has seen once is accepted by neither."""
+    """No intake accepts a jump that it has seen only once."""
 
     async def seen() -> None:
         services = await several()
@@ -63,8 +62,8 @@ def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
 
 
 def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes() -> None:
-    """An agent that lost all GPUs is believed after the hold time for each intake, and reports
-    once."""
+    """An agent that lost all its GPUs is believed after one hold time per intake. The loss is
+    recorded once."""
 
     async def lost() -> None:
         services = await several()
@@ -80,7 +79,7 @@ def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes(
 
 
 def test_what_is_no_jump_is_believed_at_once_by_either() -> None:
-    """A change that is not a jump is accepted at once, even while a jump is held."""
+    """Every intake accepts a plausible change at once, even while another change is held back."""
 
     async def failed() -> None:
         services = await several()

@@ -1,4 +1,4 @@
-"""Requests to an intake that is shutting down."""
+"""Tests of requests that reach an intake during its shutdown."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from tests.support.memory_server import MemoryServer
 
 
 class Question(msgspec.Struct):
-    """A request that no agent makes."""
+    """A request that records its answers."""
 
     subject: str
     reply: str = "_INBOX_agent.1"
@@ -34,12 +34,12 @@ class Question(msgspec.Struct):
 
 
 async def unused(_draft: Draft) -> Appended:
-    """Fail if something is appended."""
+    """Fail if an event is appended."""
     raise AssertionError
 
 
 def taking_of(ledger: MemoryLedger) -> tuple[Taking, Reader[Change]]:
-    """An intake over this ledger, and its reader."""
+    """Return an intake over this ledger, and its reader."""
     clock, metrics, cluster = SkewedClock(random.Random(0), skew_s=0.0), Metrics(), StateFold()
     reader: Reader[Change] = Reader(ledger, cluster, metrics=metrics, writes="agent")
     refusals = Refusals(Publisher("intake", clock, unused), clock, metrics)
@@ -49,7 +49,7 @@ def taking_of(ledger: MemoryLedger) -> tuple[Taking, Reader[Change]]:
 
 @pytest.mark.filterwarnings("error")
 def test_what_is_asked_once_a_life_is_over_is_passed_over() -> None:
-    """A request that arrives after the intake has stopped is ignored without a warning."""
+    """The intake ignores a request that arrives after it has stopped, without a warning."""
 
     async def ask() -> None:
         taking, reader = taking_of(MemoryLedger(MemoryServer(), role="intake"))

@@ -1,1 +1,1 @@
-"""Unit tests of the lab."""
+"""Unit tests of the lab, which plans, replays and studies clusters."""

@@ -1,4 +1,4 @@
-"""The public names of `apportion.lab`, for people who study a cluster."""
+"""Tests of the public names of `apportion.lab`, which users import to study a cluster."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ HOUR = 3600.0
 
 
 def run(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run the code of a notebook from top to bottom, and return its names."""
+    """Run a notebook's code from top to bottom, and return the names that it defines."""
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
@@ -51,7 +51,7 @@ def run(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 def test_every_name_that_is_exported_is_there() -> None:
-    """Every exported name exists, and an unknown one is an error that lists them."""
+    """Every exported name exists. An unknown name raises an error that lists the exported names."""
     for name in apportion.lab.__all__:
         assert getattr(apportion.lab, name) is not None
     with pytest.raises(AttributeError, match=r"has no 'Clutser'; it has .*Cluster"):
@@ -59,7 +59,7 @@ def test_every_name_that_is_exported_is_there() -> None:
 
 
 def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The notebook runs, and its figures equal those of the benchmark's protocol."""
+    """The notebook runs, and its results equal those that the test computes itself."""
     document = json.loads(NOTEBOOK.read_text("utf-8"))
     assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in document["cells"]]
@@ -77,8 +77,8 @@ def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
-    """A fleet and manifests are decided into plain rows, and the cluster can be queried and
-    planned with."""
+    """The lab places manifests on a fleet and returns plain rows. The resulting cluster supports
+    queries and plans."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nbig-1,8xH100-80GB\nsmall-1,4xT4\n")
     cluster = Cluster(read_fleet(fleet), policy="binpack")
@@ -102,7 +102,7 @@ def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
 def test_files_are_named_by_texts_as_by_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are given by strings or by paths."""
+    """The lab accepts file names as strings and as paths."""
     monkeypatch.chdir(NOTEBOOK.parent)
     assert read_trace("pods.csv") == read_trace(Path("pods.csv"))
     assert read_trace_nodes("nodes.csv") == read_trace_nodes(Path("nodes.csv"))
@@ -114,7 +114,7 @@ def test_files_are_named_by_texts_as_by_paths(
 
 
 def test_a_cluster_of_a_state_is_a_copy() -> None:
-    """A cluster made from a state is a copy, so changes do not affect the original."""
+    """A cluster that is made from a state is a copy, so its changes do not affect the original."""
     one = Cluster(numbered_nodes("n", 1, ["1xT4"]))
     other = Cluster(state=one.state)
     other.submit(Pods(read_manifests(EXAMPLES / "pods" / "hami.yaml").pods))
@@ -123,7 +123,7 @@ def test_a_cluster_of_a_state_is_a_copy() -> None:
 
 
 def lived() -> VirtualLedger:
-    """A ledger of one GPU, and two pods that request it for an hour each."""
+    """Return the ledger of one GPU and two pods that request the GPU for an hour each."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     for name in ("a", "b"):
@@ -134,7 +134,8 @@ def lived() -> VirtualLedger:
 
 
 def test_an_archive_is_recorded_and_courses_are_compared(tmp_path: Path) -> None:
-    """An archive is replayed and compared: one row for what happened, and one for each variant."""
+    """An archive is replayed and compared, with one row for the original history and one for each
+    variant."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="2026-01-01T00:00:00Z") as archive:
         for each in lived().records:
@@ -156,7 +157,7 @@ def test_an_archive_is_recorded_and_courses_are_compared(tmp_path: Path) -> None
 
 
 def read_two() -> list[Any]:
-    """Two nodes with one GPU each."""
+    """Return two nodes with one GPU each."""
     return numbered_nodes("m", 2, ["1xA100-80GB"])
 
 
@@ -168,8 +169,8 @@ def read_two() -> list[Any]:
     ],
 )
 def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, text: str, says: str) -> None:
-    """An unreadable trace is an error with line and column, and an unknown policy lists the
-    valid ones."""
+    """An unreadable trace raises an error with line and column. An unknown policy raises an error
+    that lists the valid policies."""
     path = tmp_path / "nodes.csv"
     path.write_text(text)
     with pytest.raises(TraceInvalid, match=says):

@@ -1,4 +1,4 @@
-"""Plans for small clusters, with answers that can be worked out by hand."""
+"""Tests of plans for small clusters whose answers can be worked out by hand."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ from tests.support.pods import ask, cards, pod, shape
 
 
 def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
-    """A pod that might be submitted."""
+    """Return a pod to plan."""
     fields.setdefault("shape", shape(*asks))
     return PodDraft(namespace="default", name=name, dialect="hami", **fields)
 
 
 def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
-    """The plan for these pods and changes; the state must not change."""
+    """Return the plan for these pods and changes. Fail if planning changes the state."""
     groups = fields.pop("groups", ())
     before = digest(ledger.state)
     answer = plan(ledger.state, Plan(pods=drafts, groups=groups, changes=Changes(**fields)))
@@ -44,13 +44,13 @@ def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
 
 
 def only(answer: PlanAnswer) -> PlannedPod:
-    """The only pod of the plan."""
+    """Return the only pod of the plan."""
     (one,) = answer.pods
     return one
 
 
 def full(nodes: int = 2, count: int = 2) -> Ledger:
-    """Nodes with all GPUs allocated to the pods n1-0, n1-1, n2-0, …"""
+    """Return nodes whose GPUs are all allocated, to the pods n1-0, n1-1, n2-0, …"""
     ledger = Ledger(*(rack(f"n{node}", count) for node in range(1, nodes + 1)))
     for node in range(1, nodes + 1):
         for index in range(count):
@@ -61,7 +61,8 @@ def full(nodes: int = 2, count: int = 2) -> Ledger:
 
 
 def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
-    """A pod that fits gets its node, its devices, and the pods that share them."""
+    """The plan lists the node and devices of a pod that fits, and the pods that share these
+    devices."""
     ledger = Ledger(rack("n1", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     answer = planned(ledger, draft("new", ask(8192)))
@@ -76,7 +77,7 @@ def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
 
 
 def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
-    """A pod that would fit on an empty fleet is `not-now`, with its causes."""
+    """A pod that would fit only on an empty fleet is `not-now`, with the causes."""
     one = only(planned(full(), draft("new", cards(2))))
     assert one.outcome == "not-now"
     assert one.refused is not None
@@ -84,7 +85,7 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
 
 
 def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
-    """A planned pod counts as younger than running ones, and is evicted first."""
+    """A planned pod counts as younger than running pods, so it is evicted first."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
     course = Course(copied(ledger.state))
     for comes in (pod("younger", cards()), pod("top", cards(), priority=5)):
@@ -94,7 +95,8 @@ def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
 
 
 def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> None:
-    """A pending pod that would be placed and evicted within the plan is not listed as evicted."""
+    """The plan does not list a pending pod as evicted if the pod is both placed and evicted within
+    the plan."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle().submit(pod("late", cards()))
     answer = planned(ledger, draft("top", cards(2), priority=5))
     assert [(gone.pod, gone.node) for gone in answer.evicted] == [("old", "n1")]
@@ -104,7 +106,7 @@ def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> 
 
 
 def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
-    """A pod evicted twice within a plan is listed once, from its present node."""
+    """A pod that is evicted twice within a plan is listed once, with its current node."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle()
     ledger.play(rack("n2", 2, model=T4))
     small = shape(cards(), devices=DeviceConstraints(use_types=("T4",)))
@@ -122,8 +124,8 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """A plan explains why a pod that stays pending has no start time, and is silent for other
-    pods."""
+    """The plan explains why a pod that stays pending has no start time. Other plans omit the
+    explanation."""
     assert planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
 
@@ -139,7 +141,7 @@ def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
     ids=["more cards than a node has", "more memory than a card has", "CPU", "another family"],
 )
 def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
-    """A pod that no empty node could hold is `never`."""
+    """A pod that fits on no node, even an empty one, is `never`."""
     answer = planned(full(), draft("new", shape=wanted))
     assert answer.outcome == only(answer).outcome == "never"
     refused = only(answer).refused
@@ -149,7 +151,7 @@ def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
 
 
 def test_cordons_and_failures_pass_and_are_no_never() -> None:
-    """Cordons and failures are temporary, so a pod that needs those nodes is `not-now`."""
+    """A pod that fits only on cordoned or failed nodes is `not-now`, since both are temporary."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     ledger.play(
         NodeCordoned(node="n1", by="me", reason="fan"),
@@ -160,7 +162,7 @@ def test_cordons_and_failures_pass_and_are_no_never() -> None:
 
 
 def test_a_claim_that_is_not_bound_is_no_never() -> None:
-    """An unbound volume claim makes a pod `not-now`, since it may be bound later."""
+    """A pod with an unbound volume claim is `not-now`, since the claim may be bound later."""
     ledger = Ledger(rack("n1", 1), observed("n1", version=1))
     ledger.play(VolumeClaimObserved(namespace="default", claim="data", state="unbound"))
     one = only(planned(ledger, draft("new", cards(), volume_claims=("data",))))
@@ -169,7 +171,7 @@ def test_a_claim_that_is_not_bound_is_no_never() -> None:
 
 
 def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
-    """A pod that is already placed is `unchanged`, with its node and devices."""
+    """A pod that is already placed is `unchanged`, and is listed with its node and devices."""
     answer = planned(full(), draft("n1-0", cards()))
     one = only(answer)
     assert (one.outcome, one.was, one.node) == ("unchanged", "n1", "n1")
@@ -180,7 +182,8 @@ def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
 
 
 def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
-    """The plan reports a placed pod with a silent node, a failed device or a changed manifest."""
+    """The plan reports if a placed pod's node is silent, its device has failed or its manifest has
+    changed."""
     ledger = full()
     ledger.play(
         NodeSilent(node="n1", grace_s=40),
@@ -190,7 +193,7 @@ def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
 
 
 def waiting() -> Ledger:
-    """One GPU, and a pod that is pending for it."""
+    """Return a ledger with one GPU and a pod that is pending for the GPU."""
     ledger = full(nodes=1, count=1).submit(pod("late", cards()))
     while ledger.decide():
         pass
@@ -198,8 +201,8 @@ def waiting() -> Ledger:
 
 
 def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
-    """A pending pod is decided again: the answer says since when it waits and where it fits with
-    a change."""
+    """The plan decides a pending pod again. It reports since when the pod is pending, and where a
+    change would place the pod."""
     ledger = waiting()
     since = ledger.pod("late").submitted_revision
     answer = planned(ledger, draft("late", cards()))
@@ -235,7 +238,7 @@ def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits()
 
 
 def test_what_is_out_of_reach_is_broken_as_well() -> None:
-    """Devices of a silent node count as unhealthy, as in the console."""
+    """The plan treats devices of a silent node as unhealthy, as the console does."""
     ledger = full()
     ledger.play(NodeSilent(node="n1", grace_s=40))
     ledger.play(DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="XID 79"))
@@ -245,7 +248,7 @@ def test_what_is_out_of_reach_is_broken_as_well() -> None:
 
 
 def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -> None:
-    """A manifest's pod that would lose its placement is reported as moved, pending or evicted."""
+    """The plan reports a pod that would lose its placement as moved, pending or evicted."""
     lost = planned(full(), draft("n1-0", cards()), lose=("n1",))
     assert (only(lost).outcome, only(lost).was) == ("not-now", "n1")
     assert [each.name for each in lost.moved] == ["n1-0", "n1-1"]
@@ -265,7 +268,7 @@ def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -
 
 
 def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Golden) -> None:
-    """A manifest's pod that would be evicted is counted once, as pending."""
+    """The summary counts a manifest's pod that would be evicted once, as pending."""
     ledger = Ledger(rack("n1", 1), pod("low", cards())).settle()
     answer = planned(ledger, draft("low", cards()), draft("high", cards(), priority=9))
     assert [gone.pod for gone in answer.evicted] == ["low"]
@@ -273,7 +276,8 @@ def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Go
 
 
 def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
-    """A pod that would be evicted is listed with the pod of higher priority that replaces it."""
+    """The plan lists a pod that would be evicted together with the higher-priority pod that
+    replaces it."""
     ledger = full(nodes=1, count=1)
     answer = planned(ledger, draft("urgent", cards(), priority=10))
     one = only(answer)
@@ -284,8 +288,8 @@ def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("owner", "to"), [("", "n2"), ("Process/n1/7/9", "")])
 def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) -> None:
-    """An evicted pod is submitted again and may be placed elsewhere. A command of `apportion
-    run` is not."""
+    """Without Kubernetes, an evicted pod is submitted again and may be placed elsewhere. A command
+    of `apportion run` is not."""
     ledger = Ledger(rack("n1", 1), pod("there", cards(), owner=owner)).settle()
     ledger.play(rack("n2", 1, model=T4))
     asked = shape(cards(), devices=DeviceConstraints(use_types=("A100",)))
@@ -294,7 +298,8 @@ def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) 
 
 
 def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> None:
-    """Pods ahead of a planned one are counted by priority and age, and listed with their causes."""
+    """The plan counts the pods ahead of a planned pod by priority and age, and lists pending pods
+    with their causes."""
     ledger = full(nodes=1, count=1)
     ledger.submit(pod("first", cards()), pod("low", cards(), priority=-5))
     while ledger.decide():
@@ -307,7 +312,8 @@ def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> No
 
 
 def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -> None:
-    """Groups of pending pods are counted completely, though only the first are listed."""
+    """The plan lists only the first pending pods, but counts every pod of each group of identical
+    pods."""
     ledger = full(nodes=1, count=1)
     alike = [pod(f"alike-{number}", cards(9)) for number in range(WAITING_NAMED + 7)]
     ledger.submit(pod("other", cards()), *alike)
@@ -323,7 +329,8 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
-    """Pods of a lost node move if there is room, by priority and age; the others are pending."""
+    """Pods of a lost node move by priority and age while there is room. The other pods stay
+    pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     for name in ("a", "b", "c"):
         ledger.submit(pod(name, cards()))
@@ -343,14 +350,14 @@ def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
 
 
 def test_what_is_lost_twice_is_said_once() -> None:
-    """A node that is lost twice in the request is listed once."""
+    """The plan lists a lost node once, even if the request names the node twice."""
     answer = planned(full(), lose=("n1", "n1"), add=("1x1xT4", "1x1xT4"))
     found = [(each.kind, each.node, each.value) for each in answer.changes]
     assert found == [("lose", "n1", ""), ("add", "", "1x1xT4"), ("add", "", "1x1xT4")]
 
 
 def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
-    """A lost node is not counted in the causes of pending pods."""
+    """The causes of pending pods do not count a lost node."""
     ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
     answer = planned(ledger, lose=("n3",))
     said = [each.sentence for each in answer.moved] + [each.cause for each in answer.waiting]
@@ -382,8 +389,8 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """A lost device may be given by an unambiguous prefix of at least four characters. An
-    ambiguous one is refused with its matches."""
+    """A lost device may be given by a unique prefix of at least four characters. An ambiguous
+    prefix is refused with its matches."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     for given in ("GPU-ffffffff-z", "GPU-ffff"):
@@ -399,7 +406,8 @@ def test_enough_of_a_device_s_id_will_do() -> None:
 
 
 def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
-    """Added nodes have the labels common to all nodes of their model, and take pending pods."""
+    """An added node gets the labels that all nodes of its model share, and pending pods are placed
+    on the node."""
     ledger = Ledger(rack("n1", 1, model=A100_80))
     ledger.play(
         observed("n1", labels={"pool": "train", "kubernetes.io/hostname": "n1"}, version=1),
@@ -427,7 +435,7 @@ def test_an_added_node_has_its_own_hostname() -> None:
 
 
 def test_a_slip_of_the_pen_is_told_of() -> None:
-    """A probable typo in a manifest is a warning of the plan."""
+    """The plan warns about a probable typo in a manifest."""
     ledger = Ledger(rack("n1", 1))
     text = """
 apiVersion: v1
@@ -444,7 +452,7 @@ spec:
 
 
 def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
-    """The summary uses the singular for a count of one."""
+    """The summary uses the singular if a count is one."""
     ledger = Ledger(rack("n1", 1))
     answer = planned(ledger, draft("a", cards()), draft("b", cards()))
     assert [each.outcome for each in answer.pods] == ["fits", "not-now"]
@@ -452,8 +460,7 @@ def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
 
 
 def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
-    """A plan says why an urgent pod evicts none, as `why` does; without lower-priority pods it
-    does not."""
+    """The plan explains why an urgent pod evicts no pod, if there are pods of lower priority."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     urgent = only(planned(ledger, draft("b", ask(60_000), priority=9)))
     spared = (
@@ -467,7 +474,7 @@ def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
 
 
 def test_another_policy_goes_elsewhere() -> None:
-    """A plan with another policy places the pod by that policy."""
+    """A plan with another policy places the pod according to that policy."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     was = ledger.pod("old").placement
@@ -491,7 +498,7 @@ def test_another_policy_goes_elsewhere() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
-    """An invalid change is refused with its field and the fix."""
+    """An invalid change is refused with the field and the fix."""
     with pytest.raises(WishInvalid) as refused:
         planned(full(), **fields)
     assert refused.value.field == field
@@ -502,20 +509,20 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
     ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' has no device")]
 )
 def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
-    """A count of zero is refused as such, not as malformed."""
+    """The error for a count of zero says that the count is zero, not that it is malformed."""
     with pytest.raises(WishInvalid, match=f"{problem}; write a count of 1 or more"):
         planned(full(), add=(text,))
 
 
 @pytest.mark.parametrize("nodes", ["5001", "99999999", "9" * 18])
 def test_more_nodes_than_may_be_added_are_met_with_the_limit(nodes: str) -> None:
-    """Too many added nodes are refused with the limit."""
+    """A plan that adds too many nodes is refused with the limit."""
     with pytest.raises(WishInvalid, match=r"add has more than 5,000 nodes; add fewer"):
         planned(full(), add=(f"{nodes}x8xT4",))
 
 
 def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
-    """An unknown name is refused with similar nodes, similar devices, or the list of nodes."""
+    """The error for an unknown name lists similar nodes, similar devices or all nodes."""
     ledger = Ledger(rack("rack-a", 1), fleet.node("rack-b", gpu("GPU-0a1b2c3d-4e5f-6071-8293")))
     for name, fix in (
         ("rack-aa", "did you mean rack-a, rack-b?"),
@@ -530,7 +537,7 @@ def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
 
 
 def test_a_gang_is_planned_whole() -> None:
-    """A gang is planned as a whole, and is `never` if no empty fleet could hold it."""
+    """A gang is planned as a whole, and is `never` if it does not fit even on an empty fleet."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
     told = PodGroupObserved(group="default/job", min_available=5)
     pods = [draft(f"w{index}", cards(), group="default/job") for index in range(5)]
@@ -547,7 +554,7 @@ def test_a_gang_is_planned_whole() -> None:
 
 @pytest.mark.parametrize("name", ["job", "job-{}"], ids=["one name", "names of their own"])
 def test_a_few_lines_that_ask_for_millions_of_pods_are_refused_unread(name: str) -> None:
-    """A manifest that stands for too many pods is refused before they are built."""
+    """A manifest that expands to too many pods is refused before the pods are built."""
     job = (
         '{{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": "{}"}}, "spec": '
         '{{"parallelism": 10000, "completions": 10000, "template": {{"spec": {{"containers": '

@@ -1,4 +1,4 @@
-"""Plans of pods that a queue keeps out: which limit applies, and what is too small."""
+"""Tests of plans for pods that exceed a queue limit, and of how the plan reports the limit."""
 
 import pytest
 
@@ -13,7 +13,8 @@ from tests.unit.lab.test_planning import draft, only, planned
 
 
 def test_a_queue_of_the_manifest_counts(golden: Golden) -> None:
-    """A queue in the manifest applies to the plan's pods, and is compared with the present one."""
+    """A queue in the manifest applies to the plan's pods, and is listed as a change of the existing
+    queue."""
     ledger = Ledger(rack("n1", 4))
     small = """
 apiVersion: scheduling.volcano.sh/v1beta1
@@ -40,8 +41,8 @@ spec:
 
 
 def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
-    """A pod in an undeclared queue gets a warning with its line, unless the queue is `default`
-    or in the manifest. Without any declared queue there is none."""
+    """A pod in an undeclared queue gets a warning with its line, unless the queue is `default` or
+    in the manifest. A cluster without declared queues gets no warning."""
     ledger = Ledger(rack("n1", 4))
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  annotations:\n    {}: {}\n"
     spec = "spec: {schedulerName: apportion, containers: [{name: main, image: x}]}\n---\n"
@@ -61,7 +62,7 @@ def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
 
 
 def test_a_queue_of_a_gang_is_doubtful_too() -> None:
-    """A Volcano job in an undeclared queue gets a warning at spec.queue."""
+    """A Volcano job in an undeclared queue gets a warning at `spec.queue`."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="train"))
     template = "{spec: {schedulerName: volcano, containers: [{name: main, image: x}]}}"
     job = (
@@ -80,8 +81,7 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
 def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
     golden: Golden, capability: dict[str, int]
 ) -> None:
-    """A gang that exceeds its queue's limit is `never`, and the cause names the queue, not the
-    fleet."""
+    """A gang larger than its queue's limit is `never`. The cause names the queue, not the fleet."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))
     told = PodGroupObserved(group="default/job", min_available=3, queue="ml")
     wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))
@@ -100,7 +100,7 @@ def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
 
 
 def test_a_limit_that_depends_on_the_device_is_named_all_the_same(golden: Golden) -> None:
-    """A queue limit by device model is named as the cause of `never`."""
+    """The plan names a queue's limit on a device model as the cause of `never`."""
     cards_of = QueueObserved(queue="ml", cards={"H100": 1})
     ledger = Ledger(rack("n1", 4)).play(cards_of)
     answer = planned(ledger, draft("p", ask(1000), queue="ml"))

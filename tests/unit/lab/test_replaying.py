@@ -1,4 +1,4 @@
-"""Replays of small histories, with figures that can be worked out by hand."""
+"""Tests of replays of short histories whose figures can be worked out by hand."""
 
 import pytest
 from msgspec import structs
@@ -17,7 +17,8 @@ HOUR = 3600.0
 
 
 def queue_of_three() -> VirtualLedger:
-    """One GPU, and three pods that request it at once for an hour each."""
+    """Return the history of one GPU and three pods that request it at the same time for an hour
+    each."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     for name in ("a", "b", "c"):
@@ -28,7 +29,7 @@ def queue_of_three() -> VirtualLedger:
 
 
 def test_what_happened_in_figures() -> None:
-    """A replay reports waiting times, GPU-hours and the peak of what happened."""
+    """A replay reports pending times, GPU-hours and peak usage of the original history."""
     happened = queue_of_three().recorded(end_s=4 * HOUR).happened
     assert (happened.arrived, happened.placed, happened.unplaced) == (3, 3, 0)
     assert happened.gpu_hours == pytest.approx(4)
@@ -41,7 +42,7 @@ def test_what_happened_in_figures() -> None:
 
 
 def test_without_changes_it_is_what_happened() -> None:
-    """A replay without changes equals what happened, with every placement at its time."""
+    """A replay without changes equals the original history, down to the time of every placement."""
     ledger = queue_of_three()
     one = Replay(ledger.recorded(end_s=4 * HOUR), Otherwise(), kept=True)
     answer = one.run()
@@ -53,7 +54,7 @@ def test_without_changes_it_is_what_happened() -> None:
 
 
 def test_more_nodes_save_waiting_and_take_more_devices() -> None:
-    """With two more nodes no pod waits, and more devices are used at the peak."""
+    """With two additional nodes no pod stays pending, and the peak usage is higher."""
     recorded = queue_of_three().recorded(end_s=4 * HOUR)
     answer = replay(recorded, Otherwise(changes=Changes(add=("2x1xA100-80GB",))))
     assert answer.replayed.gpu_hours_waited == 0
@@ -63,7 +64,7 @@ def test_more_nodes_save_waiting_and_take_more_devices() -> None:
 
 
 def test_another_fleet_takes_the_place_of_all_nodes() -> None:
-    """Another fleet replaces all nodes of the replay."""
+    """A fleet given for the replay replaces all nodes of the history."""
     recorded = queue_of_three().recorded(end_s=4 * HOUR)
     fleet = tuple(numbered_nodes("m-{}", 2, ["1xA100-80GB"]))
     answer = replay(recorded, Otherwise(fleet=fleet))
@@ -74,7 +75,7 @@ def test_another_fleet_takes_the_place_of_all_nodes() -> None:
 
 
 def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
-    """A pod that ran before the span runs for its remaining time in the replay."""
+    """A pod that started before the replayed span runs only for its remaining time."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=2 * HOUR)
@@ -95,7 +96,7 @@ def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
 
 
 def test_a_lost_node_lets_its_pods_begin_again() -> None:
-    """Pods of a lost node run again on the remaining one."""
+    """Pods of a lost node restart on the remaining node."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -111,7 +112,8 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
 
 
 def resized() -> VirtualLedger:
-    """A pod with half a GPU for two hours, resized to a whole one after the first."""
+    """Return the history of a pod that has half a GPU for an hour, and after a resize a whole GPU
+    for another hour."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", ask(40_960)), runs_s=2 * HOUR)
@@ -125,7 +127,7 @@ def resized() -> VirtualLedger:
 
 
 def test_a_resize_has_its_effect_at_its_time() -> None:
-    """A resize takes effect at its time in the replay."""
+    """A replayed resize takes effect at its original time."""
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise())
     assert answer.passed_over == 0
     assert answer.happened.gpu_hours_used == pytest.approx(1.5)
@@ -133,14 +135,15 @@ def test_a_resize_has_its_effect_at_its_time() -> None:
 
 
 def test_facts_that_come_to_nothing_in_the_other_course_are_told_by_kind() -> None:
-    """Events without effect in the replay are counted by type."""
+    """A replay counts the events that have no effect on the changed cluster, by event type."""
     fleet = tuple(numbered_nodes("m", 1, ["1xT4"]))
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise(fleet=fleet))
     assert (answer.passed_over, answer.passed_over_types) == (1, {"ResizeAsked": 1})
 
 
 def two_cards(names: str) -> VirtualLedger:
-    """One node with two GPUs, and pods that request one at once for an hour each."""
+    """Return the history of a node with two GPUs, and of pods that request one GPU each at the same
+    time for an hour."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     for name in names:
@@ -151,7 +154,7 @@ def two_cards(names: str) -> VirtualLedger:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
-    """A lost device counts as failed for the whole replay, and its pods wait for the other one."""
+    """A lost device counts as failed for the whole replay. Its pods wait for the other device."""
     ledger = two_cards("ab")
     after = ledger.state.revision if began else 0
     ledger.write(rack("n1", 2))  # the node reports the device again as healthy
@@ -166,7 +169,7 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
-    """A lost node or device must exist in the span, or the replay is refused."""
+    """A replay is refused if a lost node or device does not exist in the replayed span."""
     recorded = two_cards("a").recorded(end_s=HOUR)
     for name, problem in (
         ("n1-g7", "no node or device 'n1-g7' in this time; did you mean n1-g1, n1-g0\\?"),
@@ -183,8 +186,8 @@ def test_what_is_lost_must_be_there_at_some_time() -> None:
 
 
 def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
-    """A drained gang, whose new pods come before the old ones end, is placed again in the
-    replay."""
+    """A replay places a drained gang again, even if its new pods were submitted before the old pods
+    ended."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2), rack("n2", 2), gang(min_available=2))
     for name in ("a", "b"):
@@ -204,8 +207,8 @@ def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
 
 
 def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
-    """A drained pod ends in the replay when its replacement arrives, so no other pod takes its
-    devices."""
+    """A drained pod ends in the replay when its replacement arrives, so no other pod gets its
+    devices first."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     drained = structs.replace(pod("a", cards()), priority=10)
@@ -231,7 +234,8 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Two GPUs and two pods, then one of higher priority; the evicted pod comes again."""
+    """Return a history in which a pod of high priority evicts one of two pods, and the evicted pod
+    is submitted again."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -245,7 +249,8 @@ def evicted(runs: dict[str, float | None]) -> VirtualLedger:
 
 
 def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
-    """A recorded eviction is replayed once, from the beginning or from a later revision."""
+    """A recorded eviction is replayed once, whether the replay starts at the beginning or at a
+    later revision."""
     ledger = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR})
     recorded = ledger.recorded(end_s=6 * HOUR)
     assert recorded.happened.evicted == 1
@@ -257,8 +262,8 @@ def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
 
 
 def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
-    """A pod evicted in the record, but not in the replay, arrives once and runs for its total
-    time."""
+    """A pod that was evicted in the history but not in the replay arrives once, and runs for its
+    total time."""
     recorded = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR}).recorded(end_s=6 * HOUR)
     answer = replay(recorded, Otherwise(changes=Changes(add=("1x1xA100-80GB",))))
     assert (answer.happened.evicted, answer.replayed.evicted) == (1, 0)
@@ -268,7 +273,7 @@ def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
 
 
 def test_who_is_evicted_only_here_comes_again() -> None:
-    """A pod evicted only in the replay is submitted again, so a smaller fleet does not look
+    """A pod that is evicted only in the replay is submitted again, so a smaller fleet does not seem
     better."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
@@ -291,7 +296,7 @@ def test_who_is_evicted_only_here_comes_again() -> None:
 
 
 def test_a_command_that_is_evicted_does_not_come_again() -> None:
-    """A command that is evicted in the replay is not submitted again."""
+    """An `apportion run` command that is evicted in the replay is not submitted again."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(structs.replace(pod("a", cards()), owner=f"{PROCESS}/1"), runs_s=3 * HOUR)
@@ -306,7 +311,7 @@ def test_a_command_that_is_evicted_does_not_come_again() -> None:
 
 
 def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
-    """A pod that was deleted while pending leaves at that time in the replay."""
+    """A pod that was deleted while pending is deleted at the same time in the replay."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=None)
@@ -321,7 +326,7 @@ def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
 
 
 def test_shares_count_as_parts() -> None:
-    """Shares count as parts of a GPU-hour, and the remainder counts as fragmented."""
+    """A share counts as a fraction of a GPU-hour, and the rest of its GPU counts as fragmented."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     ledger.submit(pod("a", ask(memory_percent=50, cores=50)), runs_s=None)
@@ -333,8 +338,8 @@ def test_shares_count_as_parts() -> None:
 
 
 def test_every_event_is_taken_from_the_ledger_or_made_anew() -> None:
-    """Every event type is declared as replayed, decided or about nodes, so a new type needs a
-    decision."""
+    """Every event type is classified as replayed, as decided again or as about nodes, so no new
+    type is forgotten."""
     from_outside = {
         "PodSubmitted", "PodChanged", "PodGone", "PodAdopted", "PodGroupObserved", "PodGroupGone",
         "QueueObserved", "QuotaObserved", "QuotaGone", "BudgetObserved", "BudgetGone",

@@ -1,5 +1,5 @@
-"""A shadow decides each pod that another scheduler placed at that time, and changes nothing
-else."""
+"""Tests of the shadow, which decides each pod of another scheduler at the same time without
+changing the ledger."""
 
 from typing import Any
 
@@ -28,21 +28,21 @@ from tests.support.pods import ask, member, pod, share
 
 
 def adopted(wish: PodSubmitted, node: str, *shares: Share, **fields: Any) -> PodAdopted:
-    """The watcher's event of a pod that HAMi bound."""
+    """Return the watcher's event for a pod that HAMi bound."""
     return PodAdopted(
         pod=wish.uid, node=node, submitted=wish, shares=shares, evidence="hami.io", **fields
     )
 
 
 class Followed:
-    """A shadow, and the ledger that it reads."""
+    """A shadow and the ledger that the shadow reads."""
 
     def __init__(self, *, after: int = 0) -> None:
         self.shadow = Shadowing(State(), after=after)
         self.revision = 0
 
     def play(self, *payloads: Payload) -> list[ShadowPod]:
-        """Play the next events of the ledger, and return the compared pods."""
+        """Fold the next events, and return all pods that were compared so far."""
         for data in payloads:
             self.revision += 1
             record = Record(self.revision, subject_of(data), encode(event_of(data)))
@@ -51,8 +51,8 @@ class Followed:
 
 
 def test_the_same_place_another_card_and_another_node() -> None:
-    """A pod's verdict is same node, other devices or other node, judged with all earlier
-    placements of the other scheduler."""
+    """A pod's verdict is same node, other devices or other node. Earlier placements of the other
+    scheduler are taken into account."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4), rack("n2", 2, model=T4))
     a, b, c = (pod(uid, ask(4_000)) for uid in "abc")
@@ -71,8 +71,8 @@ def test_the_same_place_another_card_and_another_node() -> None:
 
 
 def test_what_we_would_not_have_placed_says_why() -> None:
-    """A pod that we would not have placed has the reason; the next pod still counts that
-    placement."""
+    """A pod that our scheduler would not have placed gets the reason. Its placement still counts
+    for the next pod."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), NodeCordoned(node="n1", by="me", reason="fan"))
     for number, uid in enumerate("ab", 1):
@@ -85,7 +85,7 @@ def test_what_we_would_not_have_placed_says_why() -> None:
 
 
 def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
-    """Our own pending pods and gang members do not affect the comparison."""
+    """Our own pending pods do not affect the comparison. Gang pods are compared like all pods."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), pod("waits", ask(99_000)))
     followed.play(adopted(member("m", ask(4_000)), "n1", share("n1-g0", 4_000)))
@@ -95,7 +95,7 @@ def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
 
 
 def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> None:
-    """A node of HAMi's device plugin is compared as if our agent handed out its devices."""
+    """The shadow treats a node of HAMi's device plugin as if our agent allocated its devices."""
     followed = Followed()
     theirs = observed("n1", labels={DEVICE_PLUGIN: "hami"})
     followed.play(rack("n1", 1, model=T4), theirs)
@@ -104,7 +104,7 @@ def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> N
 
 
 def test_what_is_not_anothers_decision_is_not_compared() -> None:
-    """Our own earlier placements, and those before the span, are not compared."""
+    """The shadow does not compare placements that our scheduler made or that precede the span."""
     followed = Followed(after=2)
     followed.play(rack("n1", 1, model=T4), adopted(pod("old", ask(1_000)), "n1", share("n1-g0")))
     ours = PodAdopted(
@@ -115,7 +115,7 @@ def test_what_is_not_anothers_decision_is_not_compared() -> None:
 
 
 def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A span with more pods than the limit is refused, with the fix."""
+    """A span with more pods than the limit is refused with an error that names the fix."""
     monkeypatch.setattr(shadowing, "PODS_MAX", 1)
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), adopted(pod("a", ask(1_000)), "n1", share("n1-g0")))
@@ -124,7 +124,7 @@ def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_devices_told_the_node_is_compared() -> None:
-    """A placement without devices is compared by its node only."""
+    """If a placement lists no devices, the shadow compares only the node."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4))
     (found,) = followed.play(adopted(pod("a", ask(4_000)), "n1"))
@@ -134,7 +134,7 @@ def test_without_devices_told_the_node_is_compared() -> None:
 
 @pytest.mark.parametrize("held", [0, 3])
 def test_it_is_what_a_scheduler_of_ours_would_do(held: int) -> None:
-    """The shadow's placement is that of the engine on a copy of the state."""
+    """The shadow's placement equals that of the scheduling engine on a copy of the state."""
     followed = Followed()
     facts: list[Payload] = [rack("n1", 2, model=T4), rack("n2", 4, model=T4)]
     for number in range(held):

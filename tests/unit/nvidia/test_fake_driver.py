@@ -1,4 +1,4 @@
-"""The fake driver itself: what its processes see of one another, and how drivers are isolated."""
+"""Tests of the fake driver: what its processes see of one another, and how drivers are isolated."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with an A100 and a T4, and NVML initialized."""
+    """Provide a driver with an A100 and a T4, and NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -31,17 +31,17 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def card(driver: FakeDriver) -> Any:
-    """The handle of the A100."""
+    """Provide the NVML handle of the A100."""
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def used_mib(card: Any) -> int:
-    """The used memory according to NVML."""
+    """Return the GPU's used memory according to NVML."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(card).used) // MIB
 
 
 def own_cgroup(cgroups: Path) -> bytes:
-    """The folder of this test's cgroup below the given root."""
+    """Return the folder of this process's cgroup below the given root."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), "")
     folder = cgroups / path.lstrip("/")
@@ -65,7 +65,7 @@ def test_drivers_in_one_process_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_who_has_another_driver_must_initialise_again(tmp_path: Path) -> None:
-    """NVML must be initialized again for each fake driver."""
+    """A process must initialize NVML again for each fake driver."""
     for _ in range(2):
         with fake_driver(tmp_path):
             with pytest.raises(pynvml.NVMLError_Uninitialized):
@@ -92,7 +92,8 @@ print(counts, count())
 
 
 def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
-    """A real NVML library in the process is used before and after a fake driver, not during."""
+    """A process uses its real NVML library before and after a fake driver, but not while the fake
+    driver is active."""
     real = FakeDriver(tmp_path, "8xT4")
     elsewhere = tmp_path / "lib"
     elsewhere.mkdir()
@@ -111,7 +112,7 @@ def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
 
 
 def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
-    """A GPU keeps its id when its driver is made again, and two hosts never share one."""
+    """A GPU keeps its id when its fake driver is created again. Two hosts never share an id."""
     made = [FakeDriver(tmp_path, "2xT4", host=host) for host in ("n1", "n1", "n2")]
     assert made[0].ids == made[1].ids
     assert not set(made[0].ids) & set(made[2].ids)
@@ -123,7 +124,8 @@ def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
 
 
 def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
-    """A process cannot allocate memory that another process uses, and NVML names that process."""
+    """A process cannot allocate memory that another process uses. NVML reports the process that
+    uses the memory."""
     with holding(driver, "alloc:30000") as process:
         assert used_mib(card) == 30_000 + CONTEXT_MIB
         (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
@@ -135,7 +137,7 @@ def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> Non
 
 
 def test_memory_of_a_killed_process_is_free(driver: FakeDriver, card: Any) -> None:
-    """Memory of a killed process is free at once, even before it is reaped."""
+    """The memory of a killed process is free at once, even before the process is reaped."""
     with holding(driver, "alloc:30000") as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, but not reaped
@@ -144,15 +146,15 @@ def test_memory_of_a_killed_process_is_free(driver: FakeDriver, card: Any) -> No
 
 
 def test_what_is_freed_can_be_had_again(driver: FakeDriver) -> None:
-    """Freed memory can be allocated again, and a context costs memory."""
+    """Freed memory can be allocated again. A CUDA context uses memory."""
     said = probe(driver, "info", "alloc:40000", "info", "free", "info")
     free = [line.split()[3] for line in said if line.startswith("info")]
     assert free == ["free_mib=40660", "free_mib=660", "free_mib=40660"]
 
 
 def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> None:
-    """A program sees the devices of CUDA_VISIBLE_DEVICES by index or id, in that order; an empty
-    value means none."""
+    """A program sees the devices in CUDA_VISIBLE_DEVICES, by index or id and in that order. An
+    empty value means no devices."""
     given = f"{driver.ids[1]},0"
     assert "devices=2" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
     assert "name=Tesla T4" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
@@ -161,7 +163,7 @@ def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> Non
 
 
 def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
-    """A program on a MIG device has the instance's memory only."""
+    """A program on a MIG device can use only the instance's memory."""
     with fake_driver(tmp_path, "1xA100-40GB:mig") as driver:
         pynvml.nvmlInit()
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -183,8 +185,7 @@ def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
 
 
 def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> None:
-    """A GPU in exclusive mode accepts one process, and a GPU in prohibited mode accepts no
-    process."""
+    """A GPU in exclusive mode accepts one process. A GPU in prohibited mode accepts none."""
     pynvml.nvmlDeviceSetComputeMode(card, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
     with holding(driver, "alloc:1"):
         assert probe(driver) == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
@@ -194,7 +195,7 @@ def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> N
 
 
 def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: Any) -> None:
-    """Memory limits of cgroups are not supported by default."""
+    """The fake driver does not support memory limits of cgroups by default."""
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(b"/pod", 0, MIB)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
@@ -204,8 +205,8 @@ def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: A
 
 
 def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
-    """A memory limit holds for all processes below the cgroup together, and its usage can be
-    read."""
+    """A memory limit applies to the sum over all processes below the cgroup. The cgroup's usage can
+    be read."""
     driver.memory_limits(tmp_path)
     path = own_cgroup(tmp_path)
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1_000 * MIB, 1_000 * MIB)
@@ -222,7 +223,7 @@ def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: 
 
 
 def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
-    """Running kernels count as utilization of the process and of the GPU."""
+    """Running kernels count towards the utilization of the process and of the GPU."""
     driver.costs(kernel_us=50_000)
     with holding(driver, "launch:6") as process:
         (sample,) = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
@@ -232,7 +233,7 @@ def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
 
 
 def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> None:
-    """Planted processes and utilization are reported without real processes."""
+    """The fake driver reports processes and utilization that a test adds to it."""
     driver.process(0, 11, 1_000, 30)
     driver.process(0, 12, 2_000, 50)
     driver.process(0, 13, 10, kinds=("graphics",))
@@ -251,7 +252,7 @@ def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> Non
 
 
 def test_no_process_has_used_an_idle_card(card: Any) -> None:
-    """An idle GPU reports "not found" for process utilization, not an empty list."""
+    """NVML returns "not found" for the process utilization of an idle GPU, not an empty list."""
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetProcessUtilization(card, 0)
 
@@ -260,7 +261,7 @@ def test_no_process_has_used_an_idle_card(card: Any) -> None:
 
 
 def calls(card: Any) -> list[Callable[[], Any]]:
-    """Sample calls of every kind on a GPU."""
+    """Return sample NVML calls of every kind on a GPU."""
     return [
         lambda: pynvml.nvmlDeviceGetUUID(card),
         lambda: pynvml.nvmlDeviceGetMemoryInfo(card),
@@ -271,7 +272,8 @@ def calls(card: Any) -> list[Callable[[], Any]]:
 
 
 def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> None:
-    """Every call on a lost GPU fails. The GPU is still counted, and calls on other GPUs succeed."""
+    """Every call on a lost GPU fails. The GPU still counts towards the number of GPUs, and calls on
+    other GPUs succeed."""
     driver.fall_off(0)
     for call in calls(card):
         with pytest.raises(pynvml.NVMLError_GpuIsLost):
@@ -297,7 +299,8 @@ def test_every_call_fails_without_a_driver(driver: FakeDriver, card: Any) -> Non
 
 
 def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, card: Any) -> None:
-    """An event set gets only later events of the registered GPU and types, in order, once each."""
+    """An event set receives only later events of its registered GPUs and types, in order and once
+    each."""
     driver.xid(0, 13)
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(card, pynvml.nvmlEventTypeXidCriticalError, events)
@@ -315,7 +318,7 @@ def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, ca
 
 
 def test_counted_errors(driver: FakeDriver, card: Any) -> None:
-    """ECC errors, remapped rows and the recovery action are as planted."""
+    """NVML reports the ECC errors, remapped rows and recovery action that a test sets."""
     driver.ecc(0, corrected=7, uncorrected=2)
     driver.remap_rows(0, corrected=3, uncorrected=1, pending=True)
     driver.recovery_action(0, 4)
@@ -331,7 +334,7 @@ def test_counted_errors(driver: FakeDriver, card: Any) -> None:
 
 
 def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, card: Any) -> None:
-    """Fabric information is returned in the version 2 structure only."""
+    """NVML returns fabric information only in the version 2 structure."""
     driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_TIMEOUT)
     found = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(card, pynvml.byref(found))
@@ -350,13 +353,13 @@ def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
 
 
 def test_what_cannot_be_planted_is_an_error(driver: FakeDriver) -> None:
-    """Planting a fault on an unknown GPU is an error."""
+    """Setting a fault on an unknown GPU is an error."""
     with pytest.raises(ValueError, match="cannot: xid"):
         driver.xid(2, 79)
 
 
 def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
-    """NVLinks lead where they were planted; a T4 has none."""
+    """NVLinks connect the GPUs that the test connected. A T4 has no NVLinks."""
     driver.link(0, 1, None)
     assert [pynvml.nvmlDeviceGetNvLinkState(card, link) for link in (0, 1)] == [1, 0]
     remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(card, 0)
@@ -369,7 +372,7 @@ def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
 
 
 def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
-    """GPUs are found by PCI address in both lengths, and by id. An unknown id is an error."""
+    """NVML finds GPUs by id, and by PCI address in both lengths. An unknown id is an error."""
     address = pynvml.nvmlDeviceGetPciInfo(card).busId
     for written in (address, address[4:], address.lower()):
         found = pynvml.nvmlDeviceGetHandleByPciBusId(written.encode())
@@ -383,7 +386,7 @@ def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
 def test_limits_are_of_folders_that_are_there(
     driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """A memory limit is accepted only for an existing folder of the cgroup tree."""
+    """A memory limit is accepted only for an existing folder in the cgroup tree."""
     cgroups = tmp_path / "cgroup"
     cgroups.mkdir()
     driver.memory_limits(cgroups)
@@ -394,7 +397,7 @@ def test_limits_are_of_folders_that_are_there(
 
 
 def test_pointers_of_limits_are_not_kept(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
-    """The path of a memory limit is copied, so the caller's buffer may go away."""
+    """The driver copies the path of a memory limit, so the caller may free its buffer."""
     driver.memory_limits(tmp_path)
     path = bytes(tmp_path)
     pynvml.nvmlDeviceSetMemoryLimits_v1(card, pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1, 2))

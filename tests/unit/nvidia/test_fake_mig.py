@@ -1,4 +1,4 @@
-"""MIG over the fake driver: the geometry of real GPUs, through the real bindings."""
+"""Tests of MIG in the fake driver: the geometry of real GPUs, through the real bindings."""
 
 from collections.abc import Iterator
 from ctypes import byref, c_uint
@@ -22,7 +22,7 @@ GUESSED = ("RTX-PRO-6000",)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with a GPU in MIG mode and two without, and NVML initialized."""
+    """Provide a driver with a GPU in MIG mode and two GPUs without MIG, and NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB:mig+1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -30,17 +30,17 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def card(driver: FakeDriver) -> Any:
-    """The GPU in MIG mode."""
+    """Provide the GPU in MIG mode."""
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def profile_id(name: str) -> int:
-    """The driver's number of the profile."""
+    """Return the driver's number for the profile."""
     return next(each.id for each in MODELS["A100-40GB"].profiles if each.name == name)
 
 
 def created(card: Any, name: str, start: int | None = None) -> Any:
-    """Make a GPU instance of this profile, at this slice if one is given."""
+    """Make a GPU instance of this profile, at the slice `start` if given."""
     number = profile_id(name)
     if start is None:
         return pynvml.nvmlDeviceCreateGpuInstance(card, number)
@@ -50,7 +50,7 @@ def created(card: Any, name: str, start: int | None = None) -> Any:
 
 
 def placements(card: Any, number: int) -> list[tuple[int, int]]:
-    """The driver's possible placements of a profile, as starts and sizes."""
+    """Return the placements that the driver allows for a profile, as (start, size) pairs."""
     count = c_uint()
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
     found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
@@ -59,7 +59,7 @@ def placements(card: Any, number: int) -> list[tuple[int, int]]:
 
 
 def instances(card: Any, name: str) -> list[Any]:
-    """The GPU instances of this profile."""
+    """Return the GPU instances of this profile."""
     count = c_uint()
     found = (pynvml.c_nvmlGpuInstance_t * 8)()
     pynvml.nvmlDeviceGetGpuInstances(card, profile_id(name), found, byref(count))
@@ -71,10 +71,10 @@ def instances(card: Any, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", CUT)
 def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
-    """Every MIG profile of the catalogue has the driver's placements and at most its memory.
+    """Every MIG profile in our catalogue has the driver's placements, and no more memory than the
+    driver's profile.
 
-    A driver may count in smaller slices, several of which make one of ours.
-    """
+    A driver may count in smaller slices, several of which make up one of our slices."""
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}
     ours: tuple[MigProfile, ...] = mig_profiles("nvidia", MODELS[model].name)
     assert ours
@@ -105,7 +105,8 @@ def test_the_driver_lists_its_profiles(tmp_path: Path, model: str) -> None:
 
 
 def test_instances_stand_where_they_are_told(card: Any) -> None:
-    """An instance is made at the requested slices; an overlap is refused as by the real driver."""
+    """A GPU instance is created at the requested slices. An overlap is refused as by the real
+    driver."""
     half = created(card, "3g.20gb", 4)
     info = pynvml.nvmlGpuInstanceGetInfo(half)
     assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)
@@ -126,7 +127,7 @@ def test_a_start_that_no_card_has_is_an_invalid_argument(card: Any, name: str, s
 
 
 def test_compute_slices_run_out_before_memory(card: Any) -> None:
-    """Seven instances use all compute slices, so an eighth is refused."""
+    """Seven instances use all compute slices, so the driver refuses an eighth."""
     for _ in range(7):
         created(card, "1g.5gb")
     starts = [
@@ -138,7 +139,7 @@ def test_compute_slices_run_out_before_memory(card: Any) -> None:
 
 
 def test_one_instance_only_has_the_media_engines(card: Any) -> None:
-    """Only one instance can have the media engines."""
+    """At most one instance has the media engines."""
     created(card, "1g.5gb+me")
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
         created(card, "1g.5gb+me")
@@ -167,7 +168,7 @@ def test_a_mig_device_is_a_compute_instance(driver: FakeDriver, card: Any) -> No
 
 
 def test_compute_instances_share_an_instance(card: Any) -> None:
-    """Compute instances of one GPU instance cannot use more than its slices."""
+    """The compute instances of a GPU instance cannot use more slices than the GPU instance has."""
     instance = created(card, "3g.20gb")
     for _ in range(3):
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -181,8 +182,8 @@ def test_compute_instances_share_an_instance(card: Any) -> None:
 
 
 def test_instances_go_from_the_inside_out(driver: FakeDriver, card: Any) -> None:
-    """A compute instance with a process, or a GPU instance with a compute instance, cannot be
-    destroyed."""
+    """The driver refuses to destroy a compute instance with a process, or a GPU instance with a
+    compute instance."""
     instance = created(card, "1g.5gb", 6)
     number = pynvml.nvmlGpuInstanceGetInfo(instance).id
     compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -198,7 +199,7 @@ def test_instances_go_from_the_inside_out(driver: FakeDriver, card: Any) -> None
 
 
 def test_the_same_instance_has_the_same_id_again(card: Any) -> None:
-    """The same instance made again has the same id."""
+    """An instance that is created again at the same slices has the same id."""
     seen = set()
     for _ in range(2):
         instance = created(card, "1g.5gb", 3)
@@ -214,7 +215,7 @@ def test_the_same_instance_has_the_same_id_again(card: Any) -> None:
 
 
 def test_mode_changes_only_on_a_card_that_is_free(driver: FakeDriver) -> None:
-    """MIG mode changes only on an idle GPU; otherwise the new mode is pending."""
+    """MIG mode changes only on an idle GPU. On a GPU in use, the new mode is pending."""
     card = pynvml.nvmlDeviceGetHandleByIndex(1)
     driver.process(1, 4242, 100)
     assert pynvml.nvmlDeviceSetMigMode(card, 1) == pynvml.NVML_ERROR_IN_USE
@@ -225,7 +226,7 @@ def test_mode_changes_only_on_a_card_that_is_free(driver: FakeDriver) -> None:
 
 
 def test_a_card_without_mig_says_so(driver: FakeDriver) -> None:
-    """A GPU without MIG reports neither mode nor profiles."""
+    """A GPU without MIG support reports neither a MIG mode nor profiles."""
     card = pynvml.nvmlDeviceGetHandleByIndex(2)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceGetMigMode(card)
@@ -234,7 +235,7 @@ def test_a_card_without_mig_says_so(driver: FakeDriver) -> None:
 
 
 def test_instances_end_with_the_driver(driver: FakeDriver, card: Any) -> None:
-    """A driver restart keeps MIG mode, removes the instances and invalidates handles."""
+    """A driver restart preserves MIG mode, removes all instances and invalidates handles."""
     created(card, "7g.40gb")
     driver.restart()
     pynvml.nvmlInit()

@@ -1,1 +1,1 @@
-"""Unit tests of the scheduler without a ledger."""
+"""Unit tests of the scheduler process."""

@@ -1,5 +1,5 @@
-"""Few drafts are appended one by one, each fenced behind the previous; gangs and many drafts are
-one batch."""
+"""Tests of how drafts are appended. A few drafts are appended one by one, each with a fence. Gangs
+and many drafts are appended as one batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ NODE = "apportion.v1.placement.n1"
 
 
 class CountingLedger(MemoryLedger):
-    """A connection that counts its appends, and lets a rival write before one of them."""
+    """A ledger connection that counts its appends, and lets a rival write before one of them."""
 
     def __init__(self, *, rival_before: int = -1) -> None:
         super().__init__(MemoryServer(), role="scheduler")
@@ -33,12 +33,12 @@ class CountingLedger(MemoryLedger):
 
     @property
     def stored(self) -> list[str]:
-        """The ids in the ledger, in order."""
+        """Return the ids of the events in the ledger, in order."""
         return self.server.ids
 
 
 def fenced(count: int) -> list[Draft]:
-    """Drafts on one node, fenced as a batch: only the first has a fence."""
+    """Return drafts on one node, of which only the first has a fence, as in a batch."""
     return [Draft(NODE, f"p{n}", b"{}", 0 if n == 0 else None) for n in range(count)]
 
 
@@ -52,7 +52,7 @@ def fenced(count: int) -> list[Draft]:
     ],
 )
 def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> None:
-    """Few independent drafts are appended one by one, otherwise all at once."""
+    """A few independent drafts are appended one by one. Many drafts or a gang form one append."""
     ledger = CountingLedger()
     assert asyncio.run(commit(ledger, fenced(count), together=together)) == count
     assert ledger.sizes == sizes
@@ -61,7 +61,8 @@ def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> No
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_nobody_comes_between_unseen(before: int) -> None:
-    """A rival write between two drafts on a node refuses the second and all after it."""
+    """If a rival writes between two drafts on a node, the next draft and all later ones are
+    refused."""
     ledger = CountingLedger(rival_before=before)
     with pytest.raises(FenceRefused):
         asyncio.run(commit(ledger, fenced(5), together=False))

@@ -1,10 +1,11 @@
-"""A scheduler tries its own nodes first while pods are pending for others, and briefly after."""
+"""Tests of when a scheduler tries its own nodes first: while other schedulers have pending pods,
+and for a few decisions after."""
 
 from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
 
 def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
-    """Whether the scheduler tries its own nodes first in each of these decisions."""
+    """Return, for each decision, whether the scheduler tries its own nodes first."""
     found = []
     for each in others_wait:
         spreading.look(others_wait=each)
@@ -18,20 +19,21 @@ def test_alone_it_is_never_apart() -> None:
 
 
 def test_it_is_apart_while_pods_wait_for_others() -> None:
-    """A scheduler tries its own nodes first while pods are pending for others, from the first
-    decision."""
+    """From its first decision, a scheduler tries its own nodes first while other schedulers have
+    pending pods."""
     assert all(looked(Contention(), *[True] * 3))
 
 
 def test_it_stays_apart_for_a_few_decisions_more() -> None:
-    """A scheduler keeps trying its own nodes first for a few more decisions."""
+    """A scheduler tries its own nodes first for a few more decisions after the last pending pod of
+    another scheduler."""
     spreading = Contention()
     looked(spreading, True)
     assert looked(spreading, *[False] * CALM_DECISIONS) == [True] * (CALM_DECISIONS - 1) + [False]
 
 
 def test_a_refusal_sets_it_apart() -> None:
-    """After a refused append a scheduler tries its own nodes first."""
+    """A scheduler tries its own nodes first after a refused append."""
     spreading = Contention()
     looked(spreading, False)
     spreading.refused()

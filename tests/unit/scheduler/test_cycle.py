@@ -1,5 +1,5 @@
-"""Decisions that fences refuse: the scheduler repeats them for fewer pods, a limited number of
-times."""
+"""Tests of decisions that a fence refuses: the scheduler retries for fewer pods, a limited number
+of times."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ HALVINGS = (EVENTS_MAX // FEW_DRAFTS).bit_length() - 1
 
 
 class RivalledLedger(MemoryLedger):
-    """A connection on which a rival writes just before an append, this many times in a row."""
+    """A ledger connection on which a rival writes just before the first `rivals` appends."""
 
     rivals = 0
 
@@ -75,7 +75,7 @@ class Scheduler:
         self.write(*(pod(f"p{number:02}", ask(1000, cores=1)) for number in range(PODS)))
 
     def write(self, *payloads: Payload) -> None:
-        """Write events of other services."""
+        """Append events of other services."""
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
             identity = f"test-{self.server.last_revision}"
@@ -84,20 +84,20 @@ class Scheduler:
             self.server.append([draft], {}, role=row.appender, writer=row.writer)
 
     async def run(self) -> None:
-        """Read and decide, until cancelled or failed."""
+        """Read the ledger and decide, until cancelled or failed."""
         decisions = DecisionMetrics(self.metrics, self.cycle.engine)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.reader.run())
             tasks.create_task(self.cycle.run(self.reader, decisions, _at_once))
 
     def counted(self, outcome: str) -> float:
-        """The number of decisions with this outcome."""
+        """Return how many decisions had this outcome."""
         labels = {"outcome": outcome}
         return self.metrics.registry.get_sample_value("apportion_decisions_total", labels) or 0.0
 
     @property
     def placed(self) -> int:
-        """The number of placed pods."""
+        """Return the number of placed pods."""
         pods = self.cluster.state.pods.values()
         return sum(each.phase is Phase.PLACED for each in pods)
 
@@ -124,7 +124,7 @@ def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
 
 
 def test_a_refused_decision_is_made_again_and_counted() -> None:
-    """The scheduler repeats a refused decision on the new state and counts the refusal."""
+    """The scheduler decides again on the new state after a refusal, and counts the refusal."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -136,10 +136,9 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 
 
 def test_each_refusal_halves_the_next_decision() -> None:
-    """Each refusal halves the next decision.
+    """A refusal halves the number of pods in the next decision.
 
-    Small decisions are appended one by one.
-    """
+    Small decisions are appended one by one."""
 
     def check(scheduler: Scheduler) -> None:
         sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(HALVINGS)]
@@ -150,7 +149,7 @@ def test_each_refusal_halves_the_next_decision() -> None:
 
 
 def test_refusals_without_end_begin_the_service_anew() -> None:
-    """Too many refusals in a row end the cycle with an error."""
+    """The scheduling cycle ends with an error after too many refusals in a row."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=1_000)
@@ -174,7 +173,8 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """An extender's choice is decided under the price policy, also on a new device model."""
+    """Under the price policy, the scheduler places an extender's choice, even on a device model
+    that has no price yet."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

@@ -1,4 +1,4 @@
-"""Allocation metrics of the scheduler, under each system's names."""
+"""Tests of the scheduler's allocation metrics, under our own, HAMi's and Volcano's names."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +14,7 @@ CARD = gpu("g0", memory_mib=10_000, physical_memory_mib=10_000, model="NVIDIA T4
 
 
 def scraped(*names: Names) -> dict[tuple[str, str], float]:
-    """Metrics by name and label values, for two pods on one GPU."""
+    """Return the metrics for two pods on one GPU, by name and label values."""
     state = replayed(
         node("n1", CARD),
         pod("p1", ask(2_000), name="train"),
@@ -34,12 +34,12 @@ def scraped(*names: Names) -> dict[tuple[str, str], float]:
 
 
 def test_nothing_is_told_unasked() -> None:
-    """Allocation metrics are off by default."""
+    """The scheduler exports no allocation metrics by default."""
     assert not scraped()
 
 
 def test_A9_what_is_granted_is_told_by_device() -> None:
-    """Metrics under our own names report bytes, and ratios from 0 to 1, for each device."""
+    """Under our own names, metrics report bytes and ratios from 0 to 1 for each device."""
     assert scraped("apportion") == {
         ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
         ("apportion_device_memory_granted_bytes", "g0/n1"): 2_500 * MIB,
@@ -49,7 +49,7 @@ def test_A9_what_is_granted_is_told_by_device() -> None:
 
 
 def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
-    """Metrics under Volcano's names report MiB and percent. Pods with the same name share one
+    """Under Volcano's names, metrics report MiB and percent. Pods with the same name share a
     series."""
     found = scraped("volcano")
     assert found == {
@@ -63,7 +63,7 @@ def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
 
 
 def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
-    """Metrics under HAMi's names have HAMi's labels, and ratios from 0 to 100."""
+    """Under HAMi's names, metrics have HAMi's labels and percentages from 0 to 100."""
     found = scraped("hami")
     card = "0/NVIDIA T4/g0/n1"
     assert found["hami_gpu_memory_limit_bytes", card] == 10_000 * MIB
@@ -77,5 +77,5 @@ def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
 
 
 def test_both_at_once() -> None:
-    """Several systems' metric names can be enabled at the same time, as during a migration."""
+    """The metric names of several systems can be enabled together, as during a migration."""
     assert len(scraped("hami", "volcano", "apportion")) == len(scraped("hami")) + 6 + 4

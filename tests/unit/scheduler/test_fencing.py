@@ -1,4 +1,4 @@
-"""Fencing: ids by which the server accepts each decision once."""
+"""Tests of the ids and fences by which the ledger accepts each decision only once."""
 
 from hashlib import sha256
 
@@ -18,12 +18,12 @@ VOID = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
 
 
 def id_of_void(state: State) -> str:
-    """The id of the event that voids the pod's placement."""
+    """Return the id of the event that voids the pod's placement."""
     return _id(VOID, state)
 
 
 def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
-    """A placement is voided once in each life of its pod, also after an adoption."""
+    """The event that voids a placement has a fixed id. After an adoption the id is a new one."""
     first = Ledger(node("n1", gpu("g0")), pod("p1"), placed("p1", "n1", [share("g0")]))
     assert id_of_void(first.state) == "p1/1/voided"
     again = (
@@ -43,7 +43,8 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
 
 
 def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
-    """A pod is evicted for another once in each of its lives."""
+    """The event that evicts a pod for another has a fixed id. After an adoption the id is a new
+    one."""
     wanted = pod("p2", ask(1000), priority=10)
     evicted = PodEvicted(
         pod="p1",
@@ -71,8 +72,8 @@ def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
-    """Events decided together have one time; the first on a node is fenced, and the next follows
-    it by digest."""
+    """Events of one decision have the same time. The first event on a node has the fence, and the
+    next has the first one's digest."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
     async def never(_: Draft) -> Appended:

@@ -1,4 +1,4 @@
-"""Folded state is excluded from repeated garbage collection."""
+"""Test that the garbage collector does not scan the folded state again and again."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ print(before, gc.get_freeze_count(), len(gc.get_objects()))
 
 
 def test_what_is_there_is_left_alone() -> None:
-    """Nearly all objects of a folded state are hidden from the garbage collector."""
+    """The garbage collector does not scan the objects of a folded state."""
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
     before, frozen, seen = map(int, done.stdout.split())
     assert frozen > before / 2

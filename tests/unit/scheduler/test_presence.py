@@ -1,4 +1,5 @@
-"""When agents count as silent, and which scheduler reports it, in virtual time."""
+"""Tests of when an agent counts as silent, and which scheduler reports the silence, in virtual
+time."""
 
 import asyncio
 import random
@@ -28,7 +29,7 @@ GIVEN_UP_S = GRACE_S * 2 + 2 * ROUND_S
 
 
 class SleepyClock(SkewedClock):
-    """A clock whose pauses do not end while it is asleep, as in a stopped process."""
+    """A clock whose pauses do not end while the clock is asleep, as in a suspended process."""
 
     asleep = False
 
@@ -40,7 +41,7 @@ class SleepyClock(SkewedClock):
 
 
 class Ear:
-    """A scheduler that listens to agents."""
+    """A scheduler that listens to the agents' heartbeats."""
 
     def __init__(
         self, server: MemoryServer, name: str, *, leads: bool = True, grace_s: int = GRACE_S
@@ -65,7 +66,7 @@ class Ear:
         ]
 
     def silent(self) -> list[str]:
-        """The nodes whose agent it considers silent."""
+        """Return the nodes whose agents the scheduler considers silent."""
         return sorted(name for name, each in self.state.nodes.items() if each.silent)
 
 
@@ -74,7 +75,7 @@ async def _no_append(_draft: Draft) -> Appended:
 
 
 def told(server: MemoryServer) -> list[str]:
-    """The events about agents' silence, in order."""
+    """Return the events about the silence of agents, in order."""
     found = []
     for record in server.records:
         data = decode(record.payload, subject=record.subject).data if record else None
@@ -84,7 +85,7 @@ def told(server: MemoryServer) -> list[str]:
 
 
 async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
-    """The connection of an agent that has reported these nodes."""
+    """Report these nodes as an agent, and return the agent's ledger connection."""
     intake = MemoryLedger(server, role="intake")
     for name in names:
         data: NodeReported = node(name)
@@ -94,7 +95,7 @@ async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
 
 
 async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
-    """Send heartbeats for these nodes for this long."""
+    """Send heartbeats for these nodes for `span_s` seconds."""
     end_s = asyncio.get_running_loop().time() + span_s
     while asyncio.get_running_loop().time() < end_s:
         for name in names:
@@ -103,7 +104,7 @@ async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
 
 
 def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
-    """Run a test in virtual time, over one server."""
+    """Run a test in virtual time, with one ledger server."""
 
     async def main() -> None:
         await play(MemoryServer())
@@ -112,7 +113,7 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> None:
-    """A silent agent is reported, and reported as heard at its next heartbeat."""
+    """The scheduler reports a silent agent, and reports it as heard at its next heartbeat."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -128,7 +129,7 @@ def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> Non
 
 
 def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
-    """An agent that announces its stop is silent at once, reported once."""
+    """An agent that announces its stop is silent at once. Its silence is reported once."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -146,7 +147,8 @@ def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
 
 
 def test_nobody_is_given_up_before_the_grace() -> None:
-    """No agent is given up before the grace period, not even by a scheduler that just started."""
+    """No agent counts as silent before the grace period ends, even for a scheduler that just
+    started."""
 
     async def play(server: MemoryServer) -> None:
         await reported(server, "n1")
@@ -160,7 +162,7 @@ def test_nobody_is_given_up_before_the_grace() -> None:
 
 
 def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
-    """With the shortest grace period, no agent with regular heartbeats is given up."""
+    """An agent with regular heartbeats never counts as silent in the shortest grace period."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -173,7 +175,8 @@ def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
 
 
 def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
-    """Silence is written once, even if several schedulers consider themselves first."""
+    """An agent's silence is recorded once, even if several schedulers consider themselves the
+    leader."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -187,7 +190,7 @@ def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
 
 
 def test_who_is_not_the_first_writes_nothing() -> None:
-    """A scheduler that is not first writes nothing, but knows what to write once it is."""
+    """A scheduler that is not the leader reports no silence until it becomes the leader."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -202,7 +205,7 @@ def test_who_is_not_the_first_writes_nothing() -> None:
 
 
 def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> None:
-    """A scheduler that was suspended does not give up agents for heartbeats that it missed."""
+    """A scheduler that was suspended does not report agents as silent for heartbeats it missed."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -218,7 +221,7 @@ def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> No
 
 
 def test_a_node_that_no_agent_reported_is_never_silent() -> None:
-    """A node that no agent reported is never silent."""
+    """A node without a report from an agent never counts as silent."""
 
     async def play(server: MemoryServer) -> None:
         ear = Ear(server, "one")
@@ -229,7 +232,7 @@ def test_a_node_that_no_agent_reported_is_never_silent() -> None:
 
 
 def test_a_beat_that_cannot_be_read_is_nobody() -> None:
-    """An unreadable heartbeat is ignored."""
+    """The scheduler ignores an unreadable heartbeat."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -245,7 +248,7 @@ def test_a_beat_that_cannot_be_read_is_nobody() -> None:
 
 
 def test_the_agent_of_one_node_beats_for_no_other() -> None:
-    """A heartbeat counts only on the subject of its own node."""
+    """A heartbeat counts only on the subject of the node that it names."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")

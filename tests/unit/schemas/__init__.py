@@ -1,1 +1,1 @@
-"""Unit tests of the events: which are accepted."""
+"""Unit tests of the event schemas, and of which events are accepted."""

@@ -1,4 +1,4 @@
-"""Deeply nested JSON and invalid UTF-8 are refused by every decoder."""
+"""Tests that every JSON decoder refuses deeply nested documents and invalid UTF-8."""
 
 import contextlib
 import importlib
@@ -36,7 +36,7 @@ _DECODER = re.compile(
 
 
 def decoders() -> Iterator[tuple[str, str]]:
-    """Each JSON decoder of a service: its module and name."""
+    """Return each JSON decoder of the services, as its module and name."""
     for path in sorted(ROOT.rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for name in _DECODER.findall(path.read_text()):
@@ -45,7 +45,7 @@ def decoders() -> Iterator[tuple[str, str]]:
 
 
 def test_there_are_decoders() -> None:
-    """The search finds decoders, also in each excluded module."""
+    """The search finds the decoders of all services, and those of each excluded module."""
     assert len(list(decoders())) > 50
     for module in OWN:
         assert _DECODER.search((ROOT / Path(*module.split("."))).with_suffix(".py").read_text())
@@ -53,7 +53,7 @@ def test_there_are_decoders() -> None:
 
 @pytest.mark.parametrize(("module", "name"), list(decoders()))
 def test_a_deep_document_is_refused_like_any_that_cannot_be_read(module: str, name: str) -> None:
-    """Each decoder raises a DecodeError for a deeply nested document, or ignores it."""
+    """No decoder raises an error other than DecodeError for deep nesting or invalid UTF-8."""
     decode = getattr(importlib.import_module(f"apportion.{module}"), name)
     for data in (DEEP, NO_TEXT):
         with contextlib.suppress(msgspec.DecodeError):
@@ -70,7 +70,7 @@ def test_a_deep_beat_and_annotation_are_refused() -> None:
 
 @pytest.mark.parametrize("levels", [1_000, 4_900])
 def test_a_deep_object_hides_no_other_of_its_kind(levels: int) -> None:
-    """A deeply nested object does not prevent reading others of its list or watch."""
+    """A deeply nested object in a list or watch does not hide the other objects."""
     deep = b"[" * levels + b"]" * levels
     claim = (
         b'{"metadata":{"name":"c","namespace":"team"},"spec":{"devices":{"config":'

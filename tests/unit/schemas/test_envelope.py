@@ -1,4 +1,4 @@
-"""Bytes that are not an event: each kind of defect has its own error."""
+"""Tests of payloads that are not valid events. Each kind of defect raises its own error."""
 
 import json
 from typing import Any
@@ -30,7 +30,8 @@ GONE = Event(id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=PodGo
 
 
 def wire(data: object = None, **attributes: Any) -> bytes:
-    """The document of `GONE` with changed attributes; None removes one."""
+    """Return the JSON document of `GONE` with changed attributes. The value None removes an
+    attribute."""
     document = json.loads(encode(GONE)) | attributes
     if data is not None:
         document["data"] = data
@@ -38,7 +39,7 @@ def wire(data: object = None, **attributes: Any) -> bytes:
 
 
 def test_the_unchanged_document_is_read() -> None:
-    """The unchanged document decodes, so the errors below come from the changes."""
+    """The unchanged document decodes, so the changes cause the errors in the tests below."""
     assert decode(wire(), subject=SUBJECT) == GONE
 
 
@@ -67,7 +68,7 @@ def test_the_unchanged_document_is_read() -> None:
     ],
 )
 def test_unreadable(payload: bytes, says: str) -> None:
-    """A payload that is not a valid CloudEvents document is unreadable."""
+    """A payload that is not a valid CloudEvents document raises UnreadableEvent."""
     with pytest.raises(UnreadableEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -82,7 +83,7 @@ def test_unreadable(payload: bytes, says: str) -> None:
     ],
 )
 def test_unknown(payload: bytes, says: str) -> None:
-    """An unknown type or version raises UnknownEvent, which halts the reader."""
+    """An unknown event type or version raises UnknownEvent, which halts the reader."""
     with pytest.raises(UnknownEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -100,13 +101,13 @@ def test_unknown(payload: bytes, says: str) -> None:
     ],
 )
 def test_invalid(data: object, says: str) -> None:
-    """A known type with an invalid payload or the wrong subject is invalid."""
+    """An event of a known type with invalid data or the wrong subject raises InvalidEvent."""
     with pytest.raises(InvalidEvent, match=f"PodGone: .*{says}"):
         decode(wire(data), subject=SUBJECT)
 
 
 def test_deep_data() -> None:
-    """Nesting over 64 levels is unreadable, whatever the depth."""
+    """An event that nests deeper than 64 levels raises UnreadableEvent."""
     for depth in (63, 200, 900, 5_000):
         deep = b'{"uid":' + b"[" * depth + b"]" * depth + b"}"
         for document in (wire(), wire(type="apportion.dev/PodMoved"), wire(schemaversion=9)):
@@ -116,7 +117,7 @@ def test_deep_data() -> None:
 
 
 def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() -> None:
-    """A format that is not enabled is refused first, whatever else is wrong."""
+    """An event format that is not enabled is refused first, whatever other errors the event has."""
     asked: list[tuple[str, int]] = []
 
     def legal(type_: str, version: int) -> bool:
@@ -138,7 +139,7 @@ def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() ->
 
 @pytest.mark.parametrize("amount", [-1, 1 << 25])
 def test_an_absurd_amount(amount: int) -> None:
-    """An amount out of range is refused by writer and reader."""
+    """Both the writer and the reader refuse an amount that is out of range."""
     bad = Shape(asks=(Ask(container="c", family="nvidia", memory_mib=amount),))
     data = PodSubmitted(uid="uid-1", namespace="n", name="p", shape=bad, dialect="hami")
     with pytest.raises(InvalidEvent, match="memory_mib"):
@@ -163,7 +164,7 @@ def test_nothing_bad_is_written(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("total", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_json_has_not(total: float) -> None:
-    """NaN and infinity are refused, since JSON cannot represent them."""
+    """The writer refuses NaN and infinity, since JSON cannot represent them."""
     score = Score(node="n", total=total)
     data = PodPlaced(pod="p", namespace="n", name="p", attempt=1, node="n", shares=(), score=score)
     with pytest.raises(InvalidEvent, match="total"):
@@ -171,7 +172,7 @@ def test_numbers_that_json_has_not(total: float) -> None:
 
 
 def test_an_event_that_no_stream_would_take() -> None:
-    """An event larger than the stream's limit is refused before sending."""
+    """The writer refuses an event that is larger than the stream's limit."""
     labels = {f"label-{i}": "x" * 1024 for i in range(1100)}
     data = NodeReported(
         node="n",
@@ -183,7 +184,8 @@ def test_an_event_that_no_stream_would_take() -> None:
 
 
 def test_a_refusal_may_be_for_a_reason_that_this_build_does_not_know() -> None:
-    """An unknown refusal reason is kept and written unchanged; an invalid one is refused."""
+    """An unknown refusal reason is preserved when the event is written again. A malformed reason is
+    refused."""
     data = {"pod": "p", "namespace": "d", "name": "p", "reasons": {"VolumeNotBound": 3}, "nodes": 3}
     refused = {**json.loads(encode(GONE)), "type": "apportion.dev/PodRefused", "data": data}
     subject = subject_of(PodRefused(pod="p", namespace="d", name="p", reasons={}, nodes=0))

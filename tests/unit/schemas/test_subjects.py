@@ -1,4 +1,4 @@
-"""Names as subject tokens: reversible, and never a wildcard or a second token."""
+"""Tests of names as subject tokens: reversible, and never a wildcard or more than one token."""
 
 import pytest
 
@@ -21,13 +21,13 @@ from apportion_schemas.catalogue import token, untoken
     ],
 )
 def test_token(name: str, encoded: str) -> None:
-    """A name is encoded and decoded without loss."""
+    """A name is encoded as a subject token and decoded without loss."""
     assert token(name) == encoded
     assert untoken(encoded) == name
 
 
 def test_subjects() -> None:
-    """Each object has its own subject by kind and name, and the policy has one."""
+    """An object's subject consists of its kind and name. The policy has one subject."""
     assert subject_of(NodeGone(node="a.b")) == "apportion.v1.cluster.node.a%2Eb"
     assert (
         subject_of(PodGroupObserved(group="ns/g", min_available=1))

@@ -1,1 +1,1 @@
-"""Parts of the kubelet integration that can be tested without a kubelet."""
+"""Unit tests of the kubelet integration that need no kubelet."""

@@ -1,4 +1,4 @@
-"""CDI files of slots: our own edits, and those from the node's NVIDIA specification."""
+"""Tests of the CDI files for slots: the agent's own edits and those from NVIDIA's specification."""
 
 import json
 from pathlib import Path
@@ -29,14 +29,15 @@ OTHERS = NVIDIAS | {"kind": "example.org/gpu", "containerEdits": {"env": ["WRONG
 
 @pytest.fixture
 def specifications(tmp_path: Path) -> Specifications:
-    """A folder with the NVIDIA toolkit's specification and another vendor's, which sorts first."""
+    """Return a folder with the NVIDIA toolkit's specification and, sorted before it, another
+    vendor's."""
     (tmp_path / "another.json").write_text(json.dumps(OTHERS))
     (tmp_path / "nvidia.yaml").write_text(json.dumps(NVIDIAS))
     return Specifications(tmp_path)
 
 
 def edits_of(folder: Path, slot: str) -> dict[str, Any]:
-    """The container edits that a runtime finds under the slot's name."""
+    """Return the container edits that a runtime finds under the slot's name."""
     (device,) = json.loads((folder / f"apportion-{slot}.json").read_bytes())["devices"]
     assert device["name"] == slot
     return dict(device["containerEdits"])
@@ -45,7 +46,8 @@ def edits_of(folder: Path, slot: str) -> dict[str, Any]:
 def test_a_slot_has_what_nvidia_says_of_its_card(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """A slot gets the NVIDIA edits of its own GPU only, and `void` keeps NVIDIA's runtime out."""
+    """A slot gets the NVIDIA edits of its own GPU only. `NVIDIA_VISIBLE_DEVICES=void` disables
+    NVIDIA's runtime."""
     ours = Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-2"}, (Mount("/a", "/b"),), cards=("GPU-2",))
     specifications.write(["s1"], ours)
     found = edits_of(tmp_path, "s1")
@@ -81,7 +83,8 @@ def test_devices_of_another_vendor_have_nothing_of_nvidia(
 
 
 def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Path) -> None:
-    """GPUs in index-named CDI specifications are matched by device node: index 1 may be minor 0."""
+    """The agent matches GPUs in index-named CDI specifications by device node, since index and
+    minor number can differ."""
     cards = tmp_path / "proc" / "driver" / "nvidia" / "gpus" / "0000:01:00.0"
     cards.mkdir(parents=True)
     (cards / "information").write_text("Model: \t T4\nGPU UUID: \t GPU-7\nDevice Minor: \t 0\n")
@@ -107,7 +110,8 @@ def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Pat
 
 
 def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
-    """A slot gets the GPU's and the common network devices, in a CDI version that supports them."""
+    """A slot gets the network devices of its GPU and those common to all GPUs. The CDI version
+    supports network devices."""
     interfaces = [{"hostInterfaceName": f"ib{at}", "name": f"net{at}"} for at in range(2)]
     common = {**COMMON, "netDevices": interfaces[:1]}
     card = {"name": "GPU-1", "containerEdits": {"netDevices": interfaces[1:]}}
@@ -139,8 +143,8 @@ def test_files_of_slots_that_are_not_in_use_are_removed(
 
 
 def test_names_of_slots_cannot_be_guessed_and_stay_the_same(tmp_path: Path) -> None:
-    """Slot names depend on the node's secret key, are stable and unique, and fit a CDI
-    annotation."""
+    """Slot names are unique, stable, short enough for a CDI annotation, and derived from the node's
+    secret key."""
     key = slot_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     resource = f"example.com/{'x' * 60}"

@@ -1,4 +1,5 @@
-"""The agent's record of prepared claims on disk, and the pods that the node keeps because of it."""
+"""Tests of the agent's on-disk record of prepared claims, and of the pods found through that
+record."""
 
 import json
 import os
@@ -10,7 +11,7 @@ from apportion.agent.kubelet.holders import CHECKPOINT, CLAIMS, Holders
 
 
 def proc(folder: Path, boot: str) -> Path:
-    """A fake /proc with this boot id."""
+    """Make a fake /proc with this boot id."""
     file = folder / boot / "sys" / "kernel" / "random" / "boot_id"
     file.parent.mkdir(parents=True)
     file.write_text(f"{boot}\n")
@@ -18,7 +19,7 @@ def proc(folder: Path, boot: str) -> Path:
 
 
 def claims(folder: Path, kernel: Path) -> BootBook[str]:
-    """The record of prepared claims."""
+    """Open the record of prepared claims."""
     return BootBook(folder / CLAIMS, kernel, str)
 
 
@@ -35,8 +36,8 @@ def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> No
 
 
 def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
-    """A record from another boot, an unreadable record and a record without a boot id count as
-    empty."""
+    """The agent treats a record as empty if the file is from another boot, is unreadable or has no
+    boot id."""
     claims(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
     later = proc(tmp_path, "boot-2")
     assert claims(tmp_path, later).entries == {}
@@ -46,8 +47,8 @@ def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
 
 
 async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) -> None:
-    """The node finds a pod that only has claims in its record, although the kubelet's checkpoint
-    omits the pod."""
+    """The agent lists a pod with a prepared claim, even if the pod is missing from the kubelet's
+    checkpoint."""
     entry = {"PodUID": "by-slot", "ContainerName": "main", "ResourceName": "r", "DeviceIDs": None}
     data = {"Data": {"PodDeviceEntries": [entry]}}
     (tmp_path / CHECKPOINT).write_text(json.dumps(data))

@@ -1,1 +1,1 @@
-"""Unit tests of NVIDIA GPUs, on a fake driver."""
+"""Unit tests of the agent's NVIDIA backend over a fake driver."""

@@ -1,4 +1,5 @@
-"""Usage of GPUs as the NVIDIA driver reports it: real bindings over the fake driver."""
+"""Tests of GPU usage as the NVIDIA driver reports it, through the real bindings over the fake
+driver."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,14 +20,15 @@ H100_CUT = MigInstance(profile="2g.20gb", start=2, size=2)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with a full GPU and two in MIG mode, one of them with a performance monitor."""
+    """Provide a driver with one full GPU and two in MIG mode, one of them with a performance
+    monitor."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig+1xH100-80GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that has read the inventory."""
+    """Provide an open backend that has read the inventory."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     await opened.inventory()
@@ -35,7 +37,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 
 async def load_of(backend: NvmlBackend, device: str, cut: MigInstance | None = None) -> Load:
-    """The load of the device, or of one of its instances."""
+    """Return the load of the device, or of one of its MIG instances."""
     loads = await backend.loads()
     return next(load for load in loads if (load.device, load.instance) == (device, cut))
 
@@ -48,8 +50,7 @@ async def made(backend: NvmlBackend, device: str, cut: MigInstance) -> int:
 
 
 async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """The load lists each process with its memory and compute. A process that computes nothing has
-    0 %."""
+    """The load lists each process with its memory and compute. An idle process has 0 % compute."""
     driver.process(0, 4711, 300, 40)
     driver.process(0, 4712, 100)
     load = await load_of(backend, driver.ids[0])
@@ -60,7 +61,8 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """MPS clients and graphics processes count towards the load once per process."""
+    """MPS clients and graphics processes count towards the load. A process that the driver lists
+    twice counts once."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
@@ -72,7 +74,7 @@ async def test_processes_that_the_driver_lists_elsewhere(
 
 
 async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """A client of MPS in a MIG instance counts towards the load of that instance."""
+    """An MPS client in a MIG instance counts towards that instance's load."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, kinds=("compute", "mps"), instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -92,8 +94,8 @@ async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver
 async def test_an_instances_compute_is_its_monitors(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """An instance's compute comes from its performance monitor, from the second reading on. Without
-    a monitor the compute is unknown."""
+    """The backend reads an instance's compute from its performance monitor, starting with the
+    second reading. Without a monitor the compute is unknown."""
     older = await made(backend, driver.ids[1], A100_CUT)
     newer = await made(backend, driver.ids[2], H100_CUT)
     driver.process(1, 4711, 300, 40, instance=older)
@@ -106,7 +108,8 @@ async def test_an_instances_compute_is_its_monitors(
 async def test_an_instance_that_is_made_again_begins_anew(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """An instance made again at the same slices starts without samples of its predecessor."""
+    """An instance that is recreated at the same slices does not inherit the samples of its
+    predecessor."""
     await made(backend, driver.ids[2], H100_CUT)
     await backend.loads()
     await backend.keep_instances(driver.ids[2], [])
@@ -117,7 +120,8 @@ async def test_an_instance_that_is_made_again_begins_anew(
 
 
 async def test_a_card_that_is_lost_is_left_out(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """A lost GPU is left out of the loads until it returns; the other GPUs are still reported."""
+    """The backend omits a lost GPU from the loads until the GPU returns, and still reports the
+    other GPUs."""
     driver.fall_off(0)
     assert {load.device for load in await backend.loads()} == set(driver.ids[1:])
     driver.come_back(0)

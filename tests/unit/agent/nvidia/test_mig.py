@@ -1,4 +1,4 @@
-"""Test what a crash, an operator or a container can leave on a GPU in MIG mode."""
+"""Tests of MIG GPUs in the states that a crash, an operator or a container can leave behind."""
 
 import asyncio
 import logging
@@ -32,21 +32,21 @@ SMALL = MigInstance(profile="1g.5gb", start=6, size=1)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with one GPU in MIG mode."""
+    """Provide a driver with one GPU in MIG mode."""
     with fake_driver(tmp_path, "1xA100-40GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A fake /proc of the first boot."""
+    """Provide a fake /proc of the first boot."""
     boot(tmp_path / "proc", "boot-1")
     return tmp_path / "proc"
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver, tmp_path: Path, proc: Path) -> AsyncIterator[NvmlBackend]:
-    """An open backend that keeps its book of instances on disk."""
+    """Provide an open backend that keeps its record of instances on disk."""
     assert driver.ids
     opened = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     yield opened
@@ -61,12 +61,12 @@ def boot(proc: Path, name: str) -> None:
 
 
 def ours(folder: Path, proc: Path) -> OurInstances:
-    """Our instances according to the book on disk, as a starting agent reads it."""
+    """Read our instances from the record on disk, as a starting agent does."""
     return OurInstances(BootBook(folder / "instances.json", proc, MigInstance))
 
 
 def made_by_hand(card: Any, cut: MigInstance) -> Any:
-    """Make a GPU instance outside the agent, as another program or a person would."""
+    """Make a GPU instance outside the agent, as an operator or another program would."""
     number = nvml_mig.profiles(card)[cut.profile].id
     at = pynvml.c_nvmlGpuInstancePlacement_t(cut.start, cut.size)
     return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, number, pynvml.byref(at))
@@ -74,21 +74,21 @@ def made_by_hand(card: Any, cut: MigInstance) -> Any:
 
 @pytest.fixture
 def card(backend: NvmlBackend) -> Any:
-    """The GPU's handle, for changes made outside the agent."""
+    """Provide the GPU's NVML handle, for changes made outside the agent."""
     assert backend.driver
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 def there(card: Any) -> list[MigInstance]:
-    """The instances on the GPU."""
+    """Return the instances that exist on the GPU."""
     return [each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))]
 
 
 async def test_an_instance_without_its_inside_is_finished(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """An agent killed while making a GPU instance adds the missing compute instance after its
-    restart."""
+    """A restarted agent adds the compute instance that is missing because the agent was killed
+    while making a GPU instance."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     made_by_hand(card, HALF)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """When an instance whose compute was split by hand is made again, the agent restores its full
-    compute."""
+    """The agent restores the full compute of a GPU instance whose compute was split by hand, when
+    the instance is requested again."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
@@ -119,7 +119,7 @@ async def test_an_instance_that_was_cut_within_is_made_whole(
 async def test_what_a_process_runs_on_stays(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """An instance with a running process is kept, and a request for its slices fails until the
+    """The agent keeps an instance with a running process. A request for its slices fails until the
     process ends."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
@@ -137,7 +137,7 @@ async def test_what_a_process_runs_on_stays(
 async def test_a_card_is_listed_without_the_right_to_cut_it(
     driver: FakeDriver, tmp_path: Path, proc: Path
 ) -> None:
-    """An agent without CAP_SYS_ADMIN reports its MIG GPU as healthy, with no closed slices."""
+    """An agent without CAP_SYS_ADMIN reports a MIG GPU as healthy, with no closed slices."""
     driver.unprivileged(0)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     try:
@@ -150,7 +150,7 @@ async def test_a_card_is_listed_without_the_right_to_cut_it(
 async def test_a_card_whose_instances_cannot_be_listed_is_logged_once(
     backend: NvmlBackend, driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A GPU whose instances cannot be listed is logged once per cause, not at every check."""
+    """The agent logs a GPU whose instances cannot be listed once per cause, not at every check."""
     instances = Instances(backend)
     driver.unprivileged(0)
     for _ in range(3):
@@ -165,7 +165,7 @@ async def test_a_card_whose_instances_cannot_be_listed_is_logged_once(
 async def test_a_size_that_the_card_does_not_have_is_named(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """An unknown MIG profile is refused with an error that lists the available ones."""
+    """The agent refuses an unknown MIG profile with an error that lists the available profiles."""
     wanted = MigInstance(profile="1g.24gb", start=0, size=1)
     with pytest.raises(NotMade, match=r"no MIG profile 1g\.24gb; available: 1g\.5gb, 2g\.10gb"):
         await backend.make_instance(driver.ids[0], wanted, [])
@@ -206,7 +206,8 @@ async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -
 async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """A share of more memory than the driver's MIG instance has is refused, with the real size."""
+    """The agent refuses a share with more memory than the driver's MIG instance has. The error
+    states the instance's real size."""
     hands = Instances(backend)
     wanted = Share(
         container="main", device=driver.ids[0], memory_mib=20_224, cores=0, instance=HALF
@@ -219,7 +220,7 @@ async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused
 
 
 async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) -> None:
-    """Slices are converted for a driver that counts in twelfths, as that of the RTX PRO 6000
+    """The agent converts the slices of a driver that counts in twelfths, as the RTX PRO 6000 driver
     does."""
     with fake_driver(tmp_path, "1xRTX-PRO-6000:mig") as driver:
         (device,) = driver.ids
@@ -246,8 +247,7 @@ async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) 
 async def test_instances_that_the_agent_did_not_make_stay(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """An instance that the agent did not make is kept and reported as foreign; the agent's own is
-    removed."""
+    """The agent keeps a foreign instance and reports it, and removes its own instance."""
     made_by_hand(card, HALF)
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     await backend.make_instance(driver.ids[0], small, [])
@@ -260,8 +260,8 @@ async def test_instances_that_the_agent_did_not_make_stay(
 async def test_no_share_is_cut_where_an_instance_of_another_is(
     backend: NvmlBackend, driver: FakeDriver, card: Any, wanted: MigInstance
 ) -> None:
-    """The agent refuses a share that overlaps a foreign instance or equals one; other slices still
-    work."""
+    """The agent refuses a share that overlaps or equals a foreign instance, and still makes shares
+    at free slices."""
     made_by_hand(card, HALF)
     with pytest.raises(NotMade, match=r"3g\.20gb from slice 4") as refused:
         await backend.make_instance(driver.ids[0], wanted, [])
@@ -273,7 +273,8 @@ async def test_no_share_is_cut_where_an_instance_of_another_is(
 async def test_an_agent_that_starts_again_knows_its_instances(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """A restarted agent recognizes its instances from disk and counts all others as foreign."""
+    """A restarted agent recognizes its instances from disk and counts all other instances as
+    foreign."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     made_by_hand(card, small)
@@ -289,8 +290,8 @@ async def test_an_agent_that_starts_again_knows_its_instances(
 async def test_a_death_between_the_note_and_the_making_forgets_nothing(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
 ) -> None:
-    """After a crash between noting and making an instance, the agent removes what exists and
-    forgets the note."""
+    """After a crash between recording and making an instance, the agent removes any instance that
+    exists and deletes the record."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     if exists:
         made_by_hand(card, HALF)
@@ -307,8 +308,8 @@ async def test_a_death_between_the_note_and_the_making_forgets_nothing(
 async def test_an_instance_is_noted_before_it_is_made(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """The note precedes the instance: if it cannot be written, none is made. If the driver refuses,
-    no note stays."""
+    """The agent records an instance before making it, and makes none if the write fails. The agent
+    deletes the record if the driver refuses."""
     (tmp_path / "instances.json").mkdir()
     with pytest.raises(OSError, match=r"instances\.json"):
         await backend.make_instance(driver.ids[0], SMALL, [])
@@ -323,8 +324,8 @@ async def test_an_instance_is_noted_before_it_is_made(
 async def test_a_boot_ends_what_is_ours(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """After a reboot no instance is ours, even one with the id of an instance that we made
-    before."""
+    """After a reboot the agent owns no instance, not even one with the id of an instance that the
+    agent made earlier."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     driver.restart()
     boot(proc, "boot-2")
@@ -343,8 +344,8 @@ async def test_a_boot_ends_what_is_ours(
 async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
     backend: NvmlBackend, driver: FakeDriver, card: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An instance that the driver will not remove is logged once and removed in a later round.
-    Others are removed."""
+    """The agent retries the removal of an instance in use every round, with one warning in total.
+    Other unused instances are removed at once."""
     hands = Instances(backend)
     other = MigInstance(profile="1g.5gb", start=0, size=1)
     await backend.make_instance(driver.ids[0], SMALL, [])
@@ -364,7 +365,7 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The inventory closes the slices of foreign instances only, and the GPU stays healthy."""
+    """The inventory closes only the slices of foreign instances. The GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)
@@ -388,8 +389,8 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """Slices beyond the report's eight are dropped, so that a GPU of an unknown model is still
-    reported."""
+    """The agent drops slices beyond the eight that a report can hold, so a GPU of an unknown model
+    is still reported."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))
@@ -399,7 +400,7 @@ def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
 async def test_an_xid_of_an_instance_closes_its_place_alone(
     driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A critical XID of an instance closes only its slices, and the log names the GPU."""
+    """A critical XID of an instance closes only that instance's slices. The log names the GPU."""
     hand = Hand()
     backend = NvmlBackend(hand)
     try:
@@ -439,7 +440,7 @@ async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
 
 
 def instance_handle(cut: MigInstance) -> Any:
-    """NVML's handle of the instance."""
+    """Return NVML's handle of the instance."""
     card = pynvml.nvmlDeviceGetHandleByIndex(0)
     made = nvml_mig.instances(card, nvml_mig.profiles(card))
     return next(each.handle for each in made if each.cut == cut)

@@ -1,4 +1,5 @@
-"""How the NVML backend interprets a driver's answers: real bindings over the fake driver."""
+"""Tests of how the NVML backend interprets the driver's answers, through the real bindings over the
+fake driver."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +19,7 @@ FAULT_OF_THE_CARD = 48
 
 
 class Hand(SystemClock):
-    """A clock that a test moves by hand."""
+    """A clock that advances only when the test sets it."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -30,14 +31,14 @@ class Hand(SystemClock):
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with two healthy GPUs."""
+    """Provide a driver with two healthy GPUs."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that probes often."""
+    """Provide an open backend that probes often."""
     opened = NvmlBackend(SystemClock(), quiet_s=0.3, probe_s=0.05)
     yield opened
     await opened.close()
@@ -45,20 +46,20 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def hand() -> Hand:
-    """The clock of `listener`."""
+    """Provide the clock that `listener` uses."""
     return Hand()
 
 
 @pytest.fixture
 async def listener(driver: FakeDriver, hand: Hand) -> AsyncIterator[NvmlBackend]:
-    """An open backend for which no time passes, so it notices nothing but events."""
+    """Provide an open backend on a stopped clock, so the backend notices driver events only."""
     opened = NvmlBackend(hand)
     yield opened
     await opened.close()
 
 
 async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
-    """The inventory after the next change."""
+    """Wait for the next change and return the inventory."""
     await asyncio.wait_for(backend.changed(), 10)
     return await backend.inventory()
 
@@ -66,7 +67,7 @@ async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
 async def inventory_that(
     backend: NvmlBackend, holds: Callable[[tuple[Device, ...]], bool]
 ) -> tuple[Device, ...]:
-    """The first inventory for which `holds` is true; a backend may wake up early."""
+    """Wait until the inventory passes the check `holds`, and return that inventory."""
     async with asyncio.timeout(10):
         while not holds(seen := await backend.inventory()):
             await backend.changed()
@@ -74,7 +75,7 @@ async def inventory_that(
 
 
 def all_well(devices: tuple[Device, ...]) -> bool:
-    """Whether every device is healthy."""
+    """Return True if every device is healthy."""
     return all(device.healthy for device in devices)
 
 
@@ -82,7 +83,7 @@ def all_well(devices: tuple[Device, ...]) -> bool:
 
 
 async def test_what_a_card_is(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """The inventory has the driver's names and amounts, under the ledger's fields."""
+    """The inventory reports the driver's GPU names and amounts in the ledger's fields."""
     a100, t4 = await backend.inventory()
     assert [a100.id, t4.id] == driver.ids
     assert (a100.index, a100.family) == (0, "nvidia")
@@ -102,7 +103,8 @@ async def test_mig_mode(driver: FakeDriver, backend: NvmlBackend) -> None:
 
 
 async def test_links_to_a_card_and_to_a_switch(tmp_path: Path) -> None:
-    """NVLink lanes between two GPUs add up; lanes to a switch reach every other GPU on a switch."""
+    """The backend adds up the NVLink lanes between two GPUs. Lanes to a switch reach every other
+    GPU on a switch."""
     with fake_driver(tmp_path, "4xA100-40GB") as driver:
         driver.link(0, 1, 1, None, 1)
         driver.link(1, 0, 0, None, 0)
@@ -118,7 +120,7 @@ async def test_links_to_a_card_and_to_a_switch(tmp_path: Path) -> None:
 
 
 async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
-    """A lost GPU is no NVLink peer of the others, so no pod gets it as a linked GPU."""
+    """A lost GPU is not an NVLink peer of any GPU, so no pod gets it as a linked GPU."""
     with fake_driver(tmp_path, "3xA100-40GB") as driver:
         backend = NvmlBackend(SystemClock(), probe_s=0.05)
         try:
@@ -146,7 +148,7 @@ async def test_a_critical_xid_is_known_within_one_wait(
 async def test_a_card_is_well_again_after_the_quiet_time(
     driver: FakeDriver, listener: NvmlBackend, hand: Hand
 ) -> None:
-    """A GPU is healthy again after the quiet time; another critical XID restarts it."""
+    """A GPU recovers after the quiet time. Another critical XID restarts the quiet time."""
     well = await listener.inventory()
     driver.xid(0, 79)
     await after_change(listener)
@@ -173,8 +175,8 @@ async def test_the_end_of_the_quiet_time_is_noticed(
 async def test_a_card_stays_healthy_after_these_xids(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """XIDs of application faults, contained errors and notices leave a GPU healthy, and later XIDs
-    count."""
+    """XIDs of application faults, contained errors and notices leave a GPU healthy. The backend
+    still handles later XIDs."""
     await listener.inventory()
     driver.xid(0, xid)
     driver.xid(1, FAULT_OF_THE_CARD)
@@ -222,7 +224,7 @@ async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: Nvml
 
 @pytest.fixture
 async def fabric(tmp_path: Path) -> AsyncIterator[tuple[FakeDriver, NvmlBackend]]:
-    """A GPU with an NVSwitch fabric, and one without."""
+    """Provide a GPU with an NVSwitch fabric and a GPU without one."""
     with fake_driver(tmp_path, "1xH100-80GB+1xT4") as driver:
         opened = NvmlBackend(SystemClock(), probe_s=0.05)
         yield driver, opened
@@ -240,8 +242,7 @@ async def fabric(tmp_path: Path) -> AsyncIterator[tuple[FakeDriver, NvmlBackend]
 async def test_a_card_that_is_not_registered_with_its_fabric_is_unhealthy(
     fabric: tuple[FakeDriver, NvmlBackend], state: int, status: int, expected: str
 ) -> None:
-    """A GPU that is not registered with its NVLink fabric is unhealthy until it is. Other GPUs are
-    unaffected."""
+    """A GPU is unhealthy until it is registered with its NVLink fabric. Other GPUs stay healthy."""
     driver, backend = fabric
     well = await backend.inventory()
     assert all_well(well)
@@ -256,7 +257,7 @@ async def test_a_card_that_is_not_registered_with_its_fabric_is_unhealthy(
 
 
 async def test_a_card_without_a_fabric_is_healthy(fabric: tuple[FakeDriver, NvmlBackend]) -> None:
-    """The fabric state is ignored for a GPU without NVSwitch and for a driver without that
+    """The backend ignores the fabric state if the GPU has no NVSwitch or the driver lacks the
     function."""
     driver, backend = fabric
     driver.fabric(1, pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED)
@@ -306,7 +307,7 @@ async def test_a_lost_card_is_known_within_one_wait(
 async def test_a_lost_card_does_not_make_deaf_to_the_others(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """With one GPU lost, the backend still receives XIDs of the others."""
+    """The backend still receives XIDs of the other GPUs while one GPU is lost."""
     await listener.inventory()
     driver.fall_off(0)
     await after_change(listener)
@@ -356,7 +357,7 @@ async def test_a_driver_that_restarts_is_opened_anew(
 async def test_a_driver_that_restarts_between_looks(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A driver restart between two inventories goes unnoticed by the caller."""
+    """A driver restart between two inventories does not change the inventory."""
     well = await backend.inventory()
     driver.restart()
     assert await backend.inventory() == well
@@ -365,8 +366,8 @@ async def test_a_driver_that_restarts_between_looks(
 async def test_while_the_driver_is_away_its_cards_are_unhealthy(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """GPUs are unhealthy while the driver is stopped. Once it runs again they recover and are
-    listened to."""
+    """GPUs are unhealthy while the driver is stopped. After the driver restarts, they recover and
+    the backend receives their events again."""
     well = await backend.inventory()
     driver.stop()
     away = await after_change(backend)
@@ -382,7 +383,8 @@ async def test_while_the_driver_is_away_its_cards_are_unhealthy(
 async def test_a_restarted_driver_that_lists_a_card_no_more(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A GPU missing after a driver restart stays known as unhealthy, with an index of its own."""
+    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy, with an
+    unused index."""
     well = await backend.inventory()
     driver.fall_off(0)
     driver.restart()
@@ -468,7 +470,7 @@ async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlB
 
 
 async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
-    """A closed backend reports no change: a caller waits until it is cancelled."""
+    """A closed backend reports no change, so a waiting caller waits until it is cancelled."""
     closed = NvmlBackend(SystemClock())
     await closed.close()
     with pytest.raises(TimeoutError):
@@ -476,7 +478,7 @@ async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
 
 
 async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: FakeDriver) -> None:
-    """A closed backend has freed its NVML client and event set."""
+    """A backend releases its NVML client and event set when it closes."""
     backend = NvmlBackend(SystemClock())
     assert (driver.clients, driver.event_sets) == (1, 1)
     await backend.close()
@@ -488,7 +490,7 @@ async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: Fa
 
 @pytest.fixture
 async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend that abandons a call soon."""
+    """Provide an open backend with a short timeout for driver calls."""
     opened = NvmlBackend(SystemClock(), probe_s=0.05, call_s=0.3)
     yield opened
     for card in range(len(driver.ids)):
@@ -499,8 +501,8 @@ async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 async def test_a_call_that_hangs_stops_its_own_card_alone(
     driver: FakeDriver, hasty: NvmlBackend
 ) -> None:
-    """A call that hangs makes only its own GPU unhealthy; the other's XIDs, loads and changes still
-    work."""
+    """A hanging call makes only its own GPU unhealthy. XIDs, loads and changes of the other GPU
+    still work."""
     assert all_well(await hasty.inventory())
     driver.hang(0)
     hung, well = await inventory_that(hasty, lambda seen: not all_well(seen))
@@ -520,7 +522,7 @@ async def test_a_call_that_hangs_stops_its_own_card_alone(
 
 
 async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: NvmlBackend) -> None:
-    """An XID of a GPU whose calls hang is handled without another call to that GPU."""
+    """The backend handles an XID of a GPU whose calls hang without another call to that GPU."""
     await hasty.inventory()
     driver.hang(0)
     driver.xid(0, FAULT_OF_THE_CARD)
@@ -532,7 +534,7 @@ async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: Nvml
 async def test_a_call_that_was_given_up_is_not_made_later(
     driver: FakeDriver, hasty: NvmlBackend
 ) -> None:
-    """A change that timed out and was refused is not applied once the GPU answers again."""
+    """The backend does not apply a change that timed out, even after the GPU responds again."""
     await hasty.inventory()
     driver.hang(0)
     with pytest.raises(NotMade):
@@ -547,7 +549,7 @@ async def test_a_call_that_was_given_up_is_not_made_later(
 
 
 async def test_a_backend_closes_while_a_call_hangs(driver: FakeDriver) -> None:
-    """A backend closes within seconds while a call hangs."""
+    """A backend closes within seconds, even while a driver call hangs."""
     backend = NvmlBackend(SystemClock(), call_s=0.2)
     await backend.inventory()
     driver.hang(0)

@@ -1,1 +1,1 @@
-"""Unit tests of what an agent reports and reads."""
+"""Unit tests of the events that an agent appends and folds."""

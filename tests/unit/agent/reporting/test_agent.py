@@ -1,5 +1,5 @@
-"""The agent's reports, over an in-memory ledger: the agent sends each report once, based on the
-ledger's state."""
+"""Tests of the agent's reports over an in-memory ledger: the agent derives reports from the ledger
+and sends each report once."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
 
 
 def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReported:
-    """The report of these devices by the node's agent."""
+    """Return the agent's report of these devices."""
     return NodeReported(
         node=NODE, devices=devices, host=HOST, driver=backend.driver, simulated=True
     )
@@ -67,7 +67,7 @@ async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> No
 
 @pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
 async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
-    """The agent corrects a late event of its previous process with a full report."""
+    """The agent corrects a late event from its previous process with a full report."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "1xT4")
     backend = SimulatedBackend(devices)

@@ -1,4 +1,4 @@
-"""The events that an agent appends to bring the ledger's view of a node up to date."""
+"""Tests of the events that an agent appends to bring the ledger's view of a node up to date."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ WELL = NodeReported(
 
 
 def with_failed(report: NodeReported, *indexes: int) -> NodeReported:
-    """The report with some devices unhealthy."""
+    """Return the report with these devices marked unhealthy."""
     devices = tuple(
         msgspec.structs.replace(d, healthy=False, health_reason="hot") if d.index in indexes else d
         for d in report.devices
@@ -27,7 +27,8 @@ def test_nothing_differs_nothing_is_written() -> None:
 
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
-    """After a refusal the agent sends a whole report, even if nothing or only health changed."""
+    """The agent sends a whole report after a refusal, even if the inventory is unchanged or differs
+    only in health."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]
@@ -52,8 +53,8 @@ def test_health_alone_is_a_small_event_per_device() -> None:
 
 
 def test_any_other_difference_is_a_whole_report() -> None:
-    """Any difference other than health, such as a removed GPU or a new driver, is a whole
-    report."""
+    """The agent sends a whole report for any difference other than health, such as a removed GPU or
+    a new driver."""
     one_less = msgspec.structs.replace(WELL, devices=WELL.devices[:1])
     other_driver = msgspec.structs.replace(with_failed(WELL, 0), driver="560.1")
     assert news(NodeView(said=WELL), one_less) == [one_less]
@@ -61,7 +62,7 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """Equal facts after the same event get the same id. A repeated failure gets a new id."""
+    """The same fact after the same event gets the same id. A repeated failure gets a new id."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

@@ -1,5 +1,5 @@
-"""The agent sends refused reports again until the intake accepts them (real intake, virtual
-time)."""
+"""Tests that agents resend refused reports until the intake accepts them, with a real intake in
+virtual time."""
 
 import asyncio
 import random
@@ -23,8 +23,8 @@ CARD = simulated_devices("old", "1xT4")
 
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
-    """A GPU moved to another node is refused until its old node reports without it, then accepted.
-    The refusal is written once, and the agent's other node is reported in the meantime."""
+    """The intake refuses a moved GPU until its old node reports without the GPU, and records one
+    refusal. The agent's other node is reported regardless."""
 
     async def moved() -> None:
         services = Services()
@@ -46,7 +46,7 @@ def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> Non
 
 
 def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
-    """A refused report is superseded by a whole report, even if the node is back to its earlier
+    """The agent sends a whole report after a refusal, even if the node is back in its earlier
     state."""
 
     async def put_back() -> None:
@@ -68,7 +68,7 @@ def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
 
 
 def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
-    """Two agents of one node with different devices write one report each, not an endless
+    """Two agents that report different devices for one node append one report each, not an endless
     series."""
 
     async def contradict() -> None:
@@ -84,20 +84,20 @@ def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
 
 
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
-    """The report of these devices by the node's agent."""
+    """Return the agent's report of these devices."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
 def nodes(services: Services) -> list[str]:
-    """The nodes of the ledger's reports, in order."""
+    """Return the nodes of the ledger's reports, in order."""
     return [each.node for each in services.written(NodeReported)]
 
 
 def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the ledger is full, an agent waits as long as the intake requests before it retries a
-    usage record."""
+    """While the ledger is full, an agent retries a usage record only after the delay that the
+    intake requests."""
     room = [0.07]
     monkeypatch.setattr(Soundness, "free", lambda _soundness, _after_bytes=0: room[0])
 

@@ -1,4 +1,5 @@
-"""The agent's own fold: the reported inventory of its nodes, and the claims to allocate there."""
+"""Tests of the agent's own fold: the reported inventory of its nodes, and the claims to allocate
+there."""
 
 import msgspec
 
@@ -27,7 +28,7 @@ BOUND = PodBound(pod="p", node="n1", attempt=1)
 
 
 def folded(*events: Payload, remember: bool = False) -> FleetView:
-    """The view of node n1's agent after these events, from revision 1."""
+    """Fold these events from revision 1, and return the view of node n1's agent."""
     view = FleetView(["n1"], remember=remember)
     for revision, data in enumerate(events, start=1):
         view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
@@ -35,7 +36,7 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """The agent owes one allocation for a bound placement, with its devices in the order of the
+    """A bound placement is due for allocation exactly once, with its devices in the order of the
     shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
@@ -48,7 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """Nothing is due without a binding, without a placement, or for another attempt or node."""
+    """A claim is due only once its placement and its binding exist for the same attempt, on a node
+    of this agent."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -77,8 +79,8 @@ def test_doubles_change_nothing() -> None:
 
 
 def test_the_binding_says_which_placement_it_means() -> None:
-    """A binding refers to the placement that its cause names, not to another placement of the same
-    attempt."""
+    """A binding refers to the placement that its cause names, even if the same attempt has another
+    placement."""
     view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
     view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
     assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
@@ -96,7 +98,8 @@ def test_the_next_attempt_is_a_claim_of_its_own() -> None:
 
 
 def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
-    """A pod adopted with these annotations."""
+    """Adopt pod `p` with a share of this device, by our annotations if `attempt` is set, otherwise
+    by HAMi's."""
     shares = placed("p", device).shares
     return PodAdopted(
         pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
@@ -106,8 +109,8 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """On a kubelet's node an adopted pod gets shares only in two cases: it runs by our placement,
-    or we placed it there before with the same devices and attempt."""
+    """On a node with a kubelet, an adopted pod gets shares only in two cases. The pod runs by our
+    placement, or we placed it earlier with equal devices and attempt."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -122,8 +125,7 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """A bound pod that is adopted is due again, even if the agent has already taken its claim to
-    answer it."""
+    """A bound pod that is adopted is due again, even if its claim was already taken."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))
@@ -136,8 +138,7 @@ def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
 
 
 def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
-    """An adopted pod restored from a snapshot follows the same rules: it needs an attempt and must
-    run."""
+    """An adopted pod from a snapshot gets shares only if it runs and has an attempt of ours."""
     for data, gets in (
         (adopted(attempt=1, running=True), True),
         (adopted(attempt=1, running=False), False),
@@ -149,8 +150,8 @@ def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
 
 
 def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
-    """The view keeps at most HELD_MAX pods, drops the oldest first, and never one that still
-    exists."""
+    """The view keeps at most HELD_MAX pods and drops the oldest first, but never drops a pod that
+    still exists."""
     view = FleetView(["n1"], remember=True)
     view.nodes["n1"].there = frozenset({"old"})
     revision = 0

@@ -1,1 +1,1 @@
-"""Unit tests of how shares are made on a node, in folders and in the driver."""
+"""Unit tests of how an agent makes shares, in folders and in the driver."""

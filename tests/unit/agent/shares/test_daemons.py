@@ -1,5 +1,5 @@
-"""MPS daemons of GPUs, over the fake driver: how the agent starts, limits, takes over and ends
-them."""
+"""Tests of how the agent starts, limits, takes over and stops the MPS daemons of GPUs, over the
+fake driver."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own ne
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver with one GPU, whose programs are on PATH."""
+    """Provide a driver with one GPU, whose command-line programs are on PATH."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -38,7 +38,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend."""
+    """Provide an open backend."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     yield opened
@@ -47,26 +47,26 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """The folder of the daemons' pipes."""
+    """Provide the folder of the daemons' pipes, and remove it after the test."""
     with tempfile.TemporaryDirectory(prefix="mps") as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def daemons(folder: Path, backend: NvmlBackend) -> AsyncIterator[Daemons]:
-    """MPS daemons that end with the test."""
+    """Provide MPS daemons that are stopped after the test."""
     made = Daemons(folder, backend)
     yield made
     await made.keep({})
 
 
 def compute_mode() -> int:
-    """The GPU's compute mode."""
+    """Return the GPU's compute mode."""
     return int(pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByIndex(0)))
 
 
 def process_of(folder: Path, card: str) -> int:
-    """The process id of the GPU's daemon."""
+    """Return the process id of the GPU's daemon."""
     return int((folder / card / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
 
 
@@ -81,7 +81,8 @@ def kill(pid: int) -> None:
 
 
 def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[str, str]:
-    """The environment of a container with this share, with mounted paths resolved to host paths."""
+    """Return the environment of a container with this share, with mounted paths replaced by host
+    paths."""
     share = Share(container="c", device=card.id, memory_mib=memory_mib, cores=cores)
     edits = grant(Held("p", "c", (Part(share, card),)), Node(mps=str(folder))).edits
     mounts = {mount.container_path: mount.host_path for mount in edits.mounts}
@@ -90,7 +91,7 @@ def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[s
 
 @pytest.fixture
 async def card(backend: NvmlBackend) -> Device:
-    """The GPU, shared under MPS."""
+    """Provide the GPU, shared under MPS."""
     (device,) = await backend.inventory()
     return structs.replace(device, mode="mps")
 
@@ -98,7 +99,7 @@ async def card(backend: NvmlBackend) -> Device:
 async def test_C3_two_clients_have_sixty_and_forty_percent(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """Two MPS clients get 60 % and 40 % of memory and threads, and the second cannot exceed its
+    """Two MPS clients get 60 % and 40 % of memory and threads. The second client cannot exceed its
     limit."""
     large = variables(folder, card, 9_216, 60)
     small = variables(folder, card, 6_144, 40)
@@ -125,7 +126,7 @@ async def test_an_emptied_environment_gets_no_more_than_the_largest_share(
 async def test_a_daemon_outlives_the_agent(
     daemons: Daemons, folder: Path, backend: NvmlBackend, card: Device
 ) -> None:
-    """A new agent takes over the running daemon and ends it when no share needs it."""
+    """A restarted agent takes over the running daemon, and stops it when no share uses it."""
     await daemons.ensure(card.id, 4_000)
     assert compute_mode() == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     before = process_of(folder, card.id)
@@ -141,7 +142,7 @@ async def test_a_daemon_outlives_the_agent(
 async def test_a_daemon_that_died_is_started_again(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """A daemon that died is started again, with its limit, while a share needs it."""
+    """The agent restarts a daemon that died, with the same limit, while a share uses it."""
     await daemons.ensure(card.id, 4_000)
     assert await daemons.keep({card.id: 4_000}) == {}
     kill(process_of(folder, card.id))

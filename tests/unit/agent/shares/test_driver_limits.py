@@ -1,4 +1,5 @@
-"""Memory limits enforced by the driver: set on the container's cgroup and updated on resize."""
+"""Tests of memory limits that the driver enforces: the agent sets them on the container's cgroup
+and updates them on resize."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -29,14 +30,14 @@ SEEN = {
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """A driver with a shared GPU and one in MIG mode."""
+    """Provide a driver with a shared GPU and a GPU in MIG mode."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig") as made:
         yield made
 
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """A backend over the driver, by the real bindings."""
+    """Provide a backend over the fake driver, through the real bindings."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     yield opened
@@ -45,7 +46,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> Path:
-    """The node's cgroup tree, with the cgroup of a container."""
+    """Provide the node's cgroup tree, with the cgroup of a container."""
     folder = tmp_path / "cgroup"
     (folder / WHOLE.lstrip("/")).mkdir(parents=True)
     (folder / "cgroup.controllers").write_text("cpu memory\n")
@@ -54,7 +55,7 @@ def cgroups(tmp_path: Path) -> Path:
 
 
 def held(device: str, folder: Path) -> tuple[int, int]:
-    """The cgroup's soft and hard limit on the device, in bytes."""
+    """Return the cgroup's soft and hard memory limit on the device, in bytes."""
     told = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(folder))
     pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(device.encode()), told)
     return told.softLimit, told.hardLimit
@@ -64,8 +65,8 @@ def held(device: str, folder: Path) -> tuple[int, int]:
 async def test_the_cgroup_is_found_and_held(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
 ) -> None:
-    """The limit is set on the container's cgroup, wherever the agent runs, and updated on
-    resize."""
+    """The agent sets the limit on the container's cgroup and updates the limit on resize, wherever
+    the agent runs."""
     driver.memory_limits(cgroups)
     device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
     for memory in (700 * MIB, 700 * MIB, 1300 * MIB):
@@ -81,7 +82,7 @@ async def test_a_driver_without_limits_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
     driver_too: bool,
 ) -> None:
-    """A driver or GPU without memory limits is logged once per device."""
+    """The agent logs a driver or GPU without memory limits once per device."""
     driver.no_memory_limits(driver_too=driver_too)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -95,7 +96,7 @@ async def test_a_driver_without_limits_is_told_of_once(
 async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A missing cgroup, a GPU in MIG mode and an unknown GPU are logged once per device."""
+    """The agent logs a missing cgroup, a GPU in MIG mode and an unknown GPU once per device."""
     driver.memory_limits(cgroups)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -112,7 +113,7 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
 async def test_cgroups_of_version_1_are_told_once(
     backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node with cgroup v1 is logged once, since there is no v2 cgroup to limit."""
+    """The agent logs a node with cgroup v1 once, since limits need cgroup v2."""
     caplog.set_level(logging.INFO)
     (cgroups / "cgroup.controllers").unlink()
     limits = DriverLimits(backend, cgroups)
@@ -124,8 +125,8 @@ async def test_cgroups_of_version_1_are_told_once(
 
 
 def test_what_hami_core_holds_is_held() -> None:
-    """Limits apply to GPUs shared by HAMi-core, for containers with a known cgroup, including
-    borrowers."""
+    """The driver limits shares of GPUs under HAMi-core for containers with a known cgroup,
+    including init containers that borrow a share."""
     mps = structs.replace(card("GPU-2", 1), mode="mps")
     devices = {CARD: card(), "GPU-2": mps}
     shares = Share("main", CARD, 700, 30), Share("main", "GPU-2", 900, 30)

@@ -1,4 +1,4 @@
-"""Plans of what each container needs, recomputed only after a change."""
+"""Tests of the agent's container plans, which are recomputed only after a change."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ async def answered(_claim: Claim, _trouble: str) -> bool:
 
 
 def test_a_plan_is_made_again_only_for_what_has_changed(tmp_path: Path) -> None:
-    """Plans are recomputed only if a claim, the configuration or a device changes."""
+    """The agent recomputes a plan only if a claim, the configuration or a device changes."""
     view, devices = NodeView(), [{CARD: card()}]
     view.held = {pod: claim(pod, Share("main", CARD, 700, 30)) for pod in ("a", "b")}
     backend = SimulatedBackend(())

@@ -1,5 +1,5 @@
-"""HAMi-core regions on disk: the agent keeps them across restarts, resizes them in place and never
-lets a container reach outside its folder."""
+"""Tests of HAMi-core regions on disk. The agent keeps them across restarts, resizes them in place
+and confines containers to their folders."""
 
 import os
 import shutil
@@ -24,18 +24,18 @@ from tests.support.regions import run_process
 
 
 def plan(folder: Path, memory: int = 700 << 20, *, device: str = "GPU-1") -> RegionPlan:
-    """The region of the container `train` of pod `uid-1`."""
+    """Plan a region for the container `train` of pod `uid-1`."""
     return RegionPlan(str(folder / "uid-1_train" / "share.cache"), (device,), (memory,), (30,))
 
 
 def limits(path: str) -> tuple[int, ...]:
-    """The memory limits in the region."""
+    """Return the memory limits in the region."""
     with SharedFile(Path(path)) as file:
         return Region(file).memory
 
 
 def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
-    """A region is resized in place, so a running container that mapped the file sees the new
+    """The agent resizes a region in place, so a running container that mapped the file sees the new
     limit."""
     regions, wanted = Regions(tmp_path), plan(tmp_path)
     regions.ensure(wanted)
@@ -48,7 +48,7 @@ def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
 
 
 def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
-    """The agent recreates a region of another device or with invalid content."""
+    """The agent recreates a region that is for another device or has invalid content."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = plan(tmp_path, 1 << 30, device="GPU-2")
@@ -60,7 +60,8 @@ def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> None:
-    """A region in which HAMi-core lists all GPUs of the node is kept and resized in place."""
+    """The agent keeps a region in which HAMi-core lists all GPUs of the node, and resizes that
+    region in place."""
     regions, wanted = Regions(tmp_path), plan(tmp_path, device="GPU-2")
     listed = structs.replace(
         wanted, devices=("GPU-1", "GPU-2"), memory=(*wanted.memory, 0), cores=(30, 30)
@@ -76,8 +77,8 @@ def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("trick", ["link", "hard link", "pipe", "folder"])
 def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> None:
-    """The agent, which runs as root, does not follow links, pipes or folders that a container
-    planted."""
+    """The agent, which runs as root, replaces links, pipes and folders that a container put in
+    place of its region."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"x" * 3_000_000)
     wanted = plan(tmp_path / "shares")
@@ -101,7 +102,7 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
 
 
 def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
-    """The agent restores a region that a container truncates, and does not crash with SIGBUS."""
+    """The agent restores a region that a container truncates, instead of crashing with SIGBUS."""
     wanted = plan(tmp_path)
     regions = Regions(tmp_path)
     regions.ensure(wanted)
@@ -119,7 +120,8 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
     "deed", ["raise", "free", "cores", "lower", "remove", "link", "folder", "garbage", "nothing"]
 )
 def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
-    """A round restores a changed region, and reports one whose limits were raised or removed."""
+    """The agent restores a region that a container changed. The agent reports a breach if the
+    limits were raised or the region removed."""
     wanted = plan(tmp_path)
     path, regions = Path(wanted.path), Regions(tmp_path)
     regions.ensure(wanted)
@@ -169,8 +171,8 @@ def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> N
 
 
 def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> None:
-    """A starting container's region drops the processes of its previous run. A resize keeps the
-    processes."""
+    """The agent drops the processes of the previous run from a region when the container starts. A
+    resize keeps the processes."""
     wanted, regions = plan(tmp_path), Regions(tmp_path)
     regions.ensure(wanted)
     run_process(Path(wanted.path), mib=600)
@@ -182,13 +184,13 @@ def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> Non
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """A folder removed by `rm -rf`, since pytest fails on folders this deep."""
+    """Provide a folder that is removed by `rm -rf`, since pytest fails on folders this deep."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
 
 def test_a_folder_of_any_depth_and_size_is_removed(deep: Path) -> None:
-    """A container's folder 1,500 levels deep is removed without following links."""
+    """The agent removes a container's folder that is 1,500 levels deep, without following links."""
     shares, precious = deep / "shares", deep / "precious"
     precious.mkdir()
     (precious / "file").touch()
@@ -213,7 +215,7 @@ def test_a_folder_of_any_depth_and_size_is_removed(deep: Path) -> None:
 
 
 def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
-    """Only the region's own file is read, not other `.cache` files in the folder."""
+    """The agent reads only the region's own file, not other `.cache` files in the folder."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     for name in ("a.cache", "b.cache"):
@@ -224,7 +226,7 @@ def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
 def test_a_device_is_looked_at_before_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file is checked with O_PATH before it is opened, since opening a device can have side
+    """The agent checks a file with O_PATH before opening it, since opening a device can have side
     effects."""
     opened: list[int] = []
     real = os.open
@@ -241,7 +243,7 @@ def test_a_device_is_looked_at_before_it_is_opened(
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
-    """A pod's regions are removed once the kubelet has omitted the pod twice in a row."""
+    """The agent removes a pod's regions once the kubelet has omitted the pod twice in a row."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = RegionPlan(str(tmp_path / "uid-2_a" / "share.cache"), ("GPU-1",), (1,), (1,))
@@ -255,7 +257,7 @@ def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_region_is_taken_away_as_well(tmp_path: Path) -> None:
-    """A container's folder without a region is removed as well, once its pod is gone."""
+    """The agent also removes a container's folder without a region once the pod is gone."""
     regions = Regions(tmp_path)
     folder = tmp_path / "uid-1_train"
     open_to_all(folder)

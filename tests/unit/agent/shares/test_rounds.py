@@ -1,4 +1,4 @@
-"""Cleanup rounds, and preparations that start before, during and after a round."""
+"""Tests of cleanup rounds, and of preparations that start before, during and after a round."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from apportion.agent.shares.preparing import Rounds
 
 
 async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
-    """A preparation waits until a running cleanup round has ended."""
+    """A preparation that starts during a cleanup round waits until the round has ended."""
     rounds, said = Rounds(), list[str]()
 
     async def prepare() -> None:

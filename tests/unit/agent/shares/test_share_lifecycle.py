@@ -1,4 +1,4 @@
-"""Test what the agent stores on a node without a kubelet, over real files."""
+"""Tests of the files that the agent keeps on a node without a kubelet."""
 
 import asyncio
 from pathlib import Path
@@ -31,10 +31,9 @@ PROC = Path("/proc")
 async def test_what_cannot_be_written_is_tidied_up_at_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A cleanup that cannot write its folder is repeated once the folder is writable.
+    """The agent repeats a cleanup that could not write its folder once the folder is writable.
 
-    Only the proof for an adopted pod stays, since that pod may start again.
-    """
+    The record of an adopted pod stays, since that pod may start again."""
     monkeypatch.setattr(share_lifecycle, "TIDY_S", 0.01)
     state, away = tmp_path / "state", tmp_path / "away"
     handed = state / "handed.json"

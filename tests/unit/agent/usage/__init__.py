@@ -1,1 +1,1 @@
-"""Tests of how the agent measures the usage of shares."""
+"""Unit tests of how the agent measures the usage of shares."""

@@ -1,4 +1,4 @@
-"""Fake /proc files as the kernel writes them."""
+"""Test helpers that write fake /proc files in the kernel's format."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ OTHER = "9c1d0c6e-7a51-4c4b-9d5e-0a8f6f1b2c3d"
 
 
 def cgroup(uid: str) -> str:
-    """A cgroup v2 line as written with the systemd cgroup driver."""
+    """Return a cgroup v2 line as the systemd cgroup driver writes it."""
     named = uid.replace("-", "_")
     return (
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{named}.slice/"
@@ -26,7 +26,7 @@ def write(
     cgroups: str = "",
     started: int = 0,
 ) -> None:
-    """Write the /proc files of one process. `stat` is written only if `started` is given."""
+    """Write the /proc files of one process. Write `stat` only if `started` is given."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     ids = f"{pid}\t{inner}" if inner else f"{pid}"

@@ -1,4 +1,4 @@
-"""Metrics of a scrape, under our names and those that existing dashboards use."""
+"""Tests of the agent's metrics, under our own names and those that existing dashboards use."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,14 +14,14 @@ Series = dict[tuple[str, str], float]
 
 
 def use(cut: MigInstance | None = None, kinds: tuple[int, int, int] | None = None) -> Use:
-    """A container with limits of 700 MiB and 30 % that uses part of them."""
+    """Return a container with limits of 700 MiB and 30 % that is below these limits."""
     limits = 700 * MIB, 600 * MIB, 30, 25
     idle_s = None if kinds is None else 4.0
     return Use("uid-1", "default", "train", "main", 0, CARD, cut, *limits, kinds, idle_s)
 
 
 def scraped(look: Look, *also: Names) -> Series:
-    """Scrape, and return the values by metric name and label values."""
+    """Scrape the metrics and return their values by metric name and label values."""
     metrics = Metrics()
     seen = Seen("n1", {CARD: card()}, look)
     metrics.looked_up(families(also), lambda: samples(seen, also))
@@ -36,8 +36,8 @@ def scraped(look: Look, *also: Names) -> Series:
 
 
 def test_a_scrape_tells_what_is_held_and_used() -> None:
-    """A scrape has limits and usage of containers, GPUs and unshared programs, with ratios from 0
-    to 1."""
+    """A scrape has limits and usage of containers, GPUs and programs without a share, with ratios
+    from 0 to 1."""
     stranger = Unshared(CARD, 7, Owner("", "", 7, "Xorg"), MIB)
     look = Look((use(CUT),), (Load(CARD, 900 * MIB, 40), Load(CARD, MIB, 1, CUT)), (stranger,))
     own = f"main/{CARD}/1g.5gb from slice 2/default/train"
@@ -53,14 +53,14 @@ def test_a_scrape_tells_what_is_held_and_used() -> None:
 
 
 def test_what_nobody_tells_has_no_series() -> None:
-    """Unknown compute has no series, rather than a zero."""
+    """Unknown compute usage has no series, rather than a series with zero."""
     found = scraped(Look((), (Load(CARD, 0, None),)), "hami", "volcano")
     names = {name for name, _ in found}
     assert not {name for name in names if "cores" in name or "tilization" in name}
 
 
 def test_B6_dashboards_of_hami_find_their_names() -> None:
-    """With HAMi's names on, a scrape has its metrics, labels and percentages."""
+    """With HAMi's metric names enabled, a scrape has HAMi's metrics, labels and percentages."""
     found = scraped(Look((use(kinds=(1, 2, 3)),), (Load(CARD, 900 * MIB, 40),)), "hami")
     labels = f"main/{CARD}/default/train/0"
     assert found["hami_vgpu_memory_limit_bytes", labels] == 700 * MIB
@@ -77,7 +77,8 @@ def test_B6_dashboards_of_hami_find_their_names() -> None:
 
 
 def test_A9_dashboards_of_volcanos_plugin_find_their_names() -> None:
-    """With Volcano's names on, a scrape has its plugin's metrics, labels and memory kinds."""
+    """With Volcano's metric names enabled, a scrape has the metrics, labels and memory kinds of
+    Volcano's plugin."""
     found = scraped(Look((use(kinds=(1, 2, 3)),), (Load(CARD, 900 * MIB, 40),)), "volcano")
     labels = f"main/{CARD}/train/default/0/vGPU"
     assert found["vGPU_device_memory_limit_in_bytes", labels] == 700 * MIB
@@ -91,7 +92,8 @@ def test_A9_dashboards_of_volcanos_plugin_find_their_names() -> None:
 
 
 def test_B6_dashboards_of_gpu_manager_find_their_names() -> None:
-    """With GPU Manager's names on, a scrape has its metrics per GPU and in total, in MiB."""
+    """With GPU Manager's metric names enabled, a scrape has GPU Manager's metrics per GPU and in
+    total, in MiB."""
     found = scraped(Look((use(), use()._replace(position=1))), "gpu-manager")
     assert found["container_gpu_memory_total", "main/gpu0/default/n1/train"] == 600
     assert found["container_gpu_memory_total", "main/total/default/n1/train"] == 1_200

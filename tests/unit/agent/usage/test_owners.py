@@ -1,4 +1,5 @@
-"""Which pod and container own a process, in the formats of kernels and kubelets."""
+"""Tests of how the agent finds the pod and container of a process, in the formats of kernels and
+kubelets."""
 
 import os
 from pathlib import Path
@@ -27,7 +28,7 @@ FORMS = {
 
 @pytest.mark.parametrize(("text", "pod"), FORMS.values(), ids=FORMS)
 def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> None:
-    """A process's pod is read from every known cgroup format."""
+    """The agent reads a process's pod from every supported cgroup format."""
     write(tmp_path, 7, cgroups=text)
     owner = Owners(tmp_path).of(7)
     assert owner is not None
@@ -37,7 +38,8 @@ def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> N
 
 
 def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
-    """The container's own cgroup is used, not a nested one; the pod's cgroup is no container."""
+    """The agent uses the container's own cgroup, not a nested one. A pod's cgroup is not a
+    container's."""
     pod = f"/kubepods/pod{UID}"
     write(tmp_path, 7, cgroups=f"0::{pod}/4f1c/init/pod{OTHER}/7\n")
     write(tmp_path, 8, cgroups=f"0::{pod}\n")
@@ -49,15 +51,15 @@ def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
 
 
 def test_the_container_is_that_of_its_mounts(tmp_path: Path) -> None:
-    """The container name is read from the mounts, and the inner process id from the PID
+    """The agent reads the container name from the mounts, and the inner process id from the PID
     namespace."""
     write(tmp_path, 4711, uid=UID, container="main", inner=8)
     assert Owners(tmp_path).of(4711) == Owner(UID, "main", 8, "python", OWN_CGROUP)
 
 
 def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
-    """A mounted folder of another pod does not change the owner, since the cgroup is
-    authoritative."""
+    """Mounting another pod's folder does not change the owner of a process, since the cgroup
+    decides."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text().replace(UID, OTHER))
@@ -65,7 +67,7 @@ def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
 
 
 def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
-    """A process with mounts of two containers is assigned to neither."""
+    """A process that mounts the folders of two containers belongs to neither."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text() + mounts.read_text().replace("/main/", "/aide/"))
@@ -78,14 +80,15 @@ def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:
 
 
 def test_this_process_is_found() -> None:
-    """The real /proc has all fields that the lookup needs."""
+    """The real /proc has every field that the owner lookup reads."""
     owner = Owners().of(os.getpid())
     assert owner is not None
     assert owner.command
 
 
 def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
-    """An owner is cached until another process or program runs under the process id."""
+    """The agent caches the owner of a process id until the id belongs to another process or
+    program."""
     owners = Owners(tmp_path)
     write(tmp_path, 7, uid=UID, container="main", command="a b) (c", started=100)
     first = owners.of(7)
@@ -98,7 +101,7 @@ def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
 
 
 def test_a_process_whose_container_is_not_known_is_read_again(tmp_path: Path) -> None:
-    """A process whose container is unknown is looked up again."""
+    """The agent repeats the lookup of a process whose container is unknown."""
     owners = Owners(tmp_path)
     write(tmp_path, 7, uid=UID, started=100)
     assert owners.of(7) == Owner(UID, "", 7, "python", OWN_CGROUP)

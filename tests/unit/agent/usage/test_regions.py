@@ -1,4 +1,5 @@
-"""Usage that regions report, and host process ids that are written to regions."""
+"""Tests of the usage that HAMi-core regions report, and of the host process ids that the agent
+writes to regions."""
 
 from pathlib import Path
 
@@ -14,7 +15,8 @@ LAST_KERNEL = 2_008_896 + 16
 
 
 def regions(folder: Path) -> tuple[Regions, Path]:
-    """A container's regions with 700 MiB and 30 % of a GPU, and the file's path."""
+    """Make a container's regions with 700 MiB and 30 % of a GPU, and return them with the file's
+    path."""
     made = Regions(folder)
     path = folder / "uid-1_main" / "share.cache"
     made.ensure(RegionPlan(str(path), ("GPU-1",), (700 * MIB,), (30,)))
@@ -35,7 +37,8 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
 
 
 def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
-    """The host process id is written once, only for a process that was seen on a GPU."""
+    """The agent writes a process's host id to the region once, and only if the process was seen on
+    a GPU."""
     made, path = regions(tmp_path)
     run_process(path, inner=7, host=99)
     assert tell_pids(made, {("uid-1", "main"): {8: 4712}, ("uid-1", "aide"): {7: 4713}}) == 0
@@ -46,7 +49,7 @@ def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
 
 
 def test_only_regions_with_another_id_are_written(tmp_path: Path) -> None:
-    """Only regions with a wrong host process id are written."""
+    """The agent writes to a region only if its host process id is wrong."""
     made, path = regions(tmp_path)
     main = "uid-1", "main"
     run_process(path, inner=7, host=4711)

@@ -1,4 +1,4 @@
-"""Simulated use: what the shares of a simulated fleet use of its devices."""
+"""Tests of simulated usage: how much of its devices a simulated fleet's shares use."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,7 @@ def devices(spec: str) -> dict[str, Device]:
 @pytest.mark.parametrize("spec", ["2xA100-40GB", "1xAscend310P", "1xL40S-48GB:mps"])
 @pytest.mark.parametrize("at_s", HOURS)
 def test_no_share_and_no_device_is_overused(spec: str, at_s: float) -> None:
-    """Ten shares of one device use at most what they have, and at most the device together."""
+    """Ten shares never use more than their limits, nor more than their device in total."""
     there = devices(spec)
     device = next(iter(there.values()))
     share = Share("main", device.id, device.memory_mib // 10, device.cores // 10)
@@ -68,7 +68,7 @@ def test_no_share_and_no_device_is_overused(spec: str, at_s: float) -> None:
 
 
 def test_some_shares_are_busy_and_some_are_idle() -> None:
-    """A user who tries it out sees busy and idle shares, and loads that change."""
+    """A simulated node has busy and idle shares, and loads that change over time."""
     there = devices("8xH100-80GB")
     claims = [
         claim(f"{pod}-uid", Share("main", device, 81_559, 100)) for pod, device in enumerate(there)
@@ -86,7 +86,7 @@ def test_some_shares_are_busy_and_some_are_idle() -> None:
 
 
 def test_an_instance_has_its_own_load() -> None:
-    """A share of a MIG instance is measured by the instance, as on a real GPU."""
+    """The usage of a MIG share is that of its instance, as on a real GPU."""
     there = devices("1xA100-40GB:mig")
     (device,) = there
     cut = MigInstance(profile="3g.20gb", start=0, size=4, group="g")
@@ -98,7 +98,7 @@ def test_an_instance_has_its_own_load() -> None:
 
 
 def test_a_failed_device_is_idle() -> None:
-    """Nothing runs on a device that has failed."""
+    """A failed device has no load and no processes."""
     there = devices("1xT4")
     (device,) = there
     there[device] = structs.replace(there[device], healthy=False, health_reason="XID 79")
@@ -108,7 +108,7 @@ def test_a_failed_device_is_idle() -> None:
 
 
 class Ticking:
-    """A clock that passes the whole pause at once."""
+    """A clock on which every pause passes at once."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -128,7 +128,7 @@ class Ticking:
 
 
 class Fleet:
-    """One simulated node whose agent samples and records; the ledger has one pod on it."""
+    """A simulated node whose agent samples and records usage, over an in-memory ledger."""
 
     def __init__(self) -> None:
         self.clock, self.ledger = Ticking(), Ledger()
@@ -149,12 +149,12 @@ class Fleet:
         )
 
     def take(self, *payloads: msgspec.Struct) -> None:
-        """Fold the payloads."""
+        """Fold the payloads into the ledger."""
         for data in payloads:
             assert not self.ledger.take(data).refused  # type: ignore[arg-type] # all are payloads
 
     def allocate(self, name: str) -> None:
-        """Let the pod be placed, bound and allocated."""
+        """Place, bind and allocate the pod."""
         device = next(iter(self.node.devices))
         self.take(
             pod(name), placed(name, shares=[share(device)]),
@@ -163,7 +163,7 @@ class Fleet:
         )  # fmt: skip
 
     async def run(self, seconds: float) -> None:
-        """Let both loops run for this time."""
+        """Run the sampling and recording loops for this time."""
         tasks = [
             asyncio.create_task(self.use.sample(self._send)),
             asyncio.create_task(self.use.record()),
@@ -176,7 +176,7 @@ class Fleet:
 
     @property
     def records(self) -> list[UsageRecorded]:
-        """The records that it appended."""
+        """Return the usage records that the agent appended."""
         events = (decode(each.payload, subject=each.subject).data for each in self.drafts)
         return [data for data in events if isinstance(data, UsageRecorded)]
 
@@ -189,14 +189,15 @@ class Fleet:
 
 
 async def test_nothing_is_sampled_where_nothing_is_allocated() -> None:
-    """Neither samples nor records of a fleet without pods."""
+    """A simulated fleet without pods produces neither samples nor records."""
     fleet = Fleet()
     await fleet.run(1_000)
     assert (fleet.samples, fleet.drafts) == ([], [])
 
 
 async def test_the_first_record_comes_early_and_the_next_after_the_period() -> None:
-    """Their times do not overlap; ids are unique; a record names the pod's binding."""
+    """The first usage record comes early, and the next one after the full period. Records have
+    unique ids and name the pod's binding."""
     fleet = Fleet()
     fleet.allocate("a")
     await fleet.run(FIRST_S + 10)
@@ -212,7 +213,8 @@ async def test_the_first_record_comes_early_and_the_next_after_the_period() -> N
 
 
 async def test_a_pod_that_ended_is_in_the_last_record_alone() -> None:
-    """Its node is sampled until then, without it, and no longer."""
+    """A pod that ended is in the next record only. The node is sampled until that record and then
+    no longer."""
     fleet = Fleet()
     fleet.allocate("a")
     await fleet.run(10)
@@ -227,7 +229,7 @@ async def test_a_pod_that_ended_is_in_the_last_record_alone() -> None:
 
 
 async def test_a_lost_node_sends_nothing() -> None:
-    """Until it returns."""
+    """A lost node sends neither samples nor records until it returns."""
     fleet = Fleet()
     fleet.allocate("a")
     fleet.backend.there.clear()

@@ -1,4 +1,4 @@
-"""Usage assigned to shares: by regions, by the driver's counters and by processes."""
+"""Tests of how usage is assigned to shares, from regions, the driver's counters and processes."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CUT = MigInstance(profile="1g.5gb", start=2, size=1)
 
 
 def card(device: str = CARD, index: int = 0) -> Device:
-    """A GPU of the node."""
+    """Return a GPU of the node."""
     return Device(
         id=device, index=index, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
         physical_memory_mib=40_960, slots=10, mode="hami-core",
@@ -23,12 +23,12 @@ def card(device: str = CARD, index: int = 0) -> Device:
 
 
 def share(container: str = "main", device: str = CARD, cut: MigInstance | None = None) -> Share:
-    """A tenth of a GPU."""
+    """Return a share of 10 % of a GPU's compute."""
     return Share(container, device, 4_000, 10, cut)
 
 
 def claim(pod: str, *shares: Share, borrowed: tuple[Share, ...] = ()) -> Claim:
-    """A bound pod with these shares."""
+    """Return a bound pod with these shares."""
     placed = PodPlaced(
         pod=pod, namespace="default", name=f"pod-{pod[:2]}", attempt=1, node="n1", shares=shares,
         borrowed=borrowed, score=Score(node="n1", total=1.0),
@@ -42,13 +42,13 @@ def look(
     loads: list[Load],
     readings: dict[tuple[str, str], dict[str, Reading]] | None = None,
 ) -> Look:
-    """Take one sample of two GPUs."""
+    """Sample the usage of two GPUs once."""
     devices = {device.id: device for device in (card(), card("GPU-2", 1))}
     return Counted(claims, loads, Owners(proc).of).look(devices, readings or {})
 
 
 def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
-    """Usage of several processes is summed by container."""
+    """A container's usage is the sum over its processes."""
     for pid, uid in ((1, UID), (2, UID), (3, OTHER)):
         write(tmp_path, pid, uid=uid, container="main", inner=pid + 10)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5), Running(3, 50 * MIB, 7))
@@ -64,7 +64,8 @@ def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
 
 
 def test_a_process_of_a_share_counts_under_the_name_of_our_daemon(tmp_path: Path) -> None:
-    """A container's process with the name of our MPS daemon still counts and is still limited."""
+    """A container's process still counts towards its share if the process has the name of our MPS
+    daemon."""
     write(tmp_path, 1, uid=UID, container="main", inner=11, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
     found = look(tmp_path, [claim(UID, share())], loads)
@@ -83,14 +84,14 @@ def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
-    """A process of an init container that borrows a share counts as shared."""
+    """A process of an init container that borrows a share does not count as unshared."""
     write(tmp_path, 1, uid=UID, container="fetch")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared
 
 
 def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
-    """Usage of a MIG instance comes from the driver, even if no process is visible."""
+    """The driver reports the usage of a MIG instance, even if none of its processes is visible."""
     held = MigInstance(profile="1g.5gb", start=2, size=1, group="small", position=1)
     loads = [Load(CARD, 900 * MIB, None), Load(CARD, 800 * MIB, 61, CUT)]
     (use,) = look(tmp_path, [claim(UID, share(cut=held))], loads).uses
@@ -98,8 +99,8 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
-    """A region's usage counts where the driver sees less, up to the GPU's memory. If the driver
-    sees more, its values count."""
+    """A container's usage is the larger of its region's and the driver's values, but at most the
+    GPU's memory."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
     reading = Reading(600 * MIB, 25, (1, 2, 3), 4.0, running=True)
@@ -137,7 +138,7 @@ def test_our_own_daemons_are_no_strangers(tmp_path: Path) -> None:
 
 
 def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
-    """Devices are numbered by index within each container, as CUDA does."""
+    """Devices are numbered within each container in the order of their index, as in CUDA."""
     shares = (share(device="GPU-2"), share(), share("aide", "GPU-2"))
     uses = look(tmp_path, [claim(UID, *shares)], []).uses
     assert [(use.container, use.device, use.position) for use in uses] == [
@@ -148,7 +149,7 @@ def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
 
 
 def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> None:
-    """A region that also names other GPUs is ignored, and the driver's values count."""
+    """The agent ignores a region that also names other GPUs, and uses the driver's values."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load("GPU-2", 0, 0, None, (Running(1, 300 * MIB, 20),))]
     reading = Reading(900 * MIB, 7, (0, 0, 0), None, running=True)
@@ -161,8 +162,8 @@ def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> 
 
 
 def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
-    """Cgroups are returned only for containers with a share of the GPU, not for others in the
-    pod."""
+    """The agent returns the cgroups of containers with a share of the GPU, not of other containers
+    in the pod."""
     for pid, name in ((1, "main"), (2, "aide")):
         write(tmp_path, pid, uid=UID, container=name)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5))
@@ -173,8 +174,8 @@ def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
 
 
 def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> None:
-    """A process missing from its container's region is a breach. Other containers' processes are
-    not."""
+    """A process that is missing from its container's region is a breach. Processes of other
+    containers are not."""
     for pid, uid, container in (
         (1, UID, "main"),
         (2, UID, "main"),
@@ -196,8 +197,7 @@ def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> 
 
 
 def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Path) -> None:
-    """A region is a breach if it counts far less than the driver: 512 MiB per process are
-    tolerated."""
+    """A region that counts over 512 MiB per process less than the driver is a breach."""
     for pid in (1, 2):
         write(tmp_path, pid, uid=UID, container="main", inner=pid + 10)
     running = (Running(1, 1_500 * MIB, None), Running(2, 500 * MIB, None))

@@ -1,4 +1,4 @@
-"""A cluster as the watcher sees it, over a ledger that it follows, to test its facts."""
+"""Test helper: a cluster as the watcher sees it, together with the ledger and the derived facts."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ OF_NO_NAMESPACE = frozenset(
 
 
 class Followed(Ledger):
-    """A ledger that a watcher follows, once it has a view of the cluster."""
+    """A ledger that passes each folded event to the watcher's view of the cluster."""
 
     view: ClusterView | None = None
 
     def take(self, data: Payload) -> Change:
-        """Fold an event, and pass the change to the watcher."""
+        """Fold an event and pass the change to the watcher."""
         change = super().take(data)
         if self.view is not None:
             self.view.volumes.observe(change)
@@ -34,7 +34,7 @@ class Followed(Ledger):
 
 
 class Cluster:
-    """A view of a cluster over a ledger, and the facts derived from it."""
+    """A watcher's view of a cluster, its ledger, and the facts derived from both."""
 
     def __init__(self) -> None:
         self.ledger = Followed()
@@ -47,15 +47,15 @@ class Cluster:
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
 
     def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
-        """Receive an object from the API server."""
+        """Let the watcher receive an object from the API server."""
         meta = {"uid": uid, "resourceVersion": str(version)}
         meta |= {} if kind in OF_NO_NAMESPACE else {"namespace": "default"}
         document["metadata"] = meta | document["metadata"]
         self.view.audiences[kind].seen(msgspec.json.encode(document))
 
     def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
-        """Receive a pod from the API server. Its node and annotations came with its binding,
-        unless it was `made` with them."""
+        """Let the watcher receive a pod from the API server. With `made`, the pod was created with
+        its node and annotations. Otherwise the binding set them."""
         node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")
@@ -72,21 +72,21 @@ class Cluster:
         self.see("pods", document, version, uid)
 
     def node_facts(self) -> list[Fact]:
-        """The facts about nodes to report."""
+        """Return the facts about nodes that the watcher would report."""
         return list(self.facts.nodes(self.view.take().nodes))
 
     def pod_facts(self) -> list[Fact]:
-        """The facts about pods to report."""
+        """Return the facts about pods that the watcher would report."""
         marked = self.view.take().pods
         facts = self.facts
         return [*facts.ends(marked), *facts.changes(marked), *facts.arrivals(marked)]
 
     def adoptions(self) -> list[Adoption]:
-        """Pods to adopt: those that hold what the ledger does not know."""
+        """Return the pods to adopt: those that use devices without a placement in the ledger."""
         return list(self.facts.adoptions(self.view.take().pods))
 
     def write(self, facts: list[Fact]) -> None:
-        """Write the facts to the ledger, and note their revisions."""
+        """Append the facts to the ledger, and note their revisions."""
         for fact in facts:
             self.ledger.play(fact.data)
             self.revisions.note(subject_of(fact.data), self.ledger.state.revision)

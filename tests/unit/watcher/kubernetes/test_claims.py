@@ -1,4 +1,4 @@
-"""Adoption of pods that run without a placement in the ledger, one rule at a time."""
+"""Tests of the adoption of pods that run without a placement in the ledger, one rule at a time."""
 
 import json
 from typing import Any
@@ -31,27 +31,27 @@ VOLCANO_SHARE = {"volcano.sh/gpu-index": "1", "volcano.sh/predicate-time": "1"}
 
 
 def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
-    """The annotations of our binder."""
+    """Return the annotations that our binder writes for these shares."""
     text = shares_text(shares)
     return {SHARES: text, ATTEMPT: str(attempt)}
 
 
 def held(cluster: Cluster) -> PodAdopted:
-    """The only pod to adopt, without a problem."""
+    """Return the only pod to adopt, and fail if its adoption has a problem."""
     ((data, problem, _),) = cluster.adoptions()
     assert not problem
     return data
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """The device families closed on n1."""
+    """Return the device families that are closed on n1."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families
 
 
 def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
-    """A pod that we bound is adopted from its own annotations, after the ledger was lost."""
+    """After the ledger was lost, a pod that we bound is adopted from its own annotations."""
     cluster = Cluster()
     notes = said(of("g1", 4000, 0), attempt=3)
     cluster.pod("p", annotations=notes, on="n1", phase="Running", labels={"app": "a"})
@@ -66,7 +66,7 @@ def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
 
 
 def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
-    """Our own bound pod without devices is adopted too."""
+    """The watcher also adopts a pod that we bound and that has no devices."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
     assert held(cluster).submitted.shape.node.cpu_milli == 1000
@@ -74,8 +74,8 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
-    """A pod of ours without devices is adopted whichever program bound it, is charged once, and
-    can be evicted."""
+    """A pod with our scheduler name and no devices is adopted whatever program bound it. Its CPU is
+    charged once, and it can be evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
     cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
@@ -95,7 +95,7 @@ def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) 
 
 
 def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> None:
-    """An unreadable pod without devices is not adopted, so it is never evicted."""
+    """A pod without devices is not adopted if its manifest is invalid, so it is never evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     unreadable = {"volcano.sh/preemptable": "perhaps"}
@@ -116,8 +116,8 @@ def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> Non
 def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     notes: dict[str, str], limits: dict[str, str], share: Share
 ) -> None:
-    """A pod of another scheduler is adopted with the shares in its annotations, and its CPU is
-    charged once."""
+    """Another scheduler's pod is adopted with the shares in that scheduler's annotations. The pod's
+    CPU is charged once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -131,7 +131,8 @@ def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more() -> None:
-    """An init container on the same GPU adds nothing to the adopted shares if it uses less."""
+    """An init container that uses less of the same GPU than the other containers does not add to
+    the adopted shares."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,50000,0:;g1,NVIDIA,60000,0:;"}
@@ -147,7 +148,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more()
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> None:
-    """If an init container on the same GPU uses more, the larger amount is adopted, not the sum."""
+    """If an init container uses more of the same GPU than the other containers, the larger amount
+    is adopted, not the sum."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,60000,0:;g1,NVIDIA,50000,0:;"}
@@ -163,8 +165,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """A MIG instance named by its group is adopted once the GPU is known; until then its family
-    is closed on the node."""
+    """A MIG instance that Volcano names by group is adopted once the node has reported the GPU.
+    Until then its device family is closed on the node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -193,7 +195,7 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """A pod that uses unknown devices closes their family on its node."""
+    """A pod that uses unknown devices closes their device family on its node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -202,7 +204,7 @@ def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
 
 
 def charged(cluster: Cluster) -> dict[str, int]:
-    """The allocated MiB of each GPU of n1, after the adoption."""
+    """Return the allocated MiB of each GPU of n1 after the adoption."""
     cluster.ledger.play(held(cluster))
     return {
         each.device.id: each.device.memory_mib - each.memory_free_mib
@@ -223,7 +225,7 @@ def charged(cluster: Cluster) -> dict[str, int]:
 def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
     limits: dict[str, str], closed: list[str]
 ) -> None:
-    """A pod without device names closes as many GPUs as it requests."""
+    """A pod whose annotations name no device closes as many GPUs as the pod requests."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
     cluster.see("nodes", kube_node("n1"))
@@ -236,7 +238,8 @@ def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
 
 
 def test_cards_with_the_most_room_are_taken_first() -> None:
-    """GPUs with the most free memory are charged first, then the rest of partly used ones."""
+    """A pod whose annotations name no device is charged to the GPUs with the most free memory
+    first."""
     cluster = Cluster()
     cluster.ledger.play(
         node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
@@ -248,7 +251,7 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """A free MIG GPU is charged with its largest instance."""
+    """A pod whose annotations name no device is charged the largest instance of a free MIG GPU."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))
@@ -264,7 +267,7 @@ CUTS = "hami.io/vgpu-mig-allocations"
 
 
 def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
-    """A 5 GB instance as HAMi writes it."""
+    """Return a 5 GB MIG instance in HAMi's format."""
     placement = {"start": start, "size": 1}
     return {
         "containerIndex": 0, "deviceIndex": at, "gpuUUID": card, "profile": "1g.5gb",
@@ -273,7 +276,7 @@ def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
 
 
 def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fields: Any) -> None:
-    """A pod that HAMi bound to n1 with these annotations."""
+    """Let the watcher receive a pod that HAMi bound to n1 with these annotations."""
     notes = {ALLOCATED: text}
     if cuts:
         notes[CUTS] = json.dumps(cuts)
@@ -293,7 +296,8 @@ def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fi
 def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
     text: str, cuts: tuple[dict[str, Any], ...]
 ) -> None:
-    """A pod on a MIG GPU with unknown instances closes the node's family until it ends."""
+    """A pod on a MIG GPU whose instances are unknown closes the device family on its node until the
+    pod ends."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -313,7 +317,8 @@ def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
 
 
 def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
-    """A node offers no device of the family until the last pod with unknown instances has ended."""
+    """A node offers no device of the family until the last pod with unknown MIG instances has
+    ended."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -328,7 +333,8 @@ def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
 
 
 def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None:
-    """A pod adopted before its GPU was known to be in MIG mode closes that GPU until it ends."""
+    """A pod that was adopted before its GPU was reported in MIG mode closes that GPU until the pod
+    ends."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     hami_pod(cluster, "early", UNTOLD)
@@ -350,8 +356,8 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
 
 
 def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
-    """A pod without device names takes a free MIG GPU if there is one, else it closes the node's
-    family."""
+    """A pod whose annotations name no device is charged a free MIG GPU. Without a free one, the pod
+    closes the device family on its node."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -371,7 +377,8 @@ def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() 
 
 
 def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
-    """A pod of GPU Manager is adopted with the GPU of each container, without a node annotation."""
+    """A pod of GPU Manager is adopted with the GPU that is annotated for each container, even
+    without a node annotation."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
@@ -385,8 +392,8 @@ def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
 def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
     notes: dict[str, str], scheduler: str
 ) -> None:
-    """Annotations of a pod that was created with its node are not trusted; the pod closes one
-    GPU."""
+    """The watcher does not trust annotations of a pod that was created with its node. The pod
+    closes one GPU."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
@@ -408,7 +415,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """Annotations by another field manager are trusted only if it is a known scheduler."""
+    """The watcher trusts annotations of another field manager only if that manager is a known
+    scheduler."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -424,7 +432,7 @@ def test_what_others_wrote_is_believed_of_schedulers_alone(
 
 
 def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
-    """A pod without managed fields is not trusted."""
+    """The watcher does not trust the annotations of a pod without managed fields."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     document = kube_pod("p", asks_share(), annotations=HAMI, schedulerName="hami-scheduler")
@@ -434,7 +442,8 @@ def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
 
 
 def test_a_number_is_known_once_the_node_has_reported() -> None:
-    """A GPU index is resolved once the node has reported; until then its family is closed."""
+    """A GPU index is resolved once the node has reported its GPUs. Until then the device family is
+    closed."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     limits = {"volcano.sh/gpu-memory": "3000"}
@@ -447,7 +456,8 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """A pod that does not fit into the ledger's state is reported, and its family is closed."""
+    """A pod that does not fit into the ledger's state is reported instead of adopted, and its
+    device family is closed."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])
@@ -459,8 +469,8 @@ def test_what_does_not_fit_is_told_and_not_held() -> None:
 
 
 def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
-    """If a given-up attempt bound the pod after all, the pod is ended and adopted with its
-    annotated shares."""
+    """If a failed binding attempt took effect after all, the watcher ends the pod and adopts it
+    with the shares in its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -486,7 +496,8 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """The end of an adopted pod is fenced by its subject, with an id of its own."""
+    """The event that ends an adopted pod is fenced by the last revision of the pod's subject, which
+    is also in the event's id."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))
@@ -501,7 +512,7 @@ def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
 
 
 def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
-    """A missing annotation of ours is reported, but only where our binder wrote one."""
+    """The watcher reports a missing annotation only on pods for which our binder wrote one."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -520,7 +531,7 @@ def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
 
 
 def test_an_annotation_that_differs_is_told_once() -> None:
-    """An annotation that differs from the ledger is reported once."""
+    """The watcher reports an annotation that differs from the ledger once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = said(of("g1"))
@@ -536,7 +547,7 @@ def test_an_annotation_that_differs_is_told_once() -> None:
 
 
 def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
-    """An unreadable manifest does not prevent adopting the shares in its annotations."""
+    """A pod with an invalid manifest is still adopted with the shares in its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}

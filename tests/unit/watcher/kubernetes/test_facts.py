@@ -1,4 +1,5 @@
-"""Facts derived from the view of the cluster and the ledger's state, one rule at a time."""
+"""Tests of the facts that the watcher derives from its view of the cluster and the ledger's state,
+one rule at a time."""
 
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """A pod is submitted once, fenced by an empty subject."""
+    """A pod is submitted once. The fence requires that the pod's subject has no event yet."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -52,7 +53,7 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """A pod's end has its reason, and is fenced by its submission."""
+    """The event that ends a pod has the reason, and is fenced by the pod's submission."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())
@@ -63,7 +64,8 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """A change of labels, gates or size is reported once, fenced by the pod's last event."""
+    """The watcher reports a change of a pod's labels, gates or size once, fenced by the pod's last
+    event."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
     cluster.write(cluster.pod_facts())
@@ -87,7 +89,7 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """Our own binding is no change, but a later label of a bound pod is."""
+    """Our own binding is not a change of the pod, but a later label of the bound pod is."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -102,7 +104,7 @@ def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
 
 
 def test_a_pod_that_is_being_deleted_is_told_while_it_runs() -> None:
-    """A running pod that is being deleted is reported as terminating."""
+    """The watcher reports a running pod that is being deleted as terminating."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -154,7 +156,7 @@ def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None
 
 
 def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
-    """A pod that this watcher has not seen yet is not reported as gone."""
+    """The watcher does not report a pod as gone before it has seen the pod."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -169,7 +171,7 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """A list that began before a pod was known does not prove that the pod is gone."""
+    """A list that started before a pod was submitted does not prove that the pod is gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -181,7 +183,7 @@ def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
 
 
 def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
-    """A node's reported resources are reduced by other schedulers' pods, not by our own."""
+    """A node's reported resources exclude other schedulers' pods, but not our own pods."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -196,7 +198,8 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
 
 
 def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
-    """The echo of our own binding is ignored; any other change is processed."""
+    """The watcher ignores the watch event of our own binding, and processes any other change of the
+    pod."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.pod("p")
@@ -218,8 +221,8 @@ def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
 
 
 def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
-    """When another scheduler's pod ends, the node's resources are reported with the version of
-    that end."""
+    """The watcher reports a node's resources again when another scheduler's pod ends, with the
+    resource version of that end."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=1)
     theirs = {"limits": {"cpu": "3"}, "on": "n1", "schedulerName": "other"}
@@ -243,8 +246,8 @@ ANTI = {
 
 
 def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
-    """Other schedulers' pods are reported with their node: labels, host ports and required
-    anti-affinity, equal ones once."""
+    """A node's report has the labels, host ports and required anti-affinity of other schedulers'
+    pods. Equal pods are reported as one entry with a count."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}
@@ -274,7 +277,7 @@ def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
 
 
 def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
-    """A watcher with an older version of a node reports nothing."""
+    """A watcher whose view of a node is older than the ledger's reports nothing about that node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=5)
     (fact,) = cluster.node_facts()
@@ -287,7 +290,8 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """A node that left is reported once; a node known only to its agent is left alone."""
+    """The watcher reports a removed node once. A node that only an agent reported is never reported
+    as gone."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())
@@ -301,7 +305,8 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
-    """A rejected pod is reported once, and its fixed version is fenced by the rejection."""
+    """A rejected pod is reported once. The submission of its corrected version is fenced by the
+    rejection."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)
@@ -317,7 +322,7 @@ def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
 
 
 def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
-    """A queue with an unreadable quota keeps its other limits, and the problem is shown until
+    """A queue with an unreadable quota keeps its other limits. The problem is reported until it is
     fixed."""
     cluster = Cluster()
     document: dict[str, Any] = {
@@ -336,20 +341,20 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
 
 
 def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
-    """A ResourceQuota with limits on CPU and on these HAMi resources."""
+    """Return a ResourceQuota with limits on CPU and on these HAMi resources."""
     limits = {f"limits.nvidia.com/{key}": much for key, much in hard.items()}
     return {"metadata": {"name": name}, "spec": {"hard": {"requests.cpu": "8", **limits}}}
 
 
 def quota_facts(cluster: Cluster) -> list[Any]:
-    """Report the facts about quotas, and return them."""
+    """Report the facts about quotas and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
-    """A device quota is reported when it appears, changes and goes, in whole units."""
+    """The watcher reports a device quota when it is created, changed or deleted, in whole units."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpumem="20k", gpu="4"))
     hard = {"limits.nvidia.com/gpu": 4, "limits.nvidia.com/gpumem": 20_000}
@@ -365,7 +370,8 @@ def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
-    """A quota without device limits is not reported; one that loses them is reported as gone."""
+    """The watcher does not report a quota without device limits. A quota that loses its device
+    limits is reported as gone."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota())
     assert quota_facts(cluster) == []
@@ -376,7 +382,7 @@ def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
 
 
 def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
-    """A change of a quota's status is ignored."""
+    """The watcher ignores changes of a quota's status."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpu="4"))
     quota_facts(cluster)
@@ -386,7 +392,7 @@ def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
 
 
 def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
-    """An older version of a quota is not reported."""
+    """The watcher does not report a quota that is older than the ledger's version."""
     cluster = Cluster()
     newer = QuotaObserved(namespace="default", quota="gpus", hard={"x/y": 1}, version=7)
     cluster.ledger.play(newer)
@@ -397,7 +403,7 @@ def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
 
 
 def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
-    """A quota with scopes is not applied and is shown as a problem."""
+    """A quota with scopes is not applied, and is reported as a problem."""
     cluster = Cluster()
     document = kube_quota(gpu="4")
     document["spec"]["scopes"] = ["Terminating"]
@@ -410,7 +416,7 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
 
 
 def test_counts_of_objects_and_storage_are_no_devices() -> None:
-    """Object counts and storage in a quota are not device limits."""
+    """The watcher does not treat a quota's object counts and storage as device limits."""
     cluster = Cluster()
     names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
     document = {"metadata": {"name": "q"}, "spec": {"hard": dict.fromkeys(names, "1")}}
@@ -419,7 +425,7 @@ def test_counts_of_objects_and_storage_are_no_devices() -> None:
 
 
 def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
-    """A PodDisruptionBudget that allows this number of evictions."""
+    """Return a PodDisruptionBudget that allows this number of evictions."""
     return {
         "metadata": {"name": "web"},
         "spec": {"minAvailable": 1, "selector": selector or {"matchLabels": {"app": "web"}}},
@@ -428,15 +434,15 @@ def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
 
 
 def budget_facts(cluster: Cluster) -> list[Any]:
-    """Report the facts about disruption budgets, and return them."""
+    """Report the facts about disruption budgets and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
-    """A disruption budget is reported when it appears, changes and goes; other status changes
-    are ignored."""
+    """The watcher reports a disruption budget when it is created, changed or deleted. Irrelevant
+    status changes are ignored."""
     cluster = Cluster()
     cluster.see("poddisruptionbudgets", kube_budget())
     app = (LabelExpression(key="app", operator="In", values=("web",)),)
@@ -453,7 +459,7 @@ def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """An unreadable disruption budget is not applied, and is shown as a problem."""
+    """An unreadable disruption budget is not applied, and is reported as a problem."""
     cluster = Cluster()
     odd = {"key": "app", "operator": "Like", "values": ["w"]}
     cluster.see("poddisruptionbudgets", kube_budget(matchExpressions=[odd]))

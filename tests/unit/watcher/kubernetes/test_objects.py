@@ -1,4 +1,4 @@
-"""How Kubernetes objects are read for the ledger."""
+"""Tests of how the watcher converts Kubernetes objects for the ledger."""
 
 import json
 from typing import Any
@@ -16,12 +16,12 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """The view of the pod by a reader that has not seen it before."""
+    """Return the pod as a reader converts it when it sees the pod for the first time."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 
 def test_unhealthy_devices_are_read_from_the_annotation() -> None:
-    """Unhealthy devices are read from the annotation of Volcano's plugin."""
+    """The watcher reads unhealthy devices from the annotation of Volcano's device plugin."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -41,7 +41,8 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
 def test_the_plugin_that_registered_devices_on_the_node(
     annotations: dict[str, str], plugin: str | None
 ) -> None:
-    """The device plugin of a node is recognized by its annotation, unless that is empty."""
+    """The watcher recognizes a node's device plugin by the plugin's annotation, unless the
+    annotation is empty."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = annotations
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -49,7 +50,7 @@ def test_the_plugin_that_registered_devices_on_the_node(
 
 
 def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
-    """HAMi's own device cordons are ignored."""
+    """The watcher ignores HAMi's annotation that cordons single devices."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     plain, cordoned = kube_node("n1"), kube_node("n1")
     cordoned["metadata"]["annotations"] = {"hami.io/device-cordon": "GPU-0"}
@@ -58,8 +59,8 @@ def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
 
 
 def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:
-    """The ledger's configuration sets resource names, defaults and scheduler names; without it,
-    the watcher's options apply."""
+    """The ledger's configuration sets resource names, defaults and scheduler names. Without a
+    configuration, the watcher's options apply."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     raw = json.dumps(kube_pod("p", {"a.b/gpu": "1"}, schedulerName="theirs")).encode()
     assert reader.pod(raw, {})[1] is None
@@ -74,7 +75,8 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
 
 
 def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
-    """A pod of an extended scheduler is read for its devices only, and ignored if it has none."""
+    """The watcher reads only the devices of an extended scheduler's pod, and ignores the pod if it
+    has none."""
     names = Configuration(extended_scheduler_names=("default-scheduler",))
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     reader.configure(names)
@@ -92,7 +94,7 @@ def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
 
 
 def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
-    """Pods of one template share a parsed shape and keep their own names."""
+    """Pods from one template share a parsed shape, but keep their own names."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for name, token in (("a", "x1x2x"), ("b", "y9y9y")):
@@ -115,7 +117,7 @@ def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
     ],
 )
 def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
-    """Every field that affects the draft distinguishes templates."""
+    """Pods share a parsed template only if they are equal in every relevant field."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for fields in ({}, other):
@@ -129,14 +131,15 @@ def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
 
 
 def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
-    """A Volcano Queue as JSON."""
+    """Return a Volcano Queue as JSON."""
     notes = {"volcano.sh/card.quota": quota} if quota else {}
     metadata = {"name": "ml", "annotations": notes, "resourceVersion": "7"}
     return json.dumps({"metadata": metadata, "spec": spec, "status": {"state": "Open"}}).encode()
 
 
 def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
-    """A queue's device quota is read from its annotation, and CPU and memory in our units."""
+    """The watcher reads a queue's device quota from its annotation, and converts CPU and memory to
+    our units."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     capability = {"cpu": "1500m", "memory": "2Gi", "volcano.sh/vgpu-number": "8"}
     quota = '{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": "2"}'
@@ -160,7 +163,7 @@ def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
     ],
 )
 def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -> None:
-    """An unreadable device quota is an error that names the annotation."""
+    """An unreadable device quota raises an error that names the annotation."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     with pytest.raises(ManifestError, match=says) as caught:
         reader.queue(kube_queue(quota=quota))
@@ -168,7 +171,7 @@ def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -
 
 
 def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
-    """A running pod of another scheduler."""
+    """Return a running pod of another scheduler."""
     document = kube_pod("p", {}, schedulerName="default-scheduler")
     document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     document["spec"] |= {"nodeName": "n1"} | spec
@@ -179,7 +182,7 @@ def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
 
 
 def sized(cpu: str, memory: str = "1Gi", **more: Any) -> dict[str, Any]:
-    """A container `c` with these requests."""
+    """Return a container `c` with these resource requests."""
     requests = {"cpu": cpu, "memory": memory}
     return {
         "name": "c",
@@ -189,7 +192,7 @@ def sized(cpu: str, memory: str = "1Gi", **more: Any) -> dict[str, Any]:
 
 
 def given(cpu: str, allocated: str, name: str = "c") -> dict[str, Any]:
-    """The kubelet's status of a container."""
+    """Return the kubelet's status of a container."""
     return {
         "name": name,
         "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}},
@@ -215,20 +218,20 @@ DEFERRED = INFEASIBLE | {"reason": "Deferred"}
 def test_a_resize_counts_until_the_kubelet_has_done_it(
     wanted: str, status: list[dict[str, Any]], counts: int
 ) -> None:
-    """During a resize the larger of spec and status counts, as in kube-scheduler."""
+    """During a resize the watcher counts the larger of spec and status, as kube-scheduler does."""
     statuses = {"containerStatuses": status, "conditions": [DEFERRED]}
     assert running({"containers": [sized(wanted)]}, statuses).amounts.cpu_milli == counts
 
 
 def test_a_resize_that_is_infeasible_does_not_count() -> None:
-    """An infeasible resize does not count; the status does."""
+    """The watcher counts the status instead of the spec if a resize is infeasible."""
     statuses = {"containerStatuses": [given("1", "1")], "conditions": [INFEASIBLE]}
     view = running({"containers": [sized("64")]}, statuses)
     assert (view.amounts.cpu_milli, view.amounts.memory_mib) == (1000, 1024)
 
 
 def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
-    """Resizes of sidecars and of whole pods count by their status, including overhead."""
+    """Resizes of sidecars and of whole pods count by their status, and include overhead."""
     sidecar = sized("1", restartPolicy="Always") | {"name": "s"}
     spec: dict[str, Any] = {"containers": [sized("1")], "initContainers": [sidecar]}
     status: dict[str, Any] = {"initContainerStatuses": [given("3", "3", "s")]}
@@ -239,7 +242,7 @@ def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
 
 
 def test_host_ports_of_a_sidecar_of_another_schedulers_pod_are_taken() -> None:
-    """Host ports of a sidecar are taken; those of other init containers are not."""
+    """A sidecar's host ports count as used. Host ports of other init containers do not."""
     ports = [{"containerPort": 80, "hostPort": 8080}]
     ends = sized("1") | {"name": "i", "ports": [{"containerPort": 81, "hostPort": 8081}]}
     sidecar = sized("1", restartPolicy="Always", ports=ports) | {"name": "s"}

@@ -1,4 +1,4 @@
-"""Pods with ResourceClaims, as the watcher reports them."""
+"""Tests of how the watcher reports pods with ResourceClaims."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 class Claiming(Cluster):
-    """A cluster with DRA on."""
+    """A cluster in which the watcher supports DRA."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,17 +20,17 @@ class Claiming(Cluster):
         self.reader.configure(self.ledger.state.configuration)
 
     def claim(self, name: str = "mine", version: int = 1, **status: Any) -> None:
-        """Receive a claim from the API server."""
+        """Let the watcher receive a ResourceClaim from the API server."""
         document = resource_claim(name, request(memory="1Gi"))
         self.see("resourceclaims", document | {"status": status}, version, f"uid-{name}")
 
     def claiming(self, uid: str, claim: str = "mine", version: int = 1, **fields: Any) -> None:
-        """Receive a pod with the claim from the API server."""
+        """Let the watcher receive a pod with this ResourceClaim from the API server."""
         document = claiming_pod(uid, claim, template=fields.pop("template", False))
         self.see("pods", document | {"status": {"phase": "Pending"} | fields}, version, uid)
 
     def told(self) -> list[Any]:
-        """Report the facts to the ledger, and return them."""
+        """Report the facts to the ledger and return them."""
         facts = self.pod_facts()
         for fact in facts:
             self.ledger.take(fact.data)
@@ -38,7 +38,7 @@ class Claiming(Cluster):
 
 
 def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
-    """A pod is submitted once, with the request of its claim."""
+    """A pod is submitted once, with the request of its ResourceClaim."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -49,8 +49,8 @@ def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
 
 
 def test_a_pod_is_read_again_when_its_claim_comes() -> None:
-    """A pod without its claim is rejected by the claim's name, then submitted when the claim
-    arrives."""
+    """A pod whose ResourceClaim is missing is rejected with the claim's name, and submitted once
+    the claim exists."""
     cluster = Claiming()
     cluster.claiming("p")
     (said,) = cluster.told()
@@ -62,7 +62,7 @@ def test_a_pod_is_read_again_when_its_claim_comes() -> None:
 
 
 def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
-    """A pod whose claim comes from a template is not reported until the claim exists."""
+    """A pod whose ResourceClaim comes from a template is not reported until the claim exists."""
     cluster = Claiming()
     cluster.claiming("p", template=True)
     assert cluster.told() == []
@@ -75,8 +75,8 @@ def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
 
 
 def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
-    """Of two pods with one claim, the second is rejected until the first is gone and the
-    reservation released."""
+    """The second pod of a ResourceClaim is rejected until the first pod is gone and its reservation
+    is released."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -98,7 +98,8 @@ def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
 
 
 def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
-    """A change of a claim does not replace the newer view of its pod."""
+    """A change of a ResourceClaim does not revert the watcher's view of the pod to an older
+    version."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -112,7 +113,8 @@ def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
 
 
 def test_without_the_setting_claims_are_refused() -> None:
-    """Without DRA, a pod with claims is rejected with the field and the option."""
+    """With DRA disabled, a pod with ResourceClaims is rejected with the field and the option that
+    enables DRA."""
     cluster = Cluster()
     document = claiming_pod("p", "mine")
     cluster.see("pods", document | {"status": {"phase": "Pending"}}, 1, "p")
@@ -123,7 +125,8 @@ def test_without_the_setting_claims_are_refused() -> None:
 
 
 def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
-    """A bound pod is adopted with its claims' shares from its annotations, even without DRA."""
+    """A bound pod is adopted with the shares in its annotations for its ResourceClaims, even with
+    DRA disabled."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("g0")), observed("n1"))
     held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)

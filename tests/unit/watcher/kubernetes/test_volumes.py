@@ -1,4 +1,4 @@
-"""When volume claims are reported."""
+"""Tests of when the watcher reports volume claims."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
-    """Report the facts about volume claims, including those of these pods, and return them."""
+    """Report the facts about volume claims, including those of these pods, and return the facts."""
     facts = list(cluster.facts.volume_claims(cluster.view.take().others[CLAIMS], uids))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def kube_claim(**annotations: str) -> dict[str, Any]:
-    """A claim of the volume v."""
+    """Return a claim for volume v."""
     meta = {"name": "data", "annotations": annotations}
     return {"metadata": meta, "spec": {"volumeName": "v", "storageClassName": "s"}}
 
@@ -31,8 +31,8 @@ MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
 def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
-    """A claim is reported with the first pod that mounts it, even if missing, and removed with
-    the last."""
+    """The watcher reports a volume claim with the first pod that mounts the claim, and removes the
+    claim with the last such pod."""
     cluster = Cluster()
     cluster.see("persistentvolumeclaims", kube_claim())
     assert volume_facts(cluster) == []
@@ -51,7 +51,7 @@ def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last
 
 
 def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
-    """A change of a storage class is applied to its claims."""
+    """The watcher reports volume claims again when their storage class changes."""
     cluster = Cluster()
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
     cluster.see("persistentvolumeclaims", claim)
@@ -65,7 +65,7 @@ def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
 
 
 def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """An unreadable volume is a problem, and the claim keeps its last reported state."""
+    """An unreadable volume is reported as a problem. The claim keeps its last reported state."""
     cluster = Cluster()
     cluster.pod("p", volumes=MOUNTED)
     (told,) = volume_facts(cluster, "p")
@@ -86,7 +86,7 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
 
 
 def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
-    """Claims of other schedulers' running pods are reported with their node."""
+    """The watcher reports the claims of other schedulers' running pods with their node."""
     cluster = Cluster()
     theirs: dict[str, Any] = {
         "schedulerName": "default-scheduler",
@@ -107,8 +107,8 @@ def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
 
 
 def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> None:
-    """Disks of other schedulers' pods are reported with their node; unreadable ones are left
-    out."""
+    """The watcher reports the disks of other schedulers' pods with their node, and omits unreadable
+    disks."""
     cluster = Cluster()
     volumes: list[dict[str, Any]] = [
         {"name": "a", "gcePersistentDisk": {"pdName": "d"}},
@@ -125,13 +125,13 @@ def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> No
 
 
 def csi_node(count: int, **rest: Any) -> dict[str, Any]:
-    """A CSINode of n1 with this volume limit."""
+    """Return a CSINode of n1 with this volume limit."""
     driver = {"name": "csi.example.com", "nodeID": "n1", "allocatable": {"count": count}}
     return {"metadata": {"name": "n1"}, "spec": {"drivers": [driver | rest]}}
 
 
 def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
-    """A node's volume limits are reported with it; other changes of its CSINode are ignored."""
+    """A node's report has its volume limits. The watcher ignores other changes of the CSINode."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.see("csinodes", csi_node(3))
@@ -148,8 +148,8 @@ def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
 
 
 def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
-    """A change of storage capacity, or of its driver's support for it, is applied to the class's
-    claims."""
+    """The watcher reports volume claims again when the capacity of their storage class, or the
+    driver's capacity support, changes."""
     cluster = Cluster()
     cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}
@@ -187,8 +187,7 @@ HOSTS = {"required": {"nodeSelectorTerms": [{"matchExpressions": LONG}]}}
     ],
 )
 def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[str, Any]) -> None:
-    """An unreadable object is a problem until it is fixed or deleted, and does not stop the
-    watch."""
+    """An unreadable object does not stop the watch. It is a problem until fixed or deleted."""
     cluster = Cluster()
     document = {"metadata": {"name": "odd"}, **document}
     cluster.see(kind, document)
@@ -198,14 +197,14 @@ def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[
 
 
 def test_H13_a_node_without_drivers_has_no_limits() -> None:
-    """A CSINode with null drivers has no limits."""
+    """A node has no volume limits if its CSINode has null drivers."""
     cluster = Cluster()
     cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
     assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
 
 
 def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
-    """Claim names that are too long, and claims over the limit, are left out of the event."""
+    """A pod's event omits claim names that are too long, and claims beyond the limit."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
@@ -221,7 +220,8 @@ def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
 
 
 def test_a_claim_that_was_deleted_behind_the_watchers_back() -> None:
-    """A claim deleted while the watcher was away is reported as missing after the first list."""
+    """A claim that was deleted while the watcher was down is reported as missing after the first
+    list."""
     cluster = Cluster()
     told = VolumeClaimObserved(namespace="default", claim="data", state="bound")
     cluster.pod("p", volumes=MOUNTED)

@@ -1,4 +1,4 @@
-"""How a watcher handles differences that no watch reports, in virtual time."""
+"""Tests of how the watcher handles differences that no watch event reports, in virtual time."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
 
 
 class LateLink(PerfectKubeLink):
-    """A network that is reachable while `up`, and delays watch events while not `clear`."""
+    """A network that fails unless `up`, and holds watch events back unless `clear` is set."""
 
     up = True
 
@@ -98,7 +98,7 @@ class Watched:
         self.watching.observe(change)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The API server's answer to a user."""
+        """Send a user's request and return the API server's answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -108,13 +108,13 @@ class Watched:
         return found
 
     def write(self, data: Payload, role: str = "watcher") -> None:
-        """Write an event of another service."""
+        """Append an event of another service."""
         identity = f"other-{self.server.last_revision}"
         draft = Draft(subject_of(data), identity, encode(event_of(data)))
         self.server.append([draft], {}, role=role, writer="other")
 
     def place(self, uid: str) -> None:
-        """Place the pod on n1 without a device, as scheduler and binder do."""
+        """Place and bind the pod on n1 without a device, as scheduler and binder do."""
         known = self.state.pods[uid]
         chain = self.state.nodes["n1"].chain
         placed = PodPlaced(
@@ -131,7 +131,7 @@ class Watched:
         self.write(PodBound(pod=uid, node="n1", attempt=known.attempt), "binder")
 
     async def run(self) -> None:
-        """Read and watch, until cancelled."""
+        """Run the reader and the watcher until cancelled."""
         async with self._commit, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reader.run())
             tasks.create_task(
@@ -140,7 +140,7 @@ class Watched:
 
 
 def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
-    """Run the check next to a watcher that is in step."""
+    """Run the check on a cluster whose watcher is in sync."""
 
     async def main() -> None:
         cluster = Watched()
@@ -154,8 +154,7 @@ def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
 
 
 def test_a_comparison_finds_what_no_watch_has_told() -> None:
-    """A periodic comparison finds a pod that only the ledger has, asks for it by name, and ends
-    it."""
+    """The periodic comparison finds a pod that exists only in the ledger, and ends that pod."""
 
     async def check(cluster: Watched) -> None:
         cluster.ask("POST", PODS, kube_pod("a", share()))
@@ -172,7 +171,7 @@ def test_a_comparison_finds_what_no_watch_has_told() -> None:
 
 
 def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() -> None:
-    """A pod is not ended while the API server does not answer, but at a later comparison."""
+    """The watcher ends a missing pod only once the API server is reachable again."""
 
     async def check(cluster: Watched) -> None:
         cluster.write(pod("ghost", ask(1000)))
@@ -187,7 +186,7 @@ def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() ->
 
 
 def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
-    """A pod that another watcher saw end is not adopted again by one whose watch is late."""
+    """A watcher whose watch is late does not adopt a pod that another watcher reported as gone."""
 
     async def check(cluster: Watched) -> None:
         running = kube_pod("a", share(), schedulerName="someone-else")
@@ -209,7 +208,7 @@ def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
 
 
 def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() -> None:
-    """A pod that another scheduler bound is not rejected again by a watcher whose watch is late."""
+    """A watcher whose watch is late does not reject a pod that another scheduler has bound."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share() | {"nvidia.com/gpumem": "much"}))[
@@ -233,7 +232,7 @@ def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() 
 def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A pod kept by a finalizer is not compared over and over."""
+    """The watcher does not keep comparing a deleted pod that a finalizer keeps."""
 
     async def check(cluster: Watched) -> None:
         body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})
@@ -277,7 +276,7 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """A missing record of one pod does not affect the fences of older pods."""
+    """A missing ledger record of one pod does not affect the fences of older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):
@@ -299,7 +298,7 @@ def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
 
 
 def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> None:
-    """A pod can change after a refused event on its subject."""
+    """A pod can still change after the fold refused an event on the pod's subject."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
@@ -318,7 +317,8 @@ def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> 
 
 
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
-    """A pod deleted at any step of its submission ends soon, without a repair."""
+    """A pod that is deleted at any step of its submission ends soon, without a repair by the
+    comparison."""
 
     async def check(cluster: Watched) -> None:
         for steps in range(60):
@@ -351,14 +351,14 @@ def bind(cluster: Watched, name: str) -> None:
 
 
 def names(cluster: Watched) -> list[str]:
-    """The names of the pods that the ledger has."""
+    """Return the names of the pods in the ledger."""
     return sorted(pod.submitted.name for pod in cluster.state.pods.values())
 
 
 @pytest.mark.parametrize("cut", ["silent", "broken", "away"])
 def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(cut: str) -> None:
-    """After an API server is restored from a backup, the watcher is not ready until pods match:
-    new pods end, deleted ones return, and a lost binding is undone."""
+    """After the API server is restored from a backup, the watcher is not ready until ledger and
+    cluster match. New pods end, deleted pods return and lost bindings are undone."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):
@@ -411,7 +411,7 @@ KUBERNETES = "scheduling.k8s.io"
 
 @pytest.mark.parametrize("served", [(), ("v1",)])
 def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...]) -> None:
-    """A pod with a PodGroup of a kind or version that is not served is rejected."""
+    """A pod is rejected if the API server does not serve the kind or version of its PodGroup."""
 
     async def check(cluster: Watched) -> None:
         cluster.kube.more_kinds |= {(f"{KUBERNETES}/{version}", "podgroups") for version in served}
@@ -430,7 +430,8 @@ def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...])
 
 
 def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
-    """A pod rejected for a missing PodGroup kind is submitted once the kind is served."""
+    """A pod that was rejected for a missing PodGroup kind is submitted once the API server serves
+    the kind."""
 
     async def check(cluster: Watched) -> None:
         for kind in ("podgroups", "queues"):
@@ -457,15 +458,15 @@ QUEUES = f"/apis/{VOLCANO}/queues"
 
 
 def told(cluster: Watched) -> list[tuple[str, str]]:
-    """The kind and name of each object with an event about ignored fields."""
+    """Return the kind and name of each object with a Kubernetes event about ignored fields."""
     events = cluster.kube.store.all("events")
     about = [each["involvedObject"] for each in events if each["reason"] == REASON]
     return sorted((each["kind"], each["name"]) for each in about)
 
 
 def test_the_owner_is_told_once_what_has_no_effect() -> None:
-    """Ignored fields of a Queue, PodGroup or pod are reported in one event, again only if they
-    change."""
+    """Ignored fields of a Queue, PodGroup or pod are reported in one event. A new event is written
+    only if the ignored fields change."""
 
     async def check(cluster: Watched) -> None:
         queue: dict[str, Any] = {
@@ -493,8 +494,8 @@ def test_the_owner_is_told_once_what_has_no_effect() -> None:
 
 
 def test_what_has_no_effect_is_told_once_the_api_server_answers() -> None:
-    """Events about ignored fields are written at a limited rate, and after the API server
-    returns."""
+    """The watcher writes events about ignored fields at a limited rate, and retries after the API
+    server was unreachable."""
 
     async def check(cluster: Watched) -> None:
         made = []

@@ -1,4 +1,4 @@
-"""A manifest folder as a source: which pods it requests, and what stays unknown."""
+"""Tests of a manifest folder as a source: which pods it requests, and which pods count as gone."""
 
 import logging
 import os
@@ -26,12 +26,12 @@ spec:
 
 
 def pod(name: str, gpus: str = "1") -> str:
-    """A pod manifest."""
+    """Return a pod manifest."""
     return POD.format(name=name, gpus=gpus)
 
 
 def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
-    """Write a file that looks unchanged for this long."""
+    """Write a file whose modification time is `age_s` seconds ago."""
     path = folder / name
     path.write_text("---\n".join(documents))
     _, _, _, _, _, _, _, _, mtime, _ = path.stat()
@@ -39,17 +39,18 @@ def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
 
 
 def source_of(folder: Path) -> ManifestFolder:
-    """A source whose intervals no test waits for."""
+    """Return a source that reads this folder only when a test asks for it."""
     return ManifestFolder(folder, name="test", interval_s=30, clock=SystemClock())
 
 
 def keys(observation: Observation) -> set[str]:
-    """The requested pods."""
+    """Return the keys of the requested pods."""
     return set(observation.pods)
 
 
 async def test_files_come_change_and_go(tmp_path: Path) -> None:
-    """Each reading returns the requested pods; without a change it is the same object."""
+    """Each reading returns the requested pods. Without a change, the source returns the same
+    object."""
     source = source_of(tmp_path)
     empty = await source.observe()
     assert (keys(empty), empty.whole) == (set(), True)
@@ -71,7 +72,7 @@ async def test_files_come_change_and_go(tmp_path: Path) -> None:
 async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file deleted during a reading does not affect other files."""
+    """A file that is deleted during a reading does not affect the other files."""
     write(tmp_path, "a.yaml", pod("a"))
     write(tmp_path, "b.yaml", pod("b"))
     look = Path.stat
@@ -93,8 +94,8 @@ async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
 async def test_what_stands_beside_workloads_is_passed_over_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other documents are skipped and logged; a pod removed from the file is no longer
-    requested."""
+    """The source skips and logs documents that are not workloads. A pod that is removed from its
+    file is no longer requested."""
     beside = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
     urgent = (
         "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\n"
@@ -113,7 +114,7 @@ async def test_what_stands_beside_workloads_is_passed_over_and_said(
 
 
 async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
-    """A Job gives its pods and their gang."""
+    """A Job requests its pods and their gang."""
     write(
         tmp_path,
         "job.yaml",
@@ -127,7 +128,8 @@ async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
-    """A file that was just written is not read until it is left alone; its pods stay."""
+    """The source does not read a file that was modified just now, and keeps the file's previous
+    pods."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     source = source_of(tmp_path)
     await source.observe()
@@ -142,8 +144,8 @@ async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
 async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pods of a broken file stay, other files are read, and the log names file, field and
-    fix."""
+    """The pods of a file that became invalid stay, and other files are read. The log names the
+    file, the field and the fix."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     write(tmp_path, "z.yaml", pod("z"))
     source = source_of(tmp_path)
@@ -165,7 +167,7 @@ async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
 
 
 async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None:
-    """While a file was never readable, no unseen pod counts as gone; a pod seen to leave does."""
+    """While a file has never been readable, only pods that were seen before can count as gone."""
     write(tmp_path, "bad.yaml", "kind: [")
     write(tmp_path, "a.yaml", pod("a"))
     source = source_of(tmp_path)
@@ -181,7 +183,7 @@ async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None
 async def test_a_folder_that_cannot_be_read_keeps_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the folder becomes unreadable, all pods stay and the error is logged once."""
+    """All pods stay if the folder becomes unreadable. The error is logged once."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     write(folder, "a.yaml", pod("a"))
@@ -199,13 +201,13 @@ async def test_a_folder_that_cannot_be_read_keeps_all(
 
 
 async def test_a_folder_that_was_never_there(tmp_path: Path) -> None:
-    """If the folder never existed, no pod counts as gone."""
+    """No pod counts as gone if the folder never existed."""
     seen = await source_of(tmp_path / "none").observe()
     assert not seen.whole
 
 
 async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """If two files name one pod, the first file wins and the other is reported once."""
+    """If two files define the same pod, the first file counts and the second is reported once."""
     write(tmp_path, "a.yaml", pod("a", gpus="1"))
     write(tmp_path, "b.yaml", pod("a", gpus="2"))
     source = source_of(tmp_path)
@@ -229,7 +231,7 @@ async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCapture
     ids=["empty", "bomb", "deep", "50,000 containers", "binary"],
 )
 async def test_hostile_files(tmp_path: Path, text: str) -> None:
-    """A hostile file is a problem of its own, and other files are read."""
+    """A malicious file counts as a problem, and the other files are read."""
     write(tmp_path, "a.yaml", text)
     write(tmp_path, "b.yaml", pod("b"))
     source = source_of(tmp_path)
@@ -238,8 +240,8 @@ async def test_hostile_files(tmp_path: Path, text: str) -> None:
 
 
 def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> None:
-    """A uid has the source, name and incarnation, is reproducible, and foreign uids are not
-    recognized."""
+    """A uid is derived from source, pod name and incarnation, and is reproducible. The source does
+    not recognize uids of other sources."""
     source = source_of(tmp_path)
     uid = source.uid("default/a", 3)
     assert uid == "manifest-51e564291e9e4528b7eea136-3"
@@ -257,7 +259,7 @@ def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> N
 
 
 async def test_E8_manifests_mean_what_the_configuration_says(tmp_path: Path) -> None:
-    """A changed configuration makes every file be read again."""
+    """The source reads every file again when the configuration changes."""
     source = source_of(tmp_path)
     write(tmp_path, "a.yaml", pod("a"))
     plain = await source.observe()

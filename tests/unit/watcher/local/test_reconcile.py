@@ -1,4 +1,4 @@
-"""The events that a watcher appends for a source and a state, without clock or files."""
+"""Tests of the events that a watcher derives from a source and a state, without clock or files."""
 
 import msgspec
 import pytest
@@ -40,13 +40,13 @@ class Named(Source):
 
 
 def draft(name: str, **fields: object) -> PodDraft:
-    """A pod of namespace d."""
+    """Return a pod in namespace d."""
     plain = PodDraft(namespace="d", name=name, shape=Shape(), dialect="plain")
     return msgspec.structs.replace(plain, **fields)
 
 
 def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Observation:
-    """A complete observation."""
+    """Return a complete observation that requests these pods and gangs."""
     return Observation(
         pods={f"d/{pod.name}": pod for pod in drafts},
         groups={group.group: group for group in groups},
@@ -54,7 +54,7 @@ def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Obs
 
 
 class World:
-    """An in-memory ledger, folded as a watcher does."""
+    """An in-memory ledger that is folded as by a watcher."""
 
     def __init__(self) -> None:
         self.source = Named()
@@ -62,18 +62,18 @@ class World:
         self.known = Known(self.source)
 
     def take(self, *payloads: Payload) -> None:
-        """Append and fold events."""
+        """Append and fold the events."""
         for data in payloads:
             event = Event(id="x", source="test", time=TIME, data=data)
             change = fold.apply(self.state, self.state.revision + 1, event)
             self.known.observe(self.state, change)
 
     def next(self, wanted: Observation) -> list[Fact]:
-        """The facts that the watcher would append."""
+        """Return the facts that the watcher would append."""
         return next_facts(self.source, self.known, self.state, wanted)
 
     def settle(self, wanted: Observation) -> list[Fact]:
-        """Append until nothing is left, and return all appended facts."""
+        """Append facts until none is left, and return all appended facts."""
         written: list[Fact] = []
         while facts := self.next(wanted):
             written += facts
@@ -83,7 +83,8 @@ class World:
 
 
 def test_a_pod_comes_stays_and_goes() -> None:
-    """A pod is submitted once, left alone while requested, and ended when removed."""
+    """The watcher submits a pod once and leaves it alone while it is requested. The watcher ends a
+    pod that is no longer requested."""
     world = World()
     (came,) = world.settle(wanting(draft("a")))
     assert isinstance(came.data, PodSubmitted)
@@ -95,7 +96,7 @@ def test_a_pod_comes_stays_and_goes() -> None:
 
 
 def test_each_return_is_another_pod() -> None:
-    """A pod that comes back gets the next incarnation."""
+    """A pod that is removed and requested again gets the next incarnation."""
     world = World()
     world.settle(wanting(draft("a")))
     world.settle(wanting())
@@ -105,7 +106,7 @@ def test_each_return_is_another_pod() -> None:
 
 
 def test_a_changed_manifest_replaces_the_pod() -> None:
-    """A changed manifest ends the old pod, then submits a new one."""
+    """After a manifest changed, the watcher ends the old pod, then submits a new one."""
     world = World()
     world.settle(wanting(draft("a")))
     gone, came = world.settle(wanting(draft("a", priority=7)))
@@ -115,7 +116,7 @@ def test_a_changed_manifest_replaces_the_pod() -> None:
 
 
 def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
-    """Without Kubernetes, an evicted pod is ended and submitted again."""
+    """Without Kubernetes, the watcher ends an evicted pod and submits it again."""
     world = World()
     wanted = wanting(draft("a"), draft("h", priority=9))
     world.settle(wanted)
@@ -134,7 +135,7 @@ def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
 
 
 def test_pods_of_others_are_left_alone() -> None:
-    """Pods of other sources are left alone, even with the same name."""
+    """The watcher leaves pods of other sources alone, even those with the same name."""
     world = World()
     world.take(PodSubmitted(uid="theirs", namespace="d", name="a", shape=Shape(), dialect="plain"))
     assert world.settle(wanting()) == []
@@ -142,7 +143,7 @@ def test_pods_of_others_are_left_alone() -> None:
 
 
 def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
-    """An incomplete reading ends only pods that were seen before."""
+    """With an incomplete reading, the watcher ends only pods that were seen before."""
     world = World()
     world.settle(wanting(draft("a"), draft("b")))
     partly = Observation(pods={}, groups={}, seen={"d/b"}, whole=False)
@@ -150,7 +151,7 @@ def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
 
 
 def test_two_live_pods_of_one_name() -> None:
-    """Of two live pods with one name, the later one stays."""
+    """If two running pods have the same name, the watcher ends the earlier one."""
     world = World()
     for uid in ("mine:d/a:1", "mine:d/a:2"):
         world.take(PodSubmitted(uid=uid, namespace="d", name="a", shape=Shape(), dialect="plain"))
@@ -159,7 +160,7 @@ def test_two_live_pods_of_one_name() -> None:
 
 
 def test_a_gang_is_declared_before_its_pods() -> None:
-    """A gang is declared before its pods, and again only when it changes."""
+    """The watcher declares a gang before its pods, and again only when the gang changes."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     assert [type(fact.data) for fact in world.settle(wanted)] == [PodGroupObserved, PodSubmitted]
@@ -169,7 +170,7 @@ def test_a_gang_is_declared_before_its_pods() -> None:
 
 
 def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
-    """A gang whose last pod was replaced is declared again before the new pod."""
+    """The watcher declares a gang again before the new pod if the gang's last pod was replaced."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     first = world.settle(wanted)[0]
@@ -183,7 +184,7 @@ def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 3, 4])
 def test_any_prefix_leads_to_the_same_end(events: int) -> None:
-    """A watcher restarted after any event writes exactly the remaining ones."""
+    """A watcher that restarts after any event appends exactly the remaining events."""
     wanted = wanting(draft("a", group="d/gang"), draft("b"), draft("c"), groups=(GANG,))
     straight = World().settle(wanted)
     world = World()

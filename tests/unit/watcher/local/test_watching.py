@@ -1,4 +1,4 @@
-"""Two watchers of one folder do not undo each other's newer events."""
+"""Tests that two watchers of one folder do not undo each other's newer events."""
 
 import asyncio
 import contextlib
@@ -41,10 +41,9 @@ spec: {{containers: [{{name: main}}]}}
 
 
 class LateFolder(ManifestFolder):
-    """A folder on a slow disk: while not `clear`, a reading returns late.
+    """A folder on a slow disk: unless `clear` is set, the source holds its readings back.
 
-    `looking` counts the readings.
-    """
+    `looking` counts the readings."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="test", interval_s=0.01, clock=SystemClock())
@@ -61,7 +60,7 @@ class LateFolder(ManifestFolder):
 
 
 class Watcher:
-    """A watcher of the folder, over a ledger in memory."""
+    """A watcher of the folder, over an in-memory ledger."""
 
     def __init__(self, server: MemoryServer, folder: Path, name: str) -> None:
         self.source = LateFolder(folder)
@@ -79,12 +78,12 @@ class Watcher:
         self._watching.observe(change)
 
     def folded(self, kind: type[Payload]) -> int:
-        """The number of folded events of this type."""
+        """Return the number of folded events of this type."""
         return sum(isinstance(each.data, kind) for each in self._folded)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Watcher"]:
-        """Run the watcher."""
+        """Run the watcher until the `with` block ends."""
         async with self._commit, asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._reader.run()),
@@ -95,17 +94,17 @@ class Watcher:
                 task.cancel()
 
     async def holds_a_look(self) -> None:
-        """Wait until it has read the folder's present content, and hold that reading back."""
+        """Wait until the watcher has read the folder's current content. Hold that reading back."""
         self.source.clear.clear()
         await self._looks(1)
 
     def answers(self) -> None:
-        """Release the held reading, and hold the next one."""
+        """Release the reading that is held back, and hold back the next one."""
         self.source.clear.set()
         self.source.clear.clear()
 
     async def compares(self) -> None:
-        """Release the reading, and wait until it was compared."""
+        """Release the reading that is held back, and wait until the watcher has compared it."""
         self.source.clear.set()
         await self._looks(2)
 
@@ -115,7 +114,7 @@ class Watcher:
 
 
 async def holds(check: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
+    """Wait until the condition is true."""
 
     async def seen() -> bool:
         return check()
@@ -124,7 +123,7 @@ async def holds(check: Callable[[], bool], what: str) -> None:
 
 
 def write(folder: Path, name: str) -> None:
-    """Write a manifest that looks unchanged for a minute."""
+    """Write a manifest that was last modified a minute ago."""
     half_written = folder / f"{name}.part"
     half_written.write_text(POD.format(name=name))
     now_s = half_written.stat().st_mtime
@@ -134,7 +133,7 @@ def write(folder: Path, name: str) -> None:
 
 @pytest.fixture
 async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
-    """Two running watchers."""
+    """Provide two running watchers of one folder."""
     server = MemoryServer()
     one, two = (Watcher(server, tmp_path, name) for name in ("one", "two"))
     async with one.running(), two.running():
@@ -144,7 +143,7 @@ async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
 async def test_a_pod_that_came_after_a_look_is_not_ended(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """A pod submitted by one watcher after the other's reading is not ended by that reading."""
+    """A watcher does not end a pod that another watcher submitted after the reading."""
     _quick, late = watchers
     await late.holds_a_look()
     write(tmp_path, "a")
@@ -156,7 +155,7 @@ async def test_a_pod_that_came_after_a_look_is_not_ended(
 async def test_a_pod_that_went_after_a_look_does_not_come_back(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """A pod ended by one watcher after the other's reading is not submitted again."""
+    """A watcher does not submit a pod again that another watcher ended after the reading."""
     _quick, late = watchers
     write(tmp_path, "a")
     await holds(lambda: late.folded(PodSubmitted) == 1, "a pod")
@@ -168,7 +167,7 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
 
 
 async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
-    """Unrelated events do not make a reading outdated."""
+    """A reading does not become outdated because of unrelated events."""
     server = MemoryServer()
     async with Watcher(server, tmp_path, "late").running() as late:
         write(tmp_path, "a")
