@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -81,12 +82,15 @@ PLACED = re.compile(r"\b(allocated) +\S.*")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the repository's examples, in which commands run."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "deploy"):
         (tmp_path / name).symlink_to(ROOT / name)
-    return tmp_path
+    before = dict(os.environ)  # parsing a connection option sets its variable
+    yield tmp_path
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def stable(output: str) -> str:
