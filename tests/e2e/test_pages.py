@@ -101,9 +101,8 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
         with cluster(tmp_path / f"plane-{number}") as plane:
             for script in scripts:
                 shell(plane, tmp_path, script)
-                plane.kubectl(
-                    "delete", "mutatingwebhookconfigurations", "--all"
-                )  # no pod serves it
+                # no pod serves the webhook here
+                plane.kubectl("delete", "mutatingwebhookconfigurations", "--all")
 
 
 def shell(plane: ControlPlane, folder: Path, script: str) -> None:

@@ -7,20 +7,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
 from tests.tidy.tree import ROOT
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _HERE = re.compile(r"<<-?\s*'?(\w+)'?")
 _REDIRECTIONS = {"<", "<<", ">", ">>"}
-
-
-class Shown(NamedTuple):
-    """A command and the output that its page shows; `sh` blocks show none."""
-
-    command: str
-    output: str = ""
 
 
 @cache
@@ -42,12 +34,12 @@ def blocks(text: str, *kinds: str) -> Iterator[str]:
             yield re.sub(rf"^{indent}", "", block, flags=re.MULTILINE)
 
 
-def with_output(text: str) -> Iterator[Shown]:
-    """Yield the commands of a page's console blocks."""
+def with_output(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a page's console blocks with the output that the page shows."""
     for block in blocks(text, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
-            yield Shown(command, output)
+            yield command, output
 
 
 def commands(text: str) -> Iterator[str]:
@@ -67,7 +59,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def calls(command: str) -> Iterator[list[str]]:
-    """Yield the words of each program that a shell command calls, without variables."""
+    """Yield each program that a shell command calls with its arguments, without assignments."""
     line = re.sub(r" \d>", " >", command.partition("\n")[0])
     words = shlex.shlex(line, posix=True, punctuation_chars="|&;()<>")
     words.whitespace_split, words.commenters = True, "#"

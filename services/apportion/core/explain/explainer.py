@@ -21,7 +21,12 @@ from apportion.core.devices.catalogue import type_matches
 from apportion.core.explain.text import words
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.names import natural
-from apportion.core.placement.feasibility.evaluator import NEAREST_KEPT, Room, refused_kind
+from apportion.core.placement.feasibility.evaluator import (
+    NEAREST_KEPT,
+    NODES_WEIGHED,
+    Room,
+    refused_kind,
+)
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
@@ -241,7 +246,6 @@ class Explained(NamedTuple):
         return bool(refused.queue or refused.quota or refused.volume or short)
 
 
-CORDONED_WEIGHED: Final = 64
 SORTS_WEIGHED: Final = 16  # shapes of a gang for which an upper bound is computed
 _CORDONED: Final = RefusalCode.NODE_CORDONED
 
@@ -276,11 +280,11 @@ class Explainer:
         if not name:
             return pod.submitted.shape
         group = self.state.groups.get(name)
-        alike = group is not None and self.once(
-            (f"alike {name}", b""),
-            lambda: (
-                len({each.shape_key for each in group.pods.values() if not each.placement}) <= 1
-            ),
+        if group is None:
+            return None
+        pending = (each for each in group.pods.values() if not each.placement)
+        alike = self.once(
+            (f"alike {name}", b""), lambda: len({each.shape_key for each in pending}) <= 1
         )
         return pod.submitted.shape if alike else None
 
@@ -364,9 +368,7 @@ class Explainer:
         else:
             shapes = [_least(each.submitted.shape) for each in group.pods.values()]
             much = Counter[Amount]()
-            for amount in set().union(
-                *shapes
-            ):  # the smallest of each amount, whichever pods have it
+            for amount in set().union(*shapes):  # its smallest requests, of whichever pods
                 much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
         queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
         quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
@@ -374,10 +376,8 @@ class Explainer:
         if queue is not None:
             of_queue = {name: known.get(name, ((EXTENDED, name), 1)) for name in queue.capability}
             limits.append((queue.queue, "", queue.capability, of_queue))
-        limits += [
-            ("", each.quota, each.hard, counted_devices(known, each.hard))
-            for each in quotas.values()
-        ]
+        for each in quotas.values():
+            limits.append(("", each.quota, each.hard, counted_devices(known, each.hard)))
         for in_queue, in_quota, most, counted in limits:
             for name, needed in sorted(used(counted, much).items()):
                 if needed > most[name]:
@@ -457,9 +457,9 @@ class Explainer:
         }
         if len(own) > found.fitting:
             own = set()  # places that did not exist at the decision
-        closed = (each for each in nodes if each.cordons and _CORDONED in refused.reasons)
+        closed = room.cordoned(_CORDONED) if _CORDONED in refused.reasons else ()
         lifted = [
-            each.name for each in islice(closed, CORDONED_WEIGHED)
-            if room.holds(shape, each) and room.fits_uncordoned(shape, each, _CORDONED)
+            name for name, node in islice(closed, NODES_WEIGHED)
+            if room.holds(shape, node) and room.fits_uncordoned(shape, node, _CORDONED)
         ]  # fmt: skip
         return own, min(lifted, key=natural) if len(lifted) >= found.needed - found.fitting else ""

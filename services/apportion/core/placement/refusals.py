@@ -14,6 +14,7 @@ from apportion.core.ledger.state import PodState
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.feasibility.evaluator import (
     FITS,
+    NEAREST_KEPT,
     NEIGHBOURS,
     NO_PLACE,
     ORDER,
@@ -37,7 +38,6 @@ from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import code_of
 from apportion_schemas import NearMiss, RefusalCode
 
-NEAREST_KEPT: Final = 3
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
 EXPLAINED: Final = 2  # looks per row to explain a refusal
 
