@@ -19,7 +19,7 @@ from msgspec import structs
 from apportion.core.answers.reads import QueueAnswer, QuotaAnswer, fields_of
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.explain.text import words
-from apportion.core.ledger.state import NodeState, PodState, State, queue_of
+from apportion.core.ledger.state import GroupState, NodeState, PodState, State, queue_of
 from apportion.core.names import natural
 from apportion.core.placement.feasibility.evaluator import (
     NEAREST_KEPT,
@@ -283,9 +283,8 @@ class Explainer:
         if group is None:
             return None
         pending = (each for each in group.pods.values() if not each.placement)
-        alike = self.once(
-            (f"alike {name}", b""), lambda: len({each.shape_key for each in pending}) <= 1
-        )
+        key = f"alike {name}", b""
+        alike = self.once(key, lambda: len({each.shape_key for each in pending}) <= 1)
         return pod.submitted.shape if alike else None
 
     def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
@@ -351,42 +350,43 @@ class Explainer:
         Return None if that depends on more than the models of the chosen devices."""
         state, submitted = self.state, pod.submitted
         group = state.groups.get(submitted.group)
-        together = group is not None and group.observed is not None and group.together
-        sort = b"" if together else pod.shape_key  # a gang is counted as a whole for each pod
+        whole = group if group is not None and group.observed and group.together else None
+        sort = pod.shape_key if whole is None else b""  # a gang counts as a whole for each pod
         whose = f"{submitted.group} {submitted.namespace} {queue_of(state, pod)}"
         about = f"within {whose} {refused.queue is not None} {refused.quota is not None}"
-        return self.once((about, sort), lambda: self._smallest_limit(pod, refused))
+        return self.once((about, sort), lambda: self._smallest_limit(pod, refused, whole))
 
-    def _smallest_limit(self, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
-        state, known = self.state, self._amounts
+    def _smallest_limit(
+        self, pod: PodState, refused: PodRefused, gang: GroupState | None
+    ) -> BeyondLimit | None:
+        state, known, together = self.state, self._amounts, gang is not None
         if refused.queue is not None and not refused.queue.resource:
             return None  # the queue is closed, and may be opened again
-        group = state.groups.get(pod.submitted.group)
-        together = group is not None and group.observed is not None and group.together
-        if group is None or not together:
+        if gang is None:
             much = _least(pod.submitted.shape)
         else:
-            shapes = [_least(each.submitted.shape) for each in group.pods.values()]
+            shapes = [_least(each.submitted.shape) for each in gang.pods.values()]
             much = Counter[Amount]()
             for amount in set().union(*shapes):  # its smallest requests, of whichever pods
-                much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
+                much[amount] = sum(sorted(each[amount] for each in shapes)[: gang.min_available])
         queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
         quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
         limits: list[tuple[str, str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
         if queue is not None:
             of_queue = {name: known.get(name, ((EXTENDED, name), 1)) for name in queue.capability}
             limits.append((queue.queue, "", queue.capability, of_queue))
-        for each in quotas.values():
-            limits.append(("", each.quota, each.hard, counted_devices(known, each.hard)))
+        limits += [
+            ("", each.quota, each.hard, counted_devices(known, each.hard))
+            for each in quotas.values()
+        ]
         for in_queue, in_quota, most, counted in limits:
             for name, needed in sorted(used(counted, much).items()):
                 if needed > most[name]:
                     return BeyondLimit(in_queue, in_quota, name, most[name], needed, together)
         if queue is not None and queue.cards:
             needed = sum(count for (what, *_), count in much.items() if what == SHARES)
-            cards, most_cards = _cards_allowed(
-                state, queue, group.pods.values() if group is not None and together else [pod]
-            )
+            pods = [pod] if gang is None else gang.pods.values()
+            cards, most_cards = _cards_allowed(state, queue, pods)
             if needed > most_cards:
                 of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
                 return BeyondLimit(queue.queue, "", of, most_cards, needed, together)
