@@ -51,7 +51,7 @@ class NodeObserved(Payload, frozen=True):
 
     Amounts are `status.allocatable`. `unhealthy_indexes` are the devices in the annotation
     `volcano.sh/gpu-unhealthy-ids`. `unnamed_families` are device families that the node cannot
-    offer, because pods of other schedulers use unknown devices of them. `version` is the API
+    offer, because pods of other schedulers use some, and it is unknown which. `version` is the API
     server's revision of these facts, or 0 without an API server; between two writers the higher
     version wins. `others` are the pods of other schedulers. `volume_limits` is the number of
     attachable volumes by CSI driver (`spec.drivers[].allocatable.count` of the CSINode)."""

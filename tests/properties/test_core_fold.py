@@ -41,8 +41,8 @@ def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
 @SETTINGS
 @given(HISTORIES)
 def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
-    """No event raises or breaks an invariant, and a refused event changes only its record and the
-    pod's attempt."""
+    """No event raises an exception or breaks an invariant. A refused event changes only the record
+    of the refusal and the pod's attempt."""
     state, events = played(steps)
     assert state.revision == len(events)
 

@@ -583,7 +583,7 @@ def _broken(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Run the fuzz. Return 0 if no limit was violated."""
+    """Run the fuzzer. Return 0 if no limit was violated."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

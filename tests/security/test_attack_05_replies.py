@@ -122,10 +122,10 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
 async def test_the_answer_of_a_service_is_an_event_and_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A reply cannot change the ledger, whether an intake sends it or it confirms a stored event.
+    """A reply cannot change the ledger, neither an intake's reply nor the server's confirmation of
+    an append.
 
-    A reply that returns to another account is not passed on to a second service of the ledger's
-    account.
+    A reply that is sent to another account does not reach a second service in the ledger's account.
     """
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:

@@ -204,7 +204,7 @@ class Cluster:
         self._later(when_s, lambda: self._do("DELETE", path, options))
 
     def _collect(self, pod: dict[str, Any]) -> None:
-        """End the pod later if its node is still missing by then."""
+        """End the pod later if its node is still missing at that time."""
         node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
 

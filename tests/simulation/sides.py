@@ -42,7 +42,7 @@ class Side(Protocol):
         """End every fault of this side."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """Yield every object that the ledger lacks or has differently."""
+        """Yield every object that is missing from the ledger or differs from it."""
 
 
 class Folder:

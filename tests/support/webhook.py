@@ -89,8 +89,8 @@ async def running_webhook(
 ) -> AsyncIterator[Webhook]:
     """Yield a webhook that the API server calls, in this test's cluster.
 
-    `change` edits its configuration, and `first` is code that the service's process runs before the
-    verb."""
+    `change` edits the webhook's configuration, and `first` is code that the process runs before it
+    starts the webhook."""
     with TemporaryDirectory() as folder:
         webhook = Webhook(world, Path(folder))
         try:

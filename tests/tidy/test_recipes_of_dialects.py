@@ -184,8 +184,8 @@ def test_a_dialect_is_a_module_and_a_row(tmp_path: Path) -> None:
 
 
 def test_a_vendor_is_its_data_its_dialect_and_its_domain(tmp_path: Path) -> None:
-    """A new vendor takes two data files and two files for its dialect. The policies then name its
-    domain."""
+    """A new vendor needs changes in two data files and two dialect files, and the policies include
+    its domain."""
     files = {
         f"{DIALECTS}/acme.py": MODULE.replace("FAMILY", "acme"),
         f"{DEVICES}/catalogue/acme.toml": CATALOGUE,

@@ -1,7 +1,7 @@
 """The auth callout: nats-server calls it at every connect to authenticate the ServiceAccount.
 
     CONNECT (name, token) ──► nats-server ──► callout ──► TokenReview at the API server
-                                   ◄── a short-lived user, signed, with the table's permissions
+                                   ◄── a signed, short-lived user with its role's permissions
 
 The callout keeps no state and reads only these requests; nats-server takes the first answer. While
 no callout runs, existing connections stay and new ones wait. Invariants: a token is in no log and

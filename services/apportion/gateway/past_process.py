@@ -108,7 +108,7 @@ class PastApi:
 
 
 def sound(handle: Handler) -> Handler:
-    """Return `handle`, but answer errors of ledger and archives with a refusal."""
+    """Wrap `handle` to answer errors of the ledger and the archives with a refusal."""
 
     async def answered(request: web.Request) -> web.StreamResponse:
         try:

@@ -110,7 +110,7 @@ class Showing:
             except NotPermitted as error:  # an earlier build's rights, until a new connection
                 _log.warning("cannot serve reads of agents yet", error=str(error))
             await self._clock.pause(LISTEN_AGAIN_S)
-        raise LedgerUnavailable("the server denies this intake the subjects of agents' reads")
+        raise LedgerUnavailable("nats-server does not let this intake receive agents' requests")
 
     def take(self, request: Request) -> None:
         """Start to answer a request, or drop it if it is over a limit."""

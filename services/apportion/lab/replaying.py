@@ -68,7 +68,7 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """The changes of a replay: all nodes, if there is a `fleet`, and then `changes`."""
+    """The changes of a replay: `fleet`, if set, replaces all nodes, then `changes` apply."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()

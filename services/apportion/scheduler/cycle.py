@@ -201,8 +201,8 @@ class Cycle:
     ) -> None:
         """Decide until cancelled, whenever pods or events need a decision.
 
-        `joined` is awaited before the first decision. Raises DecisionsRefused if the derived data
-        must be wrong."""
+        `joined` is awaited before the first decision. Raises DecisionsRefused if only
+        wrong derived data explains the refusals."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()

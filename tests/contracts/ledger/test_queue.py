@@ -38,8 +38,8 @@ def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 async def test_two_workers_share_the_records(place: Place) -> None:
-    """Two workers share the records: every record goes to exactly one worker, in order, as its
-    first attempt."""
+    """Two workers share the records: each record is delivered in order, to exactly one worker,
+    once."""
     await _placements(place, 10)
     queues = [await _queue(await place.connect("binder")) for _ in range(2)]
     shares: list[list[Delivery]] = [[], []]

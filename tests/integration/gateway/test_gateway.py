@@ -321,8 +321,8 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
 
 
 async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """After an event of a newer build the gateway keeps running, and answers every request only
-    with the reason."""
+    """After an event of a newer build, the gateway's process keeps running and refuses every
+    request with the reason."""
     before = await gateway.ok("/api/v1/revision")
     watcher = await bus.connect("watcher")
     node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)

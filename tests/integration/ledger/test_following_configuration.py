@@ -91,7 +91,7 @@ async def dropped(bus: Bus, last: int) -> None:
 
 
 async def keep(bus: Bus, configured: int) -> None:
-    """Keep this configuration record apart, as `apportion ledger trim` does."""
+    """Save this configuration record outside the stream, as `apportion ledger trim` does."""
     wire = (await bus.connect("bootstrap")).wire
     record = await stream.read_record((await bus.connect("operator")).wire, configured)
     assert record is not None

@@ -208,7 +208,7 @@ class SharedFile:
         try:
             status = os.fstat(looked)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                raise RegionInvalid(f"{path}: not a regular file with a single name")
+                raise RegionInvalid(f"{path}: not a regular file, or it has several hard links")
             self._descriptor = os.open(f"/proc/self/fd/{looked}", _FLAGS)
         finally:
             os.close(looked)

@@ -141,7 +141,7 @@ class SimulatedUse:
     def __init__(
         self, agent: Agent, nodes: Iterable[Node], state: State, *, clock: Clock, record_s: float
     ) -> None:
-        """Set up the fleet. Each node's use is recorded every `record_s`, after a first record."""
+        """Set up the fleet. Each node's use is recorded at the start, then every `record_s`."""
         self._agent = agent
         self._nodes = {node.name: node for node in nodes}
         self._state = state

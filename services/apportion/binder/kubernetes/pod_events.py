@@ -1,10 +1,10 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Among the reasons why a pod waits, only the newest is written. All other events are written. Names
-and contents come from the ledger, so several binders write an event once. Invariants: events yield
-to bindings. Every bound pod that still exists gets its event eventually. An event that the API
-server keeps refusing does not delay other events. The queue is limited, and bindings that exceed it
-are read from the state again."""
+Of the reasons why a pod waits, only the newest is written; other events are all written. Names and
+contents come from the ledger, so several binders write an event once. Invariants: bindings have
+priority over events. Every bound pod that still exists gets its event eventually. An event that the
+API server keeps refusing does not delay other events. The queue is limited, and bindings that
+exceed it are read from the state again."""
 
 import asyncio
 import itertools
@@ -478,7 +478,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield pods with a changed device: its id if it recovered, "" if it failed."""
+        """Yield each pod with a changed device: its id if it recovered, or "" if it failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

@@ -60,7 +60,7 @@ def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], l
 
 
 def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
-    """Yield the keys of the pod's owner and of its gang, if any."""
+    """Yield a key for the pod's owner and one for its gang, where it has them."""
     if pod.owner:
         yield pod.namespace, pod.owner
     if pod.group:

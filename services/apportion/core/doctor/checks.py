@@ -523,7 +523,7 @@ def refused_events(cluster: ClusterFacts) -> Found | None:
     return soon(
         f"{many(cluster.refused_events - cluster.late_events, 'event')} not applied by any reader; "
         f"the last at {cluster.last_refusal}",
-        "`apportion verify` lists them; if there are more and more, their writer is faulty",
+        "`apportion verify` lists them; if there are ever more, their writer is faulty",
     )
 
 

@@ -229,7 +229,7 @@ def _later(fix: str) -> tuple[str, str]:
 def _request(request: Request, at: str, container: str) -> Wanted:
     exactly = request.exactly
     if exactly is None:
-        problem = _later("request one kind of device under exactly")
+        problem = _later("request one kind of device, in the field `exactly`")
         raise ManifestError(f"{at}.firstAvailable", request.first_available, *problem)
     at = f"{at}.exactly"
     if exactly.device_class_name != CLASS:

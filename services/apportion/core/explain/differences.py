@@ -113,7 +113,7 @@ def picture(state: State, part: Part | None = None) -> Picture:
 
 
 def touched(state: State, data: Any) -> Part | None:
-    """Return the selection that the event may change; None if it changes nothing."""
+    """Return the part of the state that the event may change; None if it changes nothing."""
     found = _TOUCHED.get(type(data))
     return found(state, data) if found is not None else None
 

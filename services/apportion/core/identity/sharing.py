@@ -54,9 +54,9 @@ _OBJECTS: Final = "$O."  # prefix of objects in a bucket
 _OWN: Final = "$SYS."  # prefix of requests that the server answers within each account
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
-"""The system account refuses this; only this exact subject leads to the ledger.
+"""The system account refuses this import, so only this one subject is mapped to the ledger.
 
-Permissions limit which of its requests a user may send."""
+A user's permissions limit which JetStream API requests the user may send through it."""
 
 
 def sharing(account: str) -> Iterator[str]:

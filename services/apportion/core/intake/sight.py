@@ -130,7 +130,7 @@ def read_asked(payload: bytes) -> Asked:
 
 
 def call_of(node: str, asked: Asked) -> Call:
-    """Return the server request for this node's agent. Raises `NotForAgents`."""
+    """Return the call to the server on behalf of the node's agent. Raises `NotForAgents`."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
     try:

@@ -50,7 +50,7 @@ def violations_near(state: State, change: Change) -> list[str]:
         if pod.placement is not None or pod.phase is not Phase.PENDING:
             found.append(f"pod {pod.uid} is gone but still {pod.phase.value}")
         if pod.uid in state.failing:
-            found.append(f"pod {pod.uid} is gone but still to be voided")
+            found.append(f"pod {pod.uid} is gone, but its placement is still to be voided")
         group = state.groups.get(pod.submitted.group)
         if group is not None and group.pods.get(pod.uid) is pod:
             found.append(f"gang {pod.submitted.group} has pod {pod.uid}, which is not live")

@@ -32,7 +32,7 @@ class TooMuch(ValueError):
 
 
 class Sums(Struct):
-    """Device millionths and MiB, both times microseconds, for every `Part`."""
+    """For each `Part`: millionths of devices, and MiB, each multiplied by microseconds."""
 
     cards: list[int]
     mib: list[int]

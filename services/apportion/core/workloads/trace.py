@@ -2,7 +2,7 @@
 
 `gpu_milli` is the share of one GPU in thousandths if `num_gpu` is 1; a pod with more GPUs takes
 whole GPUs. The trace has no GPU memory, so a share gets the same fraction of the memory. Invariant:
-a row is read exactly or refused by line, column and value; percents are rounded up."""
+a row is read exactly, or refused with line, column and value. Percentages are rounded up."""
 
 import csv
 import math

@@ -131,7 +131,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
         why = f"limit reached: {many.count} {what} waiting{whose}"
         raise RequestRefused(status, why, fix=fix, retry_after_s=1) from None
     except TimeoutError:
-        error = f"timed out after {turns.wait_s:g} s: {what} of other clients are ahead"
+        error = f"timed out after {turns.wait_s:g} s in the queue behind {what} of others"
         raise RequestRefused(503, error, fix="retry", retry_after_s=1) from None
     try:
         yield
@@ -173,7 +173,7 @@ def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
 
     async def refuse(request: web.Request) -> NoReturn:
         error = f"no such path: {request.method} {request.path[:200]}"
-        fix = f"use one of these below {PREFIX}/: {there}"
+        fix = f"paths below {PREFIX}/ are: {there}"
         raise RequestRefused(404, error, code=UNKNOWN_PATH, fix=fix)
 
     return refuse

@@ -245,7 +245,7 @@ class Index:
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
     ) -> MarkRow | None:
-        """Return the newest of these marks about the object, after `after` up to `upto`."""
+        """Return the newest of `marks` about the object above revision `after`, at most `upto`."""
         self._flush()
         row = self._db.execute(
             "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "

@@ -206,7 +206,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Return the draft's revision if the draft was stored: as newest, or after its fence."""
+        """Return the stored draft's revision: the newest, or the next after its fence."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})

@@ -298,7 +298,7 @@ def length_of(field: str, text: str) -> int:
     """Convert a duration such as `15m` to microseconds; "" is 0. Raises PeriodError."""
     match = _LENGTH(text)
     if text and (match is None or not int(match[1])):
-        fix = "write a number of s, m, h or d: 15m, 1h, 1d"
+        fix = "write a number followed by s, m, h or d, such as 15m, 1h or 1d"
         raise PeriodError(
             field, f"{text[:40]!r} is no {'step' if field == 'step' else 'length'}", fix
         )

@@ -1,10 +1,9 @@
 """Decides how much of the ledger's beginning may be dropped, and reports the limiting reason.
 
-A revision may be dropped once it is in a valid archive of this ledger and the server has forgotten
-its id. It must also precede every kept snapshot and every placement that is not bound yet, because
-the binders' queue still delivers that placement. Invariant: every dropped revision is archived.
-Every service can start with the rest, for which bootstrap stores the state and the configuration.
-"""
+A revision may be dropped once it is in a valid archive of this ledger and its message id has left
+the server's deduplication window. It must also precede every kept snapshot and every placement that
+is not bound yet, because the binders' queue still delivers that placement. Invariant: every dropped
+revision is archived. Bootstrap stores the state and configuration before it for new readers."""
 
 import asyncio
 from datetime import datetime, timedelta

@@ -304,7 +304,7 @@ class Ledger(Readable, Protocol):
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
     ) -> Callable[[], Awaitable[None]]:
-        """Receive requests, each in one process of `group`. Return a function that stops this.
+        """Receive requests, each in only one process of `group`. Return a function that stops it.
 
         Raises LedgerUnavailable, NotPermitted."""
 

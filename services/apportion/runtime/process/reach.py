@@ -74,7 +74,7 @@ def parse_seed(text: str) -> KeyPair:
         raise InvalidKey("not a NATS seed; a seed begins with S, a user's with SU")
     kind = (raw[0] & 7) << 5 | raw[1] >> 3
     if kind not in _KINDS:
-        raise InvalidKey(f"the seed is not for any of {', '.join(_KINDS.values())}")
+        raise InvalidKey(f"the seed must be of one of these kinds: {', '.join(_KINDS.values())}")
     return KeyPair(kind, raw[2:])
 
 

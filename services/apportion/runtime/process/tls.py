@@ -43,7 +43,7 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
     if bool(certificate) != bool(key):
         missing, there = ("CERT_KEY", "CERT") if certificate else ("CERT", "CERT_KEY")
         raise ConfigError(
-            f"{setting}_{missing}", "", f"name the PEM file that belongs to {setting}_{there}"
+            f"{setting}_{missing}", "", f"also set the PEM file that belongs to {setting}_{there}"
         )
     return TlsFiles(setting, ca, certificate, key)
 

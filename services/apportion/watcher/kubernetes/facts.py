@@ -68,7 +68,7 @@ _Alike = tuple[
 
 
 class Fact(NamedTuple):
-    """An event to append, with its id and the revision that its fence expects on its subject."""
+    """An event to append, its message id, and the newest revision expected on its subject."""
 
     data: Payload
     event_id: str

@@ -46,7 +46,7 @@ def metadata_of(raw: bytes) -> Metadata:
 
 
 class Marks(ABC):
-    """The objects that are marked for comparison, in order. Each mark calls `stir`."""
+    """Objects to compare with the ledger, oldest mark first. A mark calls `stir`, a wake-up."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]

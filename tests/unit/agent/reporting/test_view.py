@@ -1,5 +1,5 @@
-"""Tests of the agent's own fold: the reported inventory of its nodes, and the claims to allocate
-there."""
+"""Tests of the state that an agent folds: the reported inventory of its nodes, and the claims to
+allocate there."""
 
 import msgspec
 

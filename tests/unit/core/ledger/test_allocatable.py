@@ -63,8 +63,8 @@ def test_several_cards_of_one_container_count_once() -> None:
 
 
 def test_an_amount_above_the_card_is_shown_beside_it() -> None:
-    """A requested amount above the device's memory raises the node's amount, because Volcano caps
-    the request and the kubelet does not."""
+    """If a pod requests more memory than the device has, the node's allocatable memory is raised by
+    the excess: Volcano caps the request, the kubelet does not."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)),
         pod("p", ask(20_000, cap_memory=True), dialect="volcano-vgpu"),
@@ -75,8 +75,8 @@ def test_an_amount_above_the_card_is_shown_beside_it() -> None:
 
 
 def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
-    """A shrunk pod raises the node's amount by the difference, because the kubelet still counts the
-    original request."""
+    """After a pod is shrunk, the node's allocatable amounts are raised by the difference, because
+    the kubelet still counts the original request."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)), pod("p", ask(10_000, cores=60))).settle()
     ledger.bound("p").allocated("p")
     ledger.play(ResizeAsked(pod="p", by="ann", memory_mib=2_000, cores=20)).settle()

@@ -293,7 +293,8 @@ def test_half_a_gang() -> None:
 
 
 def test_a_gang_that_changed_behind_the_decision() -> None:
-    """If a gang member ends after the basis, placing the remaining members is not a violation."""
+    """If a gang member ends after the revision on which the decision is based, placing the
+    remaining members is not a violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
 

@@ -139,8 +139,8 @@ def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> Non
 
 
 def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
-    """A reader that has already folded a set-aside event restarts; the rule itself changes no
-    state."""
+    """A reader that has already folded an event must start again when the event is set aside. The
+    event that sets it aside changes no state."""
     entries = [entry(1, pod("p1"), "watcher"), aside(2, 1)]
     state = State()
     Auditor(state).take(*entries[0])

@@ -12,7 +12,7 @@ HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of a pod in the trace."""
+    """Return the asks of a pod with one container, as the trace's rows become."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 

@@ -398,7 +398,7 @@ async def _through_kubernetes(
     except TimeoutError:
         report.stopped = f"after {order.timeout_s:g} s"
     except ConfigError as error:
-        raise Unreachable(f"API server of {order.node}: {error}") from None
+        raise Unreachable(f"API server, for node {order.node}: {error}") from None
     except KubeRefused as error:
         raise NotFound(f"refused by the API server: {error}") from None
 

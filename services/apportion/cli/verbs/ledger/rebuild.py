@@ -82,9 +82,9 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     console().print(f"{done.adopted:,} of {done.pods:,} bound pods of {done.cluster} {verb}")
     if done.unread:
         warn(
-            f"devices of {listed(list(done.unread), SHOWN)} are unknown: their annotations are "
-            "missing, or name indexes while the node's agent is not reporting; devices of that "
-            "family take no pods on these nodes until this is known or the pods end"
+            f"devices of {listed(list(done.unread), SHOWN)} are unknown: the pods have no "
+            "annotations, or these give indexes and the node's agent is not reporting. Devices of "
+            "that family get no pods on these nodes until they are known or the pods end"
         )
 
 

@@ -218,7 +218,7 @@ def _show_known(row: Row, out: Screen) -> None:
     if row.refused:
         out.say(f"  rejected  {row.refused}", "red")
     elif not row.pods:
-        out.say("  accepted  no pods of its own")
+        out.say("  accepted  creates no pods")
     elif not row.asks:
         out.say("  accepted  requests no device")
     for ask in row.asks:

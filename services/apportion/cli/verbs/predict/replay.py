@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("pods", "arrived", "submitted in the period, or pending at its start"),
-    Row("placed", "placed", "pods placed before the end"),
+    Row("placed", "placed", "pods placed by the end of the replay"),
     Row("pending at the end", "unplaced", "pods not placed"),
     Row("evicted", "evicted", "pods evicted to make room for others"),
     Row("GPU-hours pending", "gpu_hours_waited", "GPUs requested by pending pods x time"),

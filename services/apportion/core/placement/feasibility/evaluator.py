@@ -311,7 +311,7 @@ def refused_ask(
     geometries: Known,
     places: Sequence[int],
 ) -> Verdict | None:
-    """Return the rule that refuses the last device that the ask would need; None if the ask fits.
+    """Return the rule by which the node has too few devices for the ask; None if the ask fits.
 
     `needs` has an entry for each device; `places` are the positions to consider."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []

@@ -16,7 +16,7 @@ def queue_key(state: State, pod: PodState) -> bytes:
 
 
 def affinity_key(pod: PodState) -> bytes:
-    """Return a key for pods of one shape that every possible selector treats alike."""
+    """Return a key that pods of one shape share if no selector can tell them apart."""
     about = pod.submitted
     return b"near " + _limits_key(about.queue) + wants_key(pod) + _encode(kind_of(about))
 

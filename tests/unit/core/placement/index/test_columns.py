@@ -224,7 +224,8 @@ def test_changes_of_facts_are_told_apart() -> None:
 
 
 def test_a_node_that_joins_moves_few_others() -> None:
-    """A node that joins anywhere moves few other rows, and the log lists all moves."""
+    """Wherever a new node is inserted in the index, few other rows move, and the log lists every
+    move."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(0, 400, 2)))
     columns = synced(ledger.state)
     generation = columns.generation
