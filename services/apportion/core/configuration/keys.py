@@ -21,7 +21,7 @@ class Key(NamedTuple):
 
 KEYS: tuple[Key, ...] = (
     Key("nvidia.dialect",
-        "the system whose meaning the resource names below have: `hami` or `volcano-vgpu`. If "
+        "the system whose rules apply to the resource names below: `hami` or `volcano-vgpu`. If "
         "unset, it is `volcano-vgpu` if one of the names begins with `volcano.sh/`, else `hami`",
         READERS),
     Key("nvidia.resourceCountName", "the resource that counts GPUs", READERS),
@@ -42,7 +42,7 @@ KEYS: tuple[Key, ...] = (
         "number of GPUs of a container that requests only memory or cores", READERS),
     Key("nvidia.deviceSplitCount", "how many containers can share one GPU", AGENT),
     Key("nvidia.deviceMemoryScaling",
-        "memory that a GPU offers, as a multiple of its own; above 1, it is oversubscribed",
+        "memory that a GPU offers, as a multiple of what it has; above 1 oversubscribes it",
         AGENT),
     Key("nvidia.deviceCoreScaling",
         "compute that a GPU offers, as a multiple of 100 percent", AGENT),
