@@ -338,7 +338,7 @@ class Auditor:
         before = digest(self.state)
         found = _placements([event.data for event in events])
         shard = self.shards.get(stored.records[0].payload, WHOLE)
-        right = any(_is_of(found, anew) for anew in self._decided_anew(shard, decisions[0].time))
+        right = any(_is_of(found, again) for again in self._decided_anew(shard, decisions[0].time))
         if digest(self.state) != before:
             self._complain(f"revision {basis}: deciding changed the state")
         if not right:
@@ -360,8 +360,8 @@ class Auditor:
                 engine.own(shard)
                 engine.keep_apart(apart=apart)
                 events_max = max(EVENTS_MAX >> refused, 1)
-                anew = decided(engine, events_max=events_max, looks_max=looks_max)
-                yield _placements(anew.events)
+                again = decided(engine, events_max=events_max, looks_max=looks_max)
+                yield _placements(again.events)
 
     def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
         for group, basis in first.items():
@@ -406,11 +406,11 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _is_of(found: list[Any], anew: list[Any]) -> bool:
-    """Return True if the placements `found` equal the placements `anew`, or a prefix of them.
+def _is_of(found: list[Any], again: list[Any]) -> bool:
+    """Return True if the placements `found` equal the placements `again`, or a prefix of them.
 
     An engine with much to consider puts the remaining placements into its next decision."""
-    return found == anew or (bool(found) and found == anew[: len(found)])
+    return found == again or (bool(found) and found == again[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:

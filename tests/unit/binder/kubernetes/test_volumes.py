@@ -104,11 +104,11 @@ class World:
         (placed,) = (event for event in self.ledger.events if isinstance(event, PodPlaced))
         return await self.target.bind(placed)
 
-    async def binding(self, meanwhile: Callable[[], object]) -> Outcome:
-        """Bind the pod once, and call `meanwhile` while the binding is in progress."""
+    async def binding(self, during: Callable[[], object]) -> Outcome:
+        """Bind the pod once, and call `during` while the binding is in progress."""
         trying = asyncio.create_task(self.bind())
         await rest(2.0)
-        meanwhile()
+        during()
         return await trying
 
 
