@@ -287,10 +287,10 @@ async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
         for name in ("usage", "idle"):
             status, text = await get(url, f"report/{name}")
             assert status == 503, text
-            assert "0.1 s: reports of other clients" in text
+            assert "0.1 s in the queue behind reports of others" in text
         async with aiohttp.request("POST", f"{url}plan?at=1", json={}) as answer:
             assert answer.status == 503
-            assert "plans of other clients" in await answer.text()
+            assert "queue behind plans of others" in await answer.text()
 
 
 async def test_a_report_that_takes_too_long_is_given_up(

