@@ -28,10 +28,9 @@ from apportion.core.answers.reads import (
     RevisionAnswer,
 )
 from apportion.core.explain.text import device_names
-from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.printable import escaped
 from apportion.core.explain.text.suggestions import did_you_mean, named
-from apportion.core.explain.text.words import device_words
+from apportion.core.explain.text.words import device_words, listed
 from apportion.core.names import natural
 
 Form = Literal["", "wide", "json", "yaml", "name"]

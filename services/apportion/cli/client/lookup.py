@@ -12,8 +12,8 @@ from apportion.cli.exits import NotFound
 from apportion.core.answers.past import PodNames
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.text import device_names
-from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.suggestions import target_meant
+from apportion.core.explain.text.words import listed
 from apportion.core.names import near
 
 

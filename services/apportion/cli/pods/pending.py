@@ -20,8 +20,8 @@ from apportion.cli.render.output import say
 from apportion.core.answers.reads import GangAnswer, PodAnswer, Why
 from apportion.core.explain.not_queued import gates_words
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import listed, room_made
-from apportion.core.explain.text.words import frequent
+from apportion.core.explain.text.event_text import room_made
+from apportion.core.explain.text.words import frequent, listed
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape

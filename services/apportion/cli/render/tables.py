@@ -20,9 +20,9 @@ from apportion.core.answers.reads import (
 )
 from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.explain.health import failed_words, found_silent
-from apportion.core.explain.text.event_text import ask_words, listed, shares_words
+from apportion.core.explain.text.event_text import ask_words, shares_words
 from apportion.core.explain.text.vocabulary import PHASES
-from apportion.core.explain.text.words import device_words, number_of_resource, of_resource
+from apportion.core.explain.text.words import device_words, listed, number_of_resource, of_resource
 
 
 class Look(NamedTuple):

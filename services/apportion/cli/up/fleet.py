@@ -110,7 +110,7 @@ def refusal(data: Path, fleet: Fleet) -> str:
     known = bool(before.text and fleet.text)
     differs = ""
     if known and before.text != fleet.text:
-        from apportion.core.explain.text.event_text import listed  # see _nodes
+        from apportion.core.explain.text.words import listed  # see _nodes
 
         try:
             then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))

@@ -18,8 +18,7 @@ from apportion.core.doctor.facts import (
     WaitingFacts,
 )
 from apportion.core.explain.health import FREEZES, moment, moving
-from apportion.core.explain.text.event_text import LISTED, listed
-from apportion.core.explain.text.words import device_words, many, nodes
+from apportion.core.explain.text.words import LISTED, device_words, listed, many, nodes
 
 Words = str | tuple[str | Part, ...]  # a finding: a sentence, or its parts if it names nodes
 SKEW_SOON_S: Final = 2.0

@@ -6,7 +6,7 @@ named only for a node where the pods that it spares have what is lacking. Only t
 pods is shown, because they may be in any namespace; for a queue not even the number."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -23,8 +23,7 @@ from apportion.core.explain.text.answer_text import (
     cause_with_text,
     refused_with_text,
 )
-from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.words import device_words, many
+from apportion.core.explain.text.words import device_words, listed, many
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.names import natural, near
 from apportion.core.placement.feasibility.evaluator import NODES_WEIGHED, Lifting, Room
@@ -159,9 +158,7 @@ def refused_answer(
     explainer: Explainer, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> reads.WhyRefused:
     """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
-    causes, nearest = refused_rows(explainer, pod, explained)
-    if not explained.never:
-        causes = tuple(_with_people(explainer, pod, explained, row) for row in causes)
+    causes, nearest = refused_rows(explainer, pod, explained, people=not explained.never)
     return reads.WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -177,37 +174,25 @@ def refused_answer(
 
 
 def refused_rows(
-    explainer: Explainer, pod: PodState, explained: Explained
+    explainer: Explainer, pod: PodState, explained: Explained, *, people: bool = False
 ) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
-    """Return the causes of a refusal with their cures, and near misses."""
-    shape, ranked = explained.shape, words.ranked(explained.refused)
-    could = ""
-    if (
-        shape is not None
-        and not explained.never
-        and not words.FREED.isdisjoint(explained.refused.reasons)
-    ):
-        count = explainer.room.could_count(pod)
-        of = explained.refused.nodes
-        if 0 < 2 * count <= of:  # if most nodes could take the pod, the count is no help
-            could = f" (only {count:,} of {words.nodes(of)} could ever run the pod)"
-    causes = tuple(_cause_row(explainer, pod, explained, cause, could) for cause in ranked)
-    return causes, tuple(
-        _miss_row(explainer, miss, shape, holders=not explained.never)
-        for miss in explained.refused.nearest
+    """Return the causes of a refusal with their cures, and near misses.
+
+    With `people`, a cordon that refuses the pod has its authors."""
+    causes = words.ranked(explained.refused)
+    return (
+        tuple(_cause_row(explainer, pod, explained, cause, people=people) for cause in causes),
+        tuple(_miss_row(explainer, miss, explained) for miss in explained.refused.nearest),
     )
 
 
-def _with_people(
-    explainer: Explainer, pod: PodState, explained: Explained, row: reads.CauseRow
-) -> reads.CauseRow:
-    """Add the authors of cordons to a cause, for the first nodes or devices that would fit."""
-    if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
-        return row
-    state, (names, _) = explainer.state, _liftable(explainer, pod, explained, row.code)
-    if not names:
-        return row
-    of_device = row.code is RefusalCode.DEVICE_CORDONED
+def _authored(
+    state: State, code: RefusalCode, names: list[str]
+) -> tuple[tuple[reads.OffOffer, ...], int | None]:
+    """Return the first of these nodes or devices with their cordons, and how many more there are.
+
+    The number is None if the search stopped before the end."""
+    of_device = code is RefusalCode.DEVICE_CORDONED
     cordoned = tuple(
         reads.OffOffer(
             node=state.node_of_device.get(name, "") if of_device else name,
@@ -218,10 +203,7 @@ def _with_people(
         )
         for name in names[:CORDONS_NAMED]
     )
-    more: int | None = len(names) - len(cordoned)
-    if len(names) == NODES_WEIGHED:
-        more = None  # the search stopped here
-    return cause_with_text(structs.replace(row, cordoned=cordoned, cordoned_more=more))
+    return cordoned, None if len(names) == NODES_WEIGHED else len(names) - len(cordoned)
 
 
 def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
@@ -233,38 +215,54 @@ def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
 
 def _cause_row(
     explainer: Explainer, pod: PodState, explained: Explained,
-    cause: tuple[RefusalCode, int], could: str,
+    cause: tuple[RefusalCode, int], *, people: bool,
 ) -> reads.CauseRow:  # fmt: skip
-    code, count = cause
-    limited, shape, refused = code in words.LIMIT_CODES, explained.shape, explained.refused
-    command = ""
-    if code in CORDONS and not explained.never:
+    (code, count), state, room = cause, explainer.state, explainer.room
+    shape, refused, never = explained.shape, explained.refused, explained.never
+    limited, freed = code in words.LIMIT_CODES, code in words.FREED
+    could, recovers = 0, True
+    if shape is not None and not never:
+        could = room.could_count(pod) if freed else 0
+        recovers = code is not RefusalCode.DEVICE_UNHEALTHY or room.recovers(pod)
+    liftable = None
+    if code in CORDONS and not never:
         liftable = _liftable(explainer, pod, explained, code)
+    held = explainer.holders(pod, refused) if limited and not explained.limit else []
+    row = reads.CauseRow(
+        code=code, words="", nodes=count, off_offer=code in OFF_OFFER, is_limit=limited,
+        held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
+    )  # fmt: skip
+    if people and liftable is not None and code is not RefusalCode.NODE_UNSCHEDULABLE:
+        cordoned, more = _authored(state, code, liftable[0])
+        row = structs.replace(row, cordoned=cordoned, cordoned_more=more)
+    besides = _besides(explainer, pod, explained, code) if shape is not None else ""
+    if not recovers:
+        besides += AND_END
+    command = ""
+    if liftable is not None:
         command, cure = _uncordoned(explainer, code, refused, liftable)
     else:
-        never = explained.never or (limited and bool(explained.limit))
+        never = never or (limited and bool(explained.limit))
         cure = words.cure(code, never=never, **_nearest(code, refused))
-    if shape is not None:
-        cure += _besides(explainer, pod, explained, code)
-    held = explainer.holders(pod, refused) if limited and not explained.limit else []
+    cure += besides
+    if 0 < 2 * could <= refused.nodes:  # if most nodes could take the pod, the count is no help
+        cure += f" (only {could:,} of {words.nodes(refused.nodes)} could ever run the pod)"
+    said = _cause_text(explained, code, limited=limited)
+    # If causes differ, it is unknown for which of them the gang itself uses the devices.
+    if freed and explained.own and len(words.FREED & refused.reasons.keys()) == 1:
+        said += f" (on {explained.own:,} of these because of its own gang)"
+    return cause_with_text(structs.replace(row, words=said, command=command, cure=cure))
+
+
+def _cause_text(explained: Explained, code: RefusalCode, *, limited: bool) -> str:
+    refused = explained.refused
     if not limited:
-        said = words.named(code, shape, never=explained.never)
-    elif refused.queue is not None and not explained.limit:
-        said = words.queue(refused.queue)
-    elif refused.quota is not None and not explained.limit:
-        said = words.quota(refused.quota)
-    else:
-        said = limit_words(explained)
-    if code in words.FREED:
-        cure += could
-        # If causes differ, it is unknown for which of them the gang itself uses the devices.
-        if explained.own and len(words.FREED & refused.reasons.keys()) == 1:
-            said += f" (on {explained.own:,} of these because of its own gang)"
-    return cause_with_text(reads.CauseRow(
-        code=code, words=said, nodes=count, command=command, cure=cure,
-        held_by=tuple(each.full_name for each in held[:HOLDERS_NAMED]), holders=len(held),
-        off_offer=code in OFF_OFFER, is_limit=limited,
-    ))  # fmt: skip
+        return words.named(code, explained.shape, never=explained.never)
+    if refused.queue is not None and not explained.limit:
+        return words.queue(refused.queue)
+    if refused.quota is not None and not explained.limit:
+        return words.quota(refused.quota)
+    return limit_words(explained)
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
@@ -275,17 +273,16 @@ def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
 
 
 def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode) -> str:
-    state, shape, said = explainer.state, pod.submitted.shape, ""
-    ails = code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
+    state, shape = explainer.state, pod.submitted.shape
+    said = fleet_words(state, code, shape)
+    if code is not RefusalCode.DEVICE_UNHEALTHY or explained.never:
+        return said
     wanted = {ask.family for ask in shape.asks}
     seen = (node.observed for node in state.nodes.values())
     unnamed = (each.unnamed_families for each in seen if each is not None)
-    if ails and not all(map(wanted.isdisjoint, unnamed)):
-        said = ", or for pods of another scheduler to release such devices there"
-    said += fleet_words(state, code, shape)
-    if not ails:
-        return said
-    return said if explainer.room.recovers(pod) else said + AND_END
+    if not all(map(wanted.isdisjoint, unnamed)):
+        return f", or for pods of another scheduler to release such devices there{said}"
+    return said
 
 
 def _uncordoned(
@@ -333,73 +330,53 @@ def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -
     return sorted(held, key=natural)
 
 
-def _miss_row(
-    explainer: Explainer, miss: NearMiss, shape: Shape | None, *, holders: bool
-) -> reads.MissRow:
+def _miss_row(explainer: Explainer, miss: NearMiss, explained: Explained) -> reads.MissRow:
+    room, shape, node = explainer.room, explained.shape, explainer.state.nodes.get(miss.node)
+    held_by, kinds, empty = list[str](), None, None
+    if node is not None and not explained.never:
+        held_by = _holders(node, miss, shape, room)
+    if node is not None and shape is not None:
+        kinds = _kinds(miss.code, shape, node)
+        if miss.code is RefusalCode.DEVICE_IN_USE:
+            want, have = room.empty_devices(shape, node)
+            empty = (want, have) if have < want else None
     row = reads.MissRow(
         **fields_of(miss, "node device code needed available"),
-        words=words.named(miss.code, shape, never=not holders),
-        needed_words=words.amount(miss.code, miss.needed),
-        available_words=words.amount(miss.code, miss.available),
-        missing=words.missing(miss),
-    )
-    node = explainer.state.nodes.get(miss.node)
-    if (
-        shape is not None
-        and miss.code is RefusalCode.CORES_INSUFFICIENT
-        and not any(ask.cores for ask in shape.asks)
-    ):  # it requests no cores, but all are in use
-        row = structs.replace(row, needed_words="", available_words="", missing="")
-    if node is None:
-        return row
-    held_by = _holders(node, miss, shape, explainer.room) if holders else []
-    row = structs.replace(row, held_by=tuple(held_by[:HOLDERS_NAMED]), holders=len(held_by))
-    if shape is None:
-        return row
-    if kinds := kind_words(miss.code, shape, node):
-        row = structs.replace(row, needed_words=kinds[0], available_words=kinds[1])
-    if miss.code is RefusalCode.DEVICE_IN_USE:
-        want, have = explainer.room.empty_devices(shape, node)
-        if have < want:
-            needed, available, missing = (
-                words.many(count, "device") for count in (want, have, want - have)
-            )
-            return structs.replace(
-                row, needed=want, available=have,
-                needed_words=needed, available_words=available, missing=missing,
-            )  # fmt: skip
-    return row
+        held_by=tuple(held_by[:HOLDERS_NAMED]), holders=len(held_by),
+        words=words.named(miss.code, shape, never=explained.never),
+    )  # fmt: skip
+    if empty is not None:
+        row = structs.replace(row, needed=empty[0], available=empty[1])
+    texts = words.of_miss(miss, shape, kinds, empty)
+    return structs.replace(row, **texts)
 
 
-KINDS_NAMED: Final = 8
 TYPES_ALIKE: Final = 0.8  # H200 and H100 are less similar, so neither counts as a typo of the other
 _C = RefusalCode
-_MODELS: Final[Callable[[Device], str]] = lambda device: device.model  # noqa: E731 - beside the next
-_MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E731 - in a table
+# what a device has that the refusal code is about
+_KINDS: Final[Mapping[RefusalCode, Callable[[Device], str]]] = {
+    _C.TYPE_MISMATCH: lambda device: device.model,
+    _C.MODE_MISMATCH: lambda device: device.mode,
+    _C.INDEX_MISMATCH: lambda device: str(device.index),
+}
 
 
-def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """Return what the pod requires and what the node has; None for amounts."""
-    if code is _C.TYPE_MISMATCH and words.types(shape):
-        return words.types(shape), " or ".join(_there([node], shape, _MODELS))
-    if code is _C.MODE_MISMATCH and words.modes(shape):
-        return words.modes(shape), " or ".join(_there([node], shape, _MODES))
-    if code is _C.INDEX_MISMATCH and shape.devices.indexes:
-        has = _there([node], shape, lambda device: str(device.index))
-        return words.indexes(shape.devices), f"device indexes {listed(has, KINDS_NAMED)}"
-    if code is _C.NODE_LABELS_MISMATCH:
-        terms, labels = shape.node.required, node.host.labels
-        keys = {*shape.node.selector, *(each.key for term in terms for each in term)}
-        have = [f"{key}={labels[key]}" for key in sorted(keys) if key in labels]
-        return words.labels(shape), ", ".join(have) or "none of them"
-    return None
+def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
+    """Return what the node has where the pod requires a kind: models, modes, indexes or labels."""
+    if code in _KINDS:
+        return _there([node], shape, code)
+    if code is not _C.NODE_LABELS_MISMATCH:
+        return []
+    terms, labels = shape.node.required, node.host.labels
+    keys = {*shape.node.selector, *(each.key for term in terms for each in term)}
+    return [f"{key}={labels[key]}" for key in sorted(keys) if key in labels]
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
     """Return the types that the fleet has, as in `; this fleet has T4; did you mean T4?`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
-        models = _there(nodes, shape, _MODELS)
+        models = _there(nodes, shape, code)
         parts = {part for model in models for part in re.split(r"[\s-]+", model)}
         wrong = (
             name
@@ -409,12 +386,12 @@ def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
         alike = (each for name in wrong for each in near(name, parts, alike=TYPES_ALIKE))
         return f"{_has(models)}{_meant(alike)}"
     if code is _C.MODE_MISMATCH:
-        return _has(_there(nodes, shape, _MODES))
+        return _has(_there(nodes, shape, code))
     return _labels_meant(state, shape) if code is _C.NODE_LABELS_MISMATCH else ""
 
 
 def _has(things: list[str]) -> str:
-    return f"; this fleet has {listed(things, KINDS_NAMED)}" if things else ""
+    return f"; this fleet has {listed(things, words.KINDS_NAMED)}" if things else ""
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
@@ -440,10 +417,11 @@ def _meant(names: Iterable[str]) -> str:
     return f"; did you mean {listed(found)}?" if found else ""
 
 
-def _there(nodes: Iterable[NodeState], shape: Shape, what: Callable[[Device], str]) -> list[str]:
+def _there(nodes: Iterable[NodeState], shape: Shape, code: RefusalCode) -> list[str]:
     wanted = {ask.family for ask in shape.asks}
     held = (each for node in nodes if node.present for each in node.devices if each.present)
-    return sorted({what(h.device) for h in held if h.device.family in wanted}, key=natural)
+    kinds = {_KINDS[code](h.device) for h in held if h.device.family in wanted}
+    return sorted(kinds, key=natural)
 
 
 TAKEN_NAMED = 3  # nodes and devices that are listed; more are counted

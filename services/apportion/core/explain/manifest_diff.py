@@ -6,7 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from apportion.core.answers.plans import ManifestChange
-from apportion.core.explain.text.event_text import ask_words, listed
+from apportion.core.explain.text.event_text import ask_words
+from apportion.core.explain.text.words import listed
 from apportion_schemas import PodSubmitted
 
 _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))

@@ -33,18 +33,11 @@ def why(
     """Return the explanation of one live pod, as of the state's revision.
 
     `failed` are the pod's failed devices, if the caller has looked up when they failed."""
-    failed = failed_devices(state, pod) if failed is None else failed
-    placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = None
-    if pod.refusal and not placed:
-        explainer = explainer or Explainer(state)
-        explained = explainer.explained(pod, pod.refusal)
-        unbelieved = explainer.room.unbelieved(pod, pod.refusal)
-        refused = refused_answer(explainer, pod, explained, unbelieved)
-        if not explained.never:
-            refused = structs.replace(refused, spared=spared_words(explainer, pod))
-        if not explained.never and not explained.of_limits:
-            refused = with_taken(explainer, pod, refused)
+    if pod.refusal and not pod.placement:
+        refused = _refused(explainer or Explainer(state), pod, pod.refusal)
+    placed = _placed(state, pod, pod.placement) if pod.placement else None
+    failed = failed_devices(state, pod) if failed is None else failed
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     evicts, evicted = awaited(state, pod.uid), state.evictions.get(pod.uid)
@@ -81,6 +74,17 @@ def why(
         unready=unready(state, pod),
     )
     return why_with_text(answer)
+
+
+def _refused(explainer: Explainer, pod: PodState, refusal: PodRefused) -> reads.WhyRefused:
+    explained = explainer.explained(pod, refusal)
+    unbelieved = explainer.room.unbelieved(pod, refusal)
+    refused = refused_answer(explainer, pod, explained, unbelieved)
+    if not explained.never:
+        refused = structs.replace(refused, spared=spared_words(explainer, pod))
+    if not explained.never and not explained.of_limits:
+        refused = with_taken(explainer, pod, refused)
+    return refused
 
 
 def why_rejected(state: State, rejected: PodRejected) -> reads.Why:

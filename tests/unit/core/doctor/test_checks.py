@@ -27,7 +27,7 @@ from apportion.core.doctor.facts import (
     WaitingFacts,
 )
 from apportion.core.explain.health import FREEZES
-from apportion.core.explain.text.event_text import LISTED
+from apportion.core.explain.text.words import LISTED
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,

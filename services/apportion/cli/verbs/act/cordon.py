@@ -14,8 +14,7 @@ from apportion.cli.exits import NotFound
 from apportion.cli.render.output import print_answer, warn
 from apportion.cli.usage import Verb, reasoned
 from apportion.core.answers.reads import CordonAnswer, NodeDetail
-from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.words import device_words
+from apportion.core.explain.text.words import device_words, listed
 from apportion_schemas import DeviceCordonLifted, DeviceUncordoned, NodeCordonLifted, NodeUncordoned
 from apportion_schemas.quantities import Payload
 

@@ -21,8 +21,8 @@ from apportion.cli.render.output import print_json, say, warn
 from apportion.cli.usage import Verb
 from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
-from apportion.core.explain.text.event_text import limit_name, listed
-from apportion.core.explain.text.words import many
+from apportion.core.explain.text.event_text import limit_name
+from apportion.core.explain.text.words import listed, many
 from apportion.runtime.files.manifests import Problem, Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObserved

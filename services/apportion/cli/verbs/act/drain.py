@@ -37,7 +37,7 @@ from apportion.cli.usage import SAY_WHY, Verb
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.words import listed
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.options import KubeChoice

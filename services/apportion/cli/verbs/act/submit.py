@@ -39,9 +39,9 @@ from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import limit_name, listed, shares_words
+from apportion.core.explain.text.event_text import limit_name, shares_words
 from apportion.core.explain.text.vocabulary import PENDING
-from apportion.core.explain.text.words import many
+from apportion.core.explain.text.words import listed, many
 from apportion.runtime.files.manifests import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 

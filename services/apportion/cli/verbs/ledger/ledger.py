@@ -27,8 +27,7 @@ from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_answer, print_json, say, warn
 from apportion.cli.usage import FILE, VerbGroup, reasoned
 from apportion.core.doctor.checks import size
-from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.words import many
+from apportion.core.explain.text.words import listed, many
 from apportion.core.ledger.rules import Rules, legal_version, missing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream

@@ -23,7 +23,7 @@ from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.render.output import console, print_json, warn
 from apportion.cli.usage import Verb
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.words import listed
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import bound_claim

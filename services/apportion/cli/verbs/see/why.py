@@ -16,8 +16,8 @@ from apportion.cli.render.output import Screen, console, print_json
 from apportion.cli.usage import Verb
 from apportion.core.answers.reads import Evictions, Why
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.vocabulary import PHASES
+from apportion.core.explain.text.words import listed
 
 
 @click.command(cls=Verb, epilog="Example:  apportion why training/worker-0")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.words import listed
 
 RULE: Final = "Any unique prefix of a device id works (at least 4 characters after GPU-)."
 WRITE_MORE: Final = "write more of the id"

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import apportion_schemas as schemas
 from apportion.core.answers.reads import Part, joined
 from apportion.core.explain.text import words
-from apportion.core.explain.text.words import device_words
+from apportion.core.explain.text.words import LISTED, device_words, listed
 
 # HAMi-core copies the limit at `cuInit`, so a running process keeps the old one
 CORES_LATER = "the new cores limit applies to processes started from now on"
-LISTED = 4  # things that a line names before it only counts them
 
 
 NAMES_MAX = 100_000
@@ -159,12 +158,6 @@ def room_made(node: str, leaving: list[str]) -> str:
     """Return which pods have to end first, as in `it will run on n1 once … has left`."""
     left = "has left" if len(leaving) == 1 else "have left"
     return f"it will run on {node} once {listed(leaving)} {left}"
-
-
-def listed(things: list[str], most: int = LISTED) -> str:
-    """Join the first few of several things, and count the rest."""
-    more = len(things) - most
-    return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def limit_name(limit: schemas.QueueObserved | schemas.QuotaObserved) -> str:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.words import device_words
+from apportion.core.explain.text.words import device_words, listed
 from apportion.core.names import ALIKE, natural, near
 
 

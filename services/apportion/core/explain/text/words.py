@@ -87,6 +87,8 @@ def number_of_resource(resource: str, value: int) -> str:
 
 LABELS_CHARS: Final = 200
 DEVICES_NAMED: Final = 8
+KINDS_NAMED: Final = 8
+LISTED = 4  # things that a sentence names before it only counts them
 _OPERATORS: Final = {
     "In": "in", "NotIn": "not in", "Exists": "exists", "DoesNotExist": "does not exist",
     "Gt": ">", "Lt": "<",
@@ -218,11 +220,52 @@ def missing(miss: NearMiss) -> str:
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
+def of_miss(
+    miss: NearMiss, shape: Shape | None, kinds: list[str] | None, empty: tuple[int, int] | None
+) -> dict[str, str]:
+    """Return what the pod needs of a near node, what the node has, and what is missing.
+
+    `kinds` are what the node has where the pod requires a kind. `empty` counts the exclusive
+    devices needed and free, if too few are free."""
+    needed, available = (amount(miss.code, value) for value in (miss.needed, miss.available))
+    short = missing(miss)
+    if empty is not None:
+        needed, available, short = (
+            many(count, "device") for count in (*empty, empty[0] - empty[1])
+        )
+    elif miss.code is _C.CORES_INSUFFICIENT and shape is not None and _coreless(shape):
+        needed = available = short = ""  # it requests no cores, but all are in use
+    elif kinds is not None and shape is not None and (wanted := _kind_wanted(miss.code, shape)):
+        needed, available = wanted, " or ".join(kinds)
+        if miss.code is _C.INDEX_MISMATCH:
+            available = f"device indexes {listed(kinds, KINDS_NAMED)}"
+        elif miss.code is _C.NODE_LABELS_MISMATCH:
+            available = ", ".join(kinds) or "none of them"
+    return {"needed_words": needed, "available_words": available, "missing": short}
+
+
+def _coreless(shape: Shape) -> bool:
+    return not any(ask.cores for ask in shape.asks)
+
+
+def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
+    match code:
+        case _C.TYPE_MISMATCH:
+            return types(shape)
+        case _C.MODE_MISMATCH:
+            return modes(shape)
+        case _C.INDEX_MISMATCH if shape.devices.indexes:
+            return indexes(shape.devices)
+        case _C.NODE_LABELS_MISMATCH:
+            return labels(shape)
+    return ""
+
+
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
     """Return the cause, with the pod's own requirement if `shape` is known."""
     if shape is None:
         return phrase(code, never=never)
-    if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
+    if code is _C.CORES_INSUFFICIENT and _coreless(shape):
         return "all cores of the device are in use"
     said, wanted = _NAMED.get(code, ("", None))
     name = wanted(shape) if wanted is not None else ""
@@ -242,7 +285,7 @@ def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
         case _C.MODE_MISMATCH:
             return devices.modes, any(ask.profile for ask in shape.asks)
         case _C.CORES_INSUFFICIENT:
-            return any(ask.cores for ask in shape.asks)
+            return _coreless(shape)
         case None:
             return devices.indexes, devices.use_ids, devices.nouse_ids
     return None
@@ -527,3 +570,9 @@ def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
             order.index(row[0]),
         ),
     )
+
+
+def listed(things: list[str], most: int = LISTED) -> str:
+    """Join the first few of several things, and count the rest."""
+    more = len(things) - most
+    return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")

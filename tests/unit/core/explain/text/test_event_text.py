@@ -8,10 +8,10 @@ from apportion.core.explain.text.event_text import (
     SHAPES_MAX,
     Teller,
     ask_words,
-    listed,
     share_words,
     shares_words,
 )
+from apportion.core.explain.text.words import listed
 from apportion_schemas import (
     CATALOGUE,
     Ask,
