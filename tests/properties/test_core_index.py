@@ -15,11 +15,11 @@ from apportion.core.placement.feasibility.evaluator import (
     FITS,
     ORDER,
     RANK,
+    Room,
     empty,
     facts_refusal,
     feasibility,
     now,
-    rules_of,
 )
 from apportion.core.placement.index import columns as node_columns
 from apportion.core.placement.index.asks import AskColumns
@@ -208,7 +208,7 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
         for row, node in enumerate(columns.nodes):
             if columns.vacant[row]:
                 continue
-            found = feasibility(shape, node, now, rules_of(state, shape))
+            found = feasibility(shape, node, now, Room(state).rules(shape))
             if found is None:
                 assert ranks[row] == FITS or ORDER[ranks[row]] in TOGETHER
                 continue
@@ -224,7 +224,7 @@ def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]
     wrong."""
     state = cluster_of(steps).state
     for shape in wanted:
-        rules = rules_of(state, shape)
+        rules = Room(state).rules(shape)
         for node in state.nodes.values():
             if feasibility(shape, node, now, rules) is None:
                 assert feasibility(shape, node, empty, rules) is None

@@ -28,17 +28,18 @@ from apportion.core.answers.plans import (
 )
 from apportion.core.answers.reads import WhyRefused
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.causes import refusal_causes, refused_answer, spared_words, waits_for
-from apportion.core.explain.explainer import Explained, Explainer
+from apportion.core.explain.causes import refused_answer, spared_words, waits_for
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.manifest_diff import otherwise
 from apportion.core.explain.not_queued import unlooked
 from apportion.core.explain.text.answer_text import plan_with_text, planned_with_text
-from apportion.core.explain.text.words import Causes, many
+from apportion.core.explain.text.words import Causes, explained_causes, many
 from apportion.core.explain.views import gang_models
 from apportion.core.explain.why import why
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PENDING, PodState, State, shape_key, spec_digest
+from apportion.core.placement.feasibility.causes import Explained
 from apportion.core.placement.queueing.shape_queue import turn_of
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.lab import changes as lab_changes
@@ -532,7 +533,7 @@ class _Answering:
             cause = Causes("", (self._awaits(pod),))
             if pod.refusal is not None:
                 explained = self._explainer.explained(pod, pod.refusal)
-                cause = refusal_causes(explained, short=True)
+                cause = explained_causes(explained, short=True)
             found.append(Ahead(
                 namespace=pod.submitted.namespace, pod=pod.submitted.name,
                 priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,

@@ -21,7 +21,8 @@ from apportion.core.answers.reads import GangAnswer, PodAnswer, Why
 from apportion.core.explain.not_queued import gates_words
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import room_made
-from apportion.core.explain.text.words import frequent, listed
+from apportion.core.explain.text.words import listed
+from apportion.core.placement.feasibility.causes import frequent, without_gone
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
@@ -119,7 +120,7 @@ def causes(
             elif refused.gang is not None:
                 first = words.gang(refused.gang)
             else:
-                codes = [code for code, _ in frequent(words.without_gone(refused))]
+                codes = [code for code, _ in frequent(without_gone(refused))]
                 shape = shapes.get(uid)
                 first = (
                     words.named(codes[0], shape, never=is_never) if codes else words.cause(refused)

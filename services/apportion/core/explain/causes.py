@@ -13,10 +13,10 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.answers import reads
-from apportion.core.answers.reads import Part, fields_of, joined
+from apportion.core.answers.reads import fields_of
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
-from apportion.core.explain.explainer import BeyondLimit, Explained, Explainer, TooFewPlaces
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import (
     HOLDERS_NAMED,
@@ -26,6 +26,13 @@ from apportion.core.explain.text.answer_text import (
 from apportion.core.explain.text.words import device_words, listed, many
 from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.names import natural, near
+from apportion.core.placement.feasibility.causes import (
+    FREED,
+    LIMIT_CODES,
+    Explained,
+    ranked,
+    without_gone,
+)  # fmt: skip
 from apportion.core.placement.feasibility.evaluator import NODES_WEIGHED, Lifting, Room
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
@@ -48,83 +55,6 @@ OFF_OFFER = (
 )  # fmt: skip
 
 
-def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence, including "can never fit"; `short` is for lists."""
-    return refusal_causes(explained, short=short).sentence
-
-
-def refusal_causes(
-    explained: Explained, *, short: bool = False, lead: str = f"{words.NEVER}: "
-) -> words.Causes:
-    """Return the clauses of `refusal_words`; `lead` replaces its "can never fit"."""
-    if limit := limit_words(explained):
-        return words.Causes("", (limit,))
-    refused, never = explained.refused, explained.never
-    found = words.refusal_causes(refused, explained.shape, short=short, never=never)
-    before = lead if never else whose(refused, explained.shape)
-    return words.Causes(before + found.lead, found.clauses)
-
-
-def because(explained: Explained, *, short: bool = False) -> str:
-    """Return the refusal as one sentence, without "can never fit"."""
-    return refusal_causes(explained, short=short, lead="").sentence
-
-
-def cause_words(explained: Explained) -> str:
-    """Return the refusal in a few words: its limit, or its first cause in the current state."""
-    if limit := limit_words(explained):
-        return limit
-    said = words.cause(explained.refused, explained.shape, never=explained.never)
-    return (
-        f"{words.NEVER_LISTED}: {said}"
-        if explained.never
-        else whose(explained.refused, explained.shape) + said
-    )
-
-
-def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return a prefix for a refusal that may be about another pod of the gang, else empty."""
-    return "for one pod of its gang, " if shape is None and refused.gang is None else ""
-
-
-def reason_words(explained: Explained) -> str:
-    """Return the main reason: a limit, the gang, or the first cause and the nearest node."""
-    return joined(reason_parts(explained))
-
-
-def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
-    """Return the parts of `reason_words`; the first may be "can never fit"."""
-    if limit := _limit_of(explained):
-        return (limit,)
-    refused, said = explained.refused, because(explained, short=True)
-    near = words.nearest(refused.nearest[0], explained.shape) if refused.nearest else ()
-    never = (words.IT_NEVER,) if explained.never else ()
-    return (*never, said, *(("; ", *near) if near else ()))
-
-
-def _limit_of(explained: Explained) -> str:
-    return limit_words(explained) or words.limit_of(explained.refused)
-
-
-def limit_words(explained: Explained) -> str:
-    """Describe the limit that is too small for the pod; empty if there is none."""
-    match explained.limit:
-        case BeyondLimit(queue, quota, resource, most, needed, together):
-            allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
-            whose = f"its queue {queue}" if queue else f"its ResourceQuota {quota}"
-            needs = f"its gang needs {wanted} together" if together else f"the pod needs {wanted}"
-            return f"{whose} caps {resource} at {allowed}, but {needs}"
-        case TooFewPlaces(needed, places, none):
-            said = (
-                f"its gang needs to place {many(needed, 'pod')} together, but only {places:,} "
-                "would fit on an empty fleet"
-            )
-            return said + (f", with no node for {listed(list(none))}" if none else "")
-        case PodRefused() as refused:
-            return words.refusal(refused, explained.shape)
-    return ""
-
-
 def waits_for(explained: Explained) -> Hashable:
     """Return a key that is equal for pods whose causes have the same short text."""
     shape, refused = explained.shape, explained.refused
@@ -137,8 +67,8 @@ def waits_for(explained: Explained) -> Hashable:
         return gang
     shown: Hashable = None
     if not any(limits) or RefusalCode.QUEUE_CARDS_EXCEEDED in refused.reasons:
-        refused = words.without_gone(refused)
-        causes = words.ranked(refused)
+        refused = without_gone(refused)
+        causes = ranked(refused)
         first = causes[0] if len(causes) > SHORT_CAUSES else tuple(causes)
         codes = (None, *(code for code, _ in causes))
         wished = tuple(words.wished(code, shape) for code in codes) if shape is not None else ()
@@ -151,7 +81,8 @@ def causes_say_all(explained: Explained) -> bool:
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
-    return not (_limit_of(explained) or whose(refused, explained.shape)) and refused.nodes > 0
+    one_of_gang = words.whose(refused, explained.shape)
+    return not (words.blocking_limit(explained) or one_of_gang) and refused.nodes > 0
 
 
 def refused_answer(
@@ -165,11 +96,8 @@ def refused_answer(
         causes=causes,
         nearest=nearest,
         never=explained.never,
-        limit=_limit_of(explained),
-        reason=reason_words(explained),
-        reason_parts=reason_parts(explained),
-        text=because(explained),
         unbelieved=unbelieved,
+        **words.texts_of(explained),
     )
 
 
@@ -179,7 +107,7 @@ def refused_rows(
     """Return the causes of a refusal with their cures, and near misses.
 
     With `people`, a cordon that refuses the pod has its authors."""
-    causes = words.ranked(explained.refused)
+    causes = ranked(explained.refused)
     return (
         tuple(_cause_row(explainer, pod, explained, cause, people=people) for cause in causes),
         tuple(_miss_row(explainer, miss, explained) for miss in explained.refused.nearest),
@@ -219,7 +147,7 @@ def _cause_row(
 ) -> reads.CauseRow:  # fmt: skip
     (code, count), state, room = cause, explainer.state, explainer.room
     shape, refused, never = explained.shape, explained.refused, explained.never
-    limited, freed = code in words.LIMIT_CODES, code in words.FREED
+    limited, freed = code in LIMIT_CODES, code in FREED
     could, recovers = 0, True
     if shape is not None and not never:
         could = room.could_count(pod) if freed else 0
@@ -247,22 +175,11 @@ def _cause_row(
     cure += besides
     if 0 < 2 * could <= refused.nodes:  # if most nodes could take the pod, the count is no help
         cure += f" (only {could:,} of {words.nodes(refused.nodes)} could ever run the pod)"
-    said = _cause_text(explained, code, limited=limited)
+    said = words.cause_text(explained, code)
     # If causes differ, it is unknown for which of them the gang itself uses the devices.
-    if freed and explained.own and len(words.FREED & refused.reasons.keys()) == 1:
+    if freed and explained.own and len(FREED & refused.reasons.keys()) == 1:
         said += f" (on {explained.own:,} of these because of its own gang)"
     return cause_with_text(structs.replace(row, words=said, command=command, cure=cure))
-
-
-def _cause_text(explained: Explained, code: RefusalCode, *, limited: bool) -> str:
-    refused = explained.refused
-    if not limited:
-        return words.named(code, explained.shape, never=explained.never)
-    if refused.queue is not None and not explained.limit:
-        return words.queue(refused.queue)
-    if refused.quota is not None and not explained.limit:
-        return words.quota(refused.quota)
-    return limit_words(explained)
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
@@ -317,7 +234,7 @@ def _liftable(
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
     """Return the pods on the devices that could satisfy the pod, or on the one that is short."""
-    if miss.code not in words.FREED:
+    if miss.code not in FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
     short = {miss.device} if shape is None or alone else room.would_do(shape, node)

@@ -12,15 +12,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import structs
 
 from apportion.core.answers.reads import QueueAnswer, QuotaAnswer, fields_of
 from apportion.core.devices.catalogue import type_matches
-from apportion.core.explain.text import words
 from apportion.core.ledger.state import GroupState, NodeState, PodState, State, queue_of
 from apportion.core.names import natural
+from apportion.core.placement.feasibility.causes import (
+    BeyondLimit,
+    Explained,
+    TooFewPlaces,
+    without_gone,
+)  # fmt: skip
 from apportion.core.placement.feasibility.evaluator import (
     NEAREST_KEPT,
     NODES_WEIGHED,
@@ -54,25 +59,6 @@ from apportion_schemas import (
 Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
 
-class BeyondLimit(NamedTuple):
-    """A queue or quota that is too small for a pod, or for its gang `together`."""
-
-    queue: str
-    quota: str
-    resource: str
-    most: int
-    needed: int
-    together: bool
-
-
-def _limit_key(state: State, pod: PodState, refused: PodRefused) -> str:
-    """Return a key of the limit that blocks the pod, equal for all such pods."""
-    if refused.queue is not None:
-        return f"queue {queue_of(state, pod)} {refused.queue.resource}"
-    resource = refused.quota.resource if refused.quota is not None else ""
-    return f"quota {pod.submitted.namespace} {resource}"
-
-
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
@@ -94,32 +80,6 @@ def _cards_allowed(
         if any(type_matches(card.partition("/")[0], model) for model in models)
     ]
     return cards, sum(queue.cards[card] for card in cards)
-
-
-def _on_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused:
-    short, queue = refused.queue, state.queues.get(queue_of(state, pod))
-    if short is None or queue is None or not queue.cards or short.available:
-        return refused
-    if any(type_matches(card.partition("/")[0], short.resource) for card in queue.cards):
-        return refused
-    cards, most = _cards_allowed(state, queue, [pod])
-    if len(cards) != 1:
-        return refused
-    fitting = refused.gang.fitting if refused.gang is not None else 0
-    others = (
-        each
-        for each in state.pods.values()
-        if queue_of(state, each) == queue.queue and each.placement is not None
-        and not (fitting and each.submitted.group == pod.submitted.group)
-    )  # fmt: skip
-    held = sum(
-        type_matches(cards[0].partition("/")[0], model) and count
-        for model, count in Counter(model for _, model in _held(state, others)).items()
-    )
-    left = max(most - held - fitting * short.needed, 0)
-    if left >= short.needed:
-        return refused
-    return structs.replace(refused, queue=structs.replace(short, resource=cards[0], available=left))
 
 
 def _least(shape: Shape) -> Counter[Amount]:
@@ -217,35 +177,6 @@ LISTED_LOOKS: Final = 20_000
 Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, ...], bool]
 
 
-class TooFewPlaces(NamedTuple):
-    """The empty fleet has room for `places` pods of a gang; `none` are pods that fit nowhere."""
-
-    needed: int
-    places: int
-    none: tuple[str, ...]
-
-
-class Explained(NamedTuple):
-    """A refusal with nearest nodes that could run the pod; `never`: no node ever could.
-
-    `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
-    which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
-    and another one may have been refused."""
-
-    refused: PodRefused
-    never: bool
-    limit: BeyondLimit | TooFewPlaces | PodRefused | None = None
-    own: int = 0
-    shape: Shape | None = None
-
-    @property
-    def of_limits(self) -> bool:
-        """Return True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
-        refused, gang = self.refused, self.refused.gang
-        short = gang is not None and gang.present < gang.needed
-        return bool(refused.queue or refused.quota or refused.volume or short)
-
-
 SORTS_WEIGHED: Final = 16  # shapes of a gang for which an upper bound is computed
 _CORDONED: Final = RefusalCode.NODE_CORDONED
 
@@ -309,23 +240,34 @@ class Explainer:
                 near = self.room.possible(pod, refused)
                 return Explained(structs.replace(refused, nearest=near), never=False)
             self._looks += len(self.state.nodes)
-            of_nodes, never = self.room.in_context(pod, words.without_gone(refused), brief=brief)
+            of_nodes, never = self.room.in_context(pod, without_gone(refused), brief=brief)
             self._explained[sort] = Explained(of_nodes, never=never)
         found = self._explained[sort]
         return found._replace(refused=structs.replace(found.refused, pod=refused.pod))
+
+    def queue_of(self, pod: PodState) -> str:
+        """Return the queue of the pod."""
+        return queue_of(self.state, pod)
+
+    def _limit_key(self, pod: PodState, refused: PodRefused) -> str:
+        """Return a key of the limit that blocks the pod, equal for all such pods."""
+        if refused.queue is not None:
+            return f"queue {self.queue_of(pod)} {refused.queue.resource}"
+        resource = refused.quota.resource if refused.quota is not None else ""
+        return f"quota {pod.submitted.namespace} {resource}"
 
     def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
         """Return the pods that use the resource of the refusal's limit, most usage first.
 
         If no pod uses it (a limit by device model, or not on devices), return all its pods."""
-        key = f"holders of {_limit_key(self.state, pod, refused)}"
+        key = f"holders of {self._limit_key(pod, refused)}"
         return self.once((key, b""), lambda: self._holders(pod, refused))
 
     def _holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
         state, known = self.state, self._amounts
         if refused.queue is not None:
-            whose = queue_of(state, pod)
-            within = [each for each in state.pods.values() if queue_of(state, each) == whose]
+            whose = self.queue_of(pod)
+            within = [each for each in state.pods.values() if self.queue_of(each) == whose]
             resource, taken = refused.queue.resource, of_shares
             counted = {resource: known.get(resource, ((EXTENDED, resource), 1))}
         elif refused.quota is not None:
@@ -352,7 +294,7 @@ class Explainer:
         group = state.groups.get(submitted.group)
         whole = group if group is not None and group.observed and group.together else None
         sort = pod.shape_key if whole is None else b""  # a gang counts as a whole for each pod
-        whose = f"{submitted.group} {submitted.namespace} {queue_of(state, pod)}"
+        whose = f"{submitted.group} {submitted.namespace} {self.queue_of(pod)}"
         about = f"within {whose} {refused.queue is not None} {refused.quota is not None}"
         return self.once((about, sort), lambda: self._smallest_limit(pod, refused, whole))
 
@@ -369,7 +311,7 @@ class Explainer:
             much = Counter[Amount]()
             for amount in set().union(*shapes):  # its smallest requests, of whichever pods
                 much[amount] = sum(sorted(each[amount] for each in shapes)[: gang.min_available])
-        queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
+        queue = state.queues.get(self.queue_of(pod)) if refused.queue is not None else None
         quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
         limits: list[tuple[str, str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
         if queue is not None:
@@ -396,10 +338,38 @@ class Explainer:
         """Correct the device model in the refusal to the one that the queue's limit lacks.
 
         The model that the engine named last may be missing in the limit."""
-        limit = _limit_key(self.state, pod, refused)
+        limit = self._limit_key(pod, refused)
         key = f"card of {limit} {refused.gang} {pod.submitted.group}", pod.shape_key
-        found = self.once(key, lambda: _on_its_card(self.state, pod, refused).queue)
+        found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
         return structs.replace(refused, queue=found)
+
+    def _on_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
+        state = self.state
+        short, queue = refused.queue, state.queues.get(self.queue_of(pod))
+        if short is None or queue is None or not queue.cards or short.available:
+            return refused
+        if any(type_matches(card.partition("/")[0], short.resource) for card in queue.cards):
+            return refused
+        cards, most = _cards_allowed(state, queue, [pod])
+        if len(cards) != 1:
+            return refused
+        fitting = refused.gang.fitting if refused.gang is not None else 0
+        others = (
+            each
+            for each in state.pods.values()
+            if self.queue_of(each) == queue.queue and each.placement is not None
+            and not (fitting and each.submitted.group == pod.submitted.group)
+        )  # fmt: skip
+        held = sum(
+            type_matches(cards[0].partition("/")[0], model) and count
+            for model, count in Counter(model for _, model in _held(state, others)).items()
+        )
+        left = max(most - held - fitting * short.needed, 0)
+        if left >= short.needed:
+            return refused
+        return structs.replace(
+            refused, queue=structs.replace(short, resource=cards[0], available=left)
+        )
 
     def _never_together(self, pod: PodState, found: GangShortage) -> TooFewPlaces | None:
         """Return a shortage if the gang does not fit on the empty fleet; None if unknown."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.explain.causes import cause_words, cordon_answers
+from apportion.core.explain.causes import cordon_answers
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.not_queued import unlooked
@@ -21,6 +21,7 @@ from apportion.core.explain.text.answer_text import (
 from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
+from apportion.core.placement.feasibility.causes import ranked
 from apportion.core.placement.feasibility.nodes import refuses_every_pod
 from apportion_schemas import PodRejected
 
@@ -89,8 +90,8 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
         bound_revision=pod.bound_revision,
         allocated_revision=pod.allocated_revision,
         refused_revision=pod.refused_revision,
-        reasons=dict(words.ranked(explained.refused)) if explained else {},
-        cause=cause_words(explained) if explained else unlooked(state, pod),
+        reasons=dict(ranked(explained.refused)) if explained else {},
+        cause=words.cause_words(explained) if explained else unlooked(state, pod),
         never=explained is not None and explained.never,
         last_failure=pod.last_failure,
         failed_devices=failed_devices(state, pod),

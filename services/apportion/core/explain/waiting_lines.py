@@ -13,15 +13,15 @@ from msgspec import structs
 
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
-from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
-from apportion.core.explain.explainer import Explained, Explainer
+from apportion.core.explain.causes import causes_say_all, refused_rows
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import queued_with_text
 from apportion.core.explain.text.event_text import ask_words
-from apportion.core.explain.text.words import LASTING
 from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.handlers.departures import awaited
 from apportion.core.ledger.state import Phase, PodState, State, queue_of
+from apportion.core.placement.feasibility.causes import LASTING, Explained, without_gone
 from apportion_schemas import RefusalCode
 
 PODS_SHOWN: Final = 20  # pods of a group in an answer, unless more are requested
@@ -112,7 +112,7 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
     if Explained(refused, never=False).of_limits:
         of = (refused.volume and refused.volume.claim, refused.queue and refused.queue.queue)
         return (pod.submitted.namespace, *of, refused.quota and refused.quota.quota)
-    reasons = words.without_gone(refused).reasons
+    reasons = without_gone(refused).reasons
     most = max(reasons, key=reasons.__getitem__, default=None)
     return (most.value,) if most in OF_NODES else ()
 
@@ -125,7 +125,7 @@ def _line(
     # As in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`.
     asks, wishes = " + ".join(map(ask_words, shape.asks)), tuple(words.devices(shape))
     explained = _explained(explainer, about)
-    said = refusal_words(explained) if explained else ""
+    said = words.refusal_words(explained) if explained else ""
     causes, nearest = refused_rows(explainer, about, explained) if explained else ((), ())
     group = about.submitted.group
     waits = explained is not None and explained.refused.gang and group in state.groups
@@ -185,6 +185,6 @@ def _queued(state: State, explainer: Explainer, position: int, pod: PodState) ->
         leaving=len(leaving),
         leaving_names=tuple(f"{each.namespace}/{each.name}" for each in leaving),
         last_failure=pod.last_failure,
-        sentence=refusal_words(explained, short=True) if explained else "",
+        sentence=words.refusal_words(explained, short=True) if explained else "",
     )
     return queued_with_text(made)

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from apportion.core.answers import reads
 from apportion.core.answers.reads import fields_of
-from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
+from apportion.core.explain.causes import refused_answer, spared_words, with_taken
 from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.not_queued import gang_words
@@ -140,7 +140,7 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     states that no node ever could. The text ends with pods that preemption rules spare."""
     explainer, shape = Explainer(state), pod.submitted.shape
     if explainer.wishes(pod) is None:
-        return whose(refused, None) + words.event_causes(refused).sentence
+        return words.whose(refused, None) + words.event_causes(refused).sentence
     possible = explainer.room.possible(pod, refused)
     if possible or not refused.nearest:
         said = words.event_causes(structs.replace(refused, nearest=possible), shape).sentence

@@ -3,9 +3,10 @@
 import pytest
 
 from apportion.core.answers.reads import Why
-from apportion.core.explain.explainer import Explainer, TooFewPlaces
+from apportion.core.explain.explainer import Explainer
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import event_words, why
+from apportion.core.placement.feasibility.causes import TooFewPlaces
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
     Ask,

@@ -3,8 +3,8 @@
 import pytest
 
 from apportion.core.explain.text import words
-from apportion.core.explain.text.words import LIMIT_CODES
 from apportion.core.ledger.state import DEVICE_PLUGIN
+from apportion.core.placement.feasibility.causes import LIMIT_CODES
 from apportion_schemas import (
     Ask,
     Device,

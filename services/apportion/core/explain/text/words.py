@@ -5,13 +5,19 @@ Invariants: a text contains no number that is not in the refusal. A cause that b
 every node is stated once, whatever nodes lack."""
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final, NamedTuple
-
-from msgspec import structs
+from typing import Any, Final, NamedTuple
 
 from apportion.core.answers.reads import Part, joined
-from apportion.core.placement.feasibility.causes import cause_of, of_kind
-from apportion.core.placement.feasibility.descriptors import Kind, Unit
+from apportion.core.placement.feasibility.causes import (
+    LIMIT_CODES,
+    BeyondLimit,
+    Explained,
+    TooFewPlaces,
+    cause_of,
+    ranked,
+    without_gone,
+)  # fmt: skip
+from apportion.core.placement.feasibility.descriptors import Unit
 from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion_schemas import (
     DeviceConstraints,
@@ -28,7 +34,6 @@ from apportion_schemas import (
 )
 
 _C = RefusalCode
-LIMIT_CODES: Final = of_kind(Kind.LIMIT)  # caused by a queue or namespace, not by a node
 VOLUME_CLAIMS: Final = {
     "bound": "is bound",
     "first-consumer": "is bound once its pod is placed (WaitForFirstConsumer)",
@@ -168,8 +173,6 @@ NEVER: Final = "would not fit even on an empty fleet"
 NEVER_LISTED: Final = "never fits"
 IT_NEVER: Final = f"it {NEVER}: "
 IT_NEVER_COULD: Final = "it would not have fit even on an empty fleet: "
-FREED: Final = of_kind(Kind.FREED)  # causes that end when shares are released
-LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 DEVICE_CHARS = 12  # `GPU-` and the first eight digits of a UUID
 WHOLE_CORES = 100
 _OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
@@ -338,14 +341,15 @@ def _causes(
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return Causes("", (gang(refused.gang),))
     refused = without_gone(refused)
+    reasons = ranked(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return Causes("", (f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods",))
     lead, clauses = "", tuple(of_refusal(refused))
     if not clauses:
-        lead, clauses = _of_nodes(refused, shape, most=most, never=never)
+        lead, clauses = _of_nodes(refused, reasons, shape, most=most, never=never)
         clauses += (near,) if near else ()
     elif _C.QUEUE_CARDS_EXCEEDED in refused.reasons and len(refused.reasons) > 1:
-        clauses += (_of_nodes(refused, shape, most=most, never=never).sentence,)
+        clauses += (_of_nodes(refused, reasons, shape, most=most, never=never).sentence,)
     if refused.gang is None:
         return Causes(lead, clauses)
     if not refused.reasons:  # no node refuses the pod by itself
@@ -391,21 +395,14 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
     return NO_NODES
 
 
-def without_gone(refused: PodRefused) -> PodRefused:
-    """Return the refusal without nodes that had left the cluster, unless all had left."""
-    left = refused.reasons.get(_C.NODE_GONE, 0)
-    if left in (0, refused.nodes):
-        return refused
-    reasons = {code: count for code, count in refused.reasons.items() if code != _C.NODE_GONE}
-    return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
-
-
-def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: bool) -> Causes:
+def _of_nodes(
+    refused: PodRefused, reasons: list[tuple[RefusalCode, int]], shape: Shape | None,
+    *, most: int, never: bool,
+) -> Causes:  # fmt: skip
     if not refused.nodes:
         return Causes("", (NO_NODES,))
     causes = [
-        f"{named(code, shape, never=never)} ({_of_all(count, refused)})"
-        for code, count in ranked(refused)
+        f"{named(code, shape, never=never)} ({_of_all(count, refused)})" for code, count in reasons
     ]
     if len(causes) > most + 1:
         causes[most:] = [f"{len(causes) - most} more causes"]
@@ -494,15 +491,6 @@ def mixed_gang(group: str, models: dict[str, int]) -> str:
     return f"gang {group} uses different device models: {', '.join(counts)}"
 
 
-def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits, then the nearest miss's cause, then the most frequent."""
-    near = refused.nearest[0].code if refused.nearest else None
-    return sorted(
-        frequent(refused),
-        key=lambda row: (row[0] not in LIMIT_CODES, row[0] in LASTING, row[0] != near),
-    )
-
-
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
     """Return a sentence about victim, beneficiary (gone if `in_vain`) and exceeded budgets."""
     return (
@@ -558,21 +546,103 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits first, permanent causes last, others by count and code."""
-    order = list(RefusalCode)
-    return sorted(
-        refused.reasons.items(),
-        key=lambda row: (
-            row[0] not in LIMIT_CODES,
-            row[0] in LASTING,
-            -row[1],
-            order.index(row[0]),
-        ),
-    )
-
-
 def listed(things: list[str], most: int = LISTED) -> str:
     """Join the first few of several things, and count the rest."""
     more = len(things) - most
     return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def refusal_words(explained: Explained, *, short: bool = False) -> str:
+    """Return a refusal as one sentence, including "can never fit"; `short` is for lists."""
+    return explained_causes(explained, short=short).sentence
+
+
+def explained_causes(
+    explained: Explained, *, short: bool = False, lead: str = f"{NEVER}: "
+) -> Causes:
+    """Return the clauses of `refusal_words`; `lead` replaces its "can never fit"."""
+    if limit := limit_words(explained):
+        return Causes("", (limit,))
+    refused, never = explained.refused, explained.never
+    found = refusal_causes(refused, explained.shape, short=short, never=never)
+    before = lead if never else whose(refused, explained.shape)
+    return Causes(before + found.lead, found.clauses)
+
+
+def because(explained: Explained, *, short: bool = False) -> str:
+    """Return the refusal as one sentence, without "can never fit"."""
+    return explained_causes(explained, short=short, lead="").sentence
+
+
+def cause_words(explained: Explained) -> str:
+    """Return the refusal in a few words: its limit, or its first cause in the current state."""
+    if limit := limit_words(explained):
+        return limit
+    said = cause(explained.refused, explained.shape, never=explained.never)
+    return (
+        f"{NEVER_LISTED}: {said}"
+        if explained.never
+        else whose(explained.refused, explained.shape) + said
+    )
+
+
+def whose(refused: PodRefused, shape: Shape | None) -> str:
+    """Return a prefix for a refusal that may be about another pod of the gang, else empty."""
+    return "for one pod of its gang, " if shape is None and refused.gang is None else ""
+
+
+def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
+    """Return the main reason: a limit, the gang, or the first cause and the nearest node."""
+    if limit := blocking_limit(explained):
+        return (limit,)
+    refused, said = explained.refused, because(explained, short=True)
+    near = nearest(refused.nearest[0], explained.shape) if refused.nearest else ()
+    never = (IT_NEVER,) if explained.never else ()
+    return (*never, said, *(("; ", *near) if near else ()))
+
+
+def blocking_limit(explained: Explained) -> str:
+    """Describe the limit or gang that blocks the pod on every node; empty if nodes do."""
+    return limit_words(explained) or limit_of(explained.refused)
+
+
+def limit_words(explained: Explained) -> str:
+    """Describe the limit that is too small for the pod; empty if there is none."""
+    match explained.limit:
+        case BeyondLimit(queue, quota, resource, most, needed, together):
+            allowed, wanted = (of_resource(resource, of) for of in (most, needed))
+            limit = f"its queue {queue}" if queue else f"its ResourceQuota {quota}"
+            needs = f"its gang needs {wanted} together" if together else f"the pod needs {wanted}"
+            return f"{limit} caps {resource} at {allowed}, but {needs}"
+        case TooFewPlaces(needed, places, none):
+            said = (
+                f"its gang needs to place {many(needed, 'pod')} together, but only {places:,} "
+                "would fit on an empty fleet"
+            )
+            return said + (f", with no node for {listed(list(none))}" if none else "")
+        case PodRefused() as refused:
+            return refusal(refused, explained.shape)
+    return ""
+
+
+def texts_of(explained: Explained) -> dict[str, Any]:
+    """Return the texts of a refusal by their field of `WhyRefused`."""
+    parts = reason_parts(explained)
+    return {
+        "limit": blocking_limit(explained),
+        "reason": joined(parts),
+        "reason_parts": parts,
+        "text": because(explained),
+    }
+
+
+def cause_text(explained: Explained, code: RefusalCode) -> str:
+    """Return one cause of a refusal: the limit, or what the nodes lack."""
+    refused = explained.refused
+    if code not in LIMIT_CODES:
+        return named(code, explained.shape, never=explained.never)
+    if refused.queue is not None and not explained.limit:
+        return queue(refused.queue)
+    if refused.quota is not None and not explained.limit:
+        return quota(refused.quota)
+    return limit_words(explained)

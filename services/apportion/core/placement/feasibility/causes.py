@@ -2,7 +2,9 @@
 
 Invariant: every `RefusalCode` is in `CAUSES` once; unknown codes of newer builds are accepted."""
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
 
 from apportion.core.placement.feasibility import amounts, devices, nodes
 from apportion.core.placement.feasibility.descriptors import (
@@ -22,7 +24,7 @@ from apportion.core.placement.feasibility.descriptors import (
     Kind,
     Unit,
 )
-from apportion_schemas import RefusalCode
+from apportion_schemas import PodRefused, RefusalCode, Shape
 
 _C = RefusalCode
 
@@ -126,3 +128,80 @@ def cause_of(code: RefusalCode) -> Cause[Any]:
 def of_kind(kind: Kind) -> frozenset[RefusalCode]:
     """Return the codes of one kind."""
     return frozenset(code for code, cause in CAUSES.items() if cause.kind is kind)
+
+
+LIMIT_CODES: Final = of_kind(Kind.LIMIT)  # caused by a queue or namespace, not by a node
+FREED: Final = of_kind(Kind.FREED)  # causes that end when shares are released
+LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
+
+
+def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
+    """Return the causes: limits, then the nearest miss's cause, then the most frequent."""
+    near = refused.nearest[0].code if refused.nearest else None
+    return sorted(
+        frequent(refused),
+        key=lambda row: (row[0] not in LIMIT_CODES, row[0] in LASTING, row[0] != near),
+    )
+
+
+def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
+    """Return the causes: limits first, permanent causes last, others by count and code."""
+    order = list(RefusalCode)
+    return sorted(
+        refused.reasons.items(),
+        key=lambda row: (
+            row[0] not in LIMIT_CODES,
+            row[0] in LASTING,
+            -row[1],
+            order.index(row[0]),
+        ),
+    )
+
+
+def without_gone(refused: PodRefused) -> PodRefused:
+    """Return the refusal without nodes that had left the cluster, unless all had left."""
+    left = refused.reasons.get(_C.NODE_GONE, 0)
+    if left in (0, refused.nodes):
+        return refused
+    reasons = {code: count for code, count in refused.reasons.items() if code != _C.NODE_GONE}
+    return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
+
+
+class BeyondLimit(NamedTuple):
+    """A queue or quota that is too small for a pod, or for its gang `together`."""
+
+    queue: str
+    quota: str
+    resource: str
+    most: int
+    needed: int
+    together: bool
+
+
+class TooFewPlaces(NamedTuple):
+    """The empty fleet has room for `places` pods of a gang; `none` are pods that fit nowhere."""
+
+    needed: int
+    places: int
+    none: tuple[str, ...]
+
+
+class Explained(NamedTuple):
+    """A refusal with nearest nodes that could run the pod; `never`: no node ever could.
+
+    `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
+    which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
+    and another one may have been refused."""
+
+    refused: PodRefused
+    never: bool
+    limit: BeyondLimit | TooFewPlaces | PodRefused | None = None
+    own: int = 0
+    shape: Shape | None = None
+
+    @property
+    def of_limits(self) -> bool:
+        """Return True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
+        refused, gang = self.refused, self.refused.gang
+        short = gang is not None and gang.present < gang.needed
+        return bool(refused.queue or refused.quota or refused.volume or short)

@@ -240,12 +240,6 @@ class Rules(NamedTuple):
 PLAIN: Final = Rules()
 
 
-def rules_of(state: State, shape: Shape) -> Rules:
-    """Return the rules for pods of this shape in this cluster."""
-    devices = chain(shape.device_policy or state.policy.device_policy)
-    return Rules(state.configuration.nvidia.known_mig_geometries, devices.idle_only)
-
-
 def feasibility(
     shape: Shape,
     node: NodeState,
@@ -374,6 +368,12 @@ class Room:
         found: T = self._done[key]
         return found
 
+    def rules(self, shape: Shape) -> Rules:
+        """Return the rules for pods of this shape in this cluster."""
+        state = self._state
+        devices = chain(shape.device_policy or state.policy.device_policy)
+        return Rules(state.configuration.nvidia.known_mig_geometries, devices.idle_only)
+
     def in_context(
         self, pod: PodState, refused: PodRefused, *, brief: bool = False
     ) -> tuple[PodRefused, bool]:
@@ -458,7 +458,7 @@ class Room:
 
     def most(self, shape: Shape) -> int:
         """Return an upper bound for the number of pods of this shape on the empty fleet."""
-        rules = rules_of(self._state, shape)
+        rules = self.rules(shape)
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
     def devices_short(self, shape: Shape, miss: NearMiss) -> int:
@@ -483,7 +483,7 @@ class Room:
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
         """Return the refusal as it would be on an empty fleet, where no node could run the pod."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
-        rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
+        rules, verdicts = self.rules(shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
             of_build = devices_feasibility(shape, empty(nodes[0]).devices, rules)
             for node in nodes:
@@ -521,7 +521,7 @@ class Room:
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
         """Return the devices of the node that could satisfy one of the pod's asks when empty."""
-        rules = rules_of(self._state, shape)
+        rules = self.rules(shape)
         found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
         return {node.devices[place].device.id for each in found for place, _ in each}
 
@@ -538,7 +538,7 @@ class Room:
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
         """Yield the nodes that could run a pod of this shape when empty."""
-        alike, rules = _unnamed(shape), rules_of(self._state, shape)
+        alike, rules = _unnamed(shape), self.rules(shape)
         for nodes in self._builds():
             if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
                 continue
@@ -552,11 +552,11 @@ class Room:
 
     def holds(self, shape: Shape, node: NodeState) -> bool:
         """Return True if the node could run a pod of this shape when empty."""
-        return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
+        return feasibility(shape, node, empty, self.rules(shape)) is None
 
     def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
         """Return how many exclusive devices the pod needs on the node, and how many are free."""
-        wanted, free, rules = 0, set[int](), rules_of(self._state, shape)
+        wanted, free, rules = 0, set[int](), self.rules(shape)
         for ask in shape.asks:
             would_do = list(usable(ask, shape.devices, node.devices, rules))
             if not ask.init and any(need.alone for _, need in would_do):
@@ -573,7 +573,7 @@ class Room:
         """Return a node's nearness and what it lacks; None if the pod fits or never could.
 
         Nearness is as in the events: the last filter first, then the least shortage."""
-        rules = rules_of(self._state, shape)
+        rules = self.rules(shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None
 

@@ -4,7 +4,7 @@ the event."""
 import pytest
 
 from apportion.core.explain.text import words
-from apportion.core.placement.feasibility.causes import CAUSES
+from apportion.core.placement.feasibility.causes import CAUSES, LIMIT_CODES
 from apportion.core.placement.feasibility.descriptors import Unit
 from apportion_schemas import GangShortage, NearMiss, NodeConstraints, PodRefused, RefusalCode
 from tests.support.golden import Golden
@@ -95,7 +95,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
         # their amounts are those of the resource that the refusal names
-        *words.LIMIT_CODES,
+        *LIMIT_CODES,
     }
 
 

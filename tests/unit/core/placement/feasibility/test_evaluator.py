@@ -13,7 +13,6 @@ from apportion.core.placement.feasibility.evaluator import (
     feasibility,
     now,
     on_offer,
-    rules_of,
     uncordoned,
     without,
 )
@@ -38,7 +37,7 @@ _C = RefusalCode
 
 def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
     """Return the code of the filter that refuses the only node."""
-    found = feasibility(wanted, ledger.node(), occupancy, rules_of(ledger.state, wanted))
+    found = feasibility(wanted, ledger.node(), occupancy, Room(ledger.state).rules(wanted))
     return None if found is None else found.code
 
 
@@ -184,6 +183,6 @@ def test_a_device_that_never_will_do_is_no_advice() -> None:
 def test_rules_of_the_cluster() -> None:
     """The cluster's policy applies to a pod without its own policy."""
     ledger = full()
-    assert rules_of(ledger.state, shape(ask(1))) == Rules()
+    assert Room(ledger.state).rules(shape(ask(1))) == Rules()
     ledger.play(PolicyChanged(by="ann", node_policy="spread", device_policy="spread"))
-    assert not rules_of(ledger.state, shape(ask(1))).idle_only
+    assert not Room(ledger.state).rules(shape(ask(1))).idle_only

@@ -7,10 +7,10 @@ from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.text.words import LIMIT_CODES
 from apportion.core.ledger.handlers.turns import AT_START, handing_out
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState
 from apportion.core.placement.feasibility.amounts import AMOUNTS
+from apportion.core.placement.feasibility.causes import LIMIT_CODES
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.evaluator import (
     FITS,
