@@ -108,7 +108,7 @@ class Follower:
             await asyncio.wait({self._task})
 
     async def begin(self) -> None:
-        """Start to deliver records. Raises the error of the first check."""
+        """Check the stream once, then start to deliver. Raises the error of that check."""
         await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
@@ -293,7 +293,7 @@ def configuration_rules() -> Rules:
 
 
 class ConfigurationFollower(Follower):
-    """Follows only the configuration, even after a trim of the ledger."""
+    """Delivers only records of the configuration, even after a trim of the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
@@ -349,7 +349,7 @@ class ConfigurationLedger:
         start: int = 1,  # noqa: ARG002 - the kept configuration may be older
         subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - always the configuration
     ) -> Subscription:
-        """Deliver the configuration. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        """Deliver configuration records. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         self._follower = ConfigurationFollower(self._wire, deliver)
         await self._follower.begin()
         return self._follower

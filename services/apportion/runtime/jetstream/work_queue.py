@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` on JetStream. Records that miss a fetch wait for the next fetch."""
+    """A `ledger.WorkQueue` on JetStream. A record that misses one fetch goes to the next."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire

@@ -18,7 +18,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event to append, with its two fences: the id for the pod, `expect` for the subject."""
+    """An event to append. `id` keeps it from being stored twice; `expect` fences its subject."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
@@ -222,7 +222,7 @@ class Delivery(Protocol):
 
 
 class WorkQueue(Protocol):
-    """A named position in the ledger that several replicas share."""
+    """A queue of records that replicas share; each record goes to one replica at a time."""
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
         """Return up to `batch` deliveries, or none if none arrived within `timeout_s`."""
@@ -268,7 +268,7 @@ class Ledger(Readable, Protocol):
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
 
-        Among drafts on one subject, only the first may have `expect`, or all the same. Raises
+        If drafts share a subject, only the first may set `expect`, or all set the same. Raises
         InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
