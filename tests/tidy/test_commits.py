@@ -12,7 +12,6 @@ HOOK = "tools/hooks/commit-msg"
 
 
 def git(*arguments: str) -> str:
-    """Run git in this repository and return its output."""
     return subprocess.run(
         ["git", *arguments],  # noqa: S607 - the git of this machine
         cwd=ROOT,
