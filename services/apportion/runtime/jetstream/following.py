@@ -1,10 +1,10 @@
 """Delivers every record in revision order, exactly once, across disconnections.
 
 The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection a
-new consumer starts after the last delivered record. Invariants: a missing record, or a changed last
-delivered record, raises LedgerHole; only the stream's leader decides what the ledger contains. A
-server that has just restarted may lack the newest records, so its consumer delivers late, and the
-consumer's pending count proves nothing."""
+new consumer starts after the last delivered record. Invariants: a missing record, or a change of
+the last delivered record, raises LedgerHole. Only the stream's leader decides what the ledger
+contains: a server that has just restarted may lack the newest records, so its consumer delivers
+them late and its pending count is unreliable."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Wait until current, as in `Subscription`. Raises the error that ended the delivery."""
+        """Implement `Subscription.caught_up`. Raises the error that ended the delivery."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:

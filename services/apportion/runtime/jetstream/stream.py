@@ -199,7 +199,7 @@ async def read_said(wire: Wire) -> list[Said]:
 
 
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
-    """Return the newest revision stored by `time`, by binary search. Raises LedgerUnavailable."""
+    """Return the newest revision stored up to `time` (binary search). Raises LedgerUnavailable."""
     state = (await read_info(wire)).state
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:

@@ -180,11 +180,11 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Return how many records were still to be sent when the server sent the last one."""
+        """Return how many newer records the server had when it sent the last received one."""
 
     @property
     def stalled(self) -> bool:
-        """Return True if the ledger has had newer records for a while that did not arrive."""
+        """Return True if the ledger has had newer records for a while that were not delivered."""
 
     @property
     def stored_ns(self) -> int:
@@ -212,7 +212,7 @@ class Delivery(Protocol):
         """Return 1 on the first delivery, and one more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Acknowledge; redelivery is still possible. Raises LedgerUnavailable."""
+        """Acknowledge the record; it may still be redelivered. Raises LedgerUnavailable."""
 
     async def retry(self, delay_s: float) -> None:
         """Return the record to the queue, for delivery to any worker after `delay_s`."""
@@ -250,7 +250,7 @@ class Request(Protocol):
 
 
 class Readable(Protocol):
-    """The stream, or the part of it that a user may read, as readers use it."""
+    """The readers' view of the stream, or of the part of it that a user may read."""
 
     async def follow(
         self,
@@ -263,7 +263,7 @@ class Readable(Protocol):
 
 
 class Ledger(Readable, Protocol):
-    """The stream as its readers and writers use it."""
+    """The stream, with all operations of its readers and writers."""
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
@@ -279,7 +279,7 @@ class Ledger(Readable, Protocol):
         """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """Return the oldest revision that exists, or else the next one; 1 unless trimmed."""
+        """Return the oldest existing revision, or the next if there is none; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
         """Return the newest revision on one subject, or 0 if the subject has no records."""

@@ -139,7 +139,7 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Return how many events were still to be sent when the ledger sent the last one."""
+        """Return how many newer events the ledger had when it sent the last received one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait for the end of a halt, then raise Superseded. Raises the errors of `run`."""
+        """Wait until an operator ends the halt; then raise Superseded. Raises as `run` does."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
