@@ -254,7 +254,7 @@ def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
 
 
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
-    """Return a heartbeat's node, and if its agent leaves. Raises msgspec.DecodeError, ValueError."""
+    """Return a heartbeat's node, and if its agent leaves. Raises DecodeError or ValueError."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":
