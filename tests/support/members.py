@@ -42,13 +42,17 @@ class Members(Ledger):
         return change
 
     def decided_by(self, name: str, *, apart: bool = False) -> Decision:
-        """Return a scheduler's next decision without folding it; `apart` is for `keep_apart`."""
+        """Return a scheduler's next decision without folding it.
+
+        With `apart`, the scheduler tries the nodes of its own shard first."""
         engine = self.engines[name]
         engine.keep_apart(apart=apart)
         return decided(engine)
 
     def decide_by(self, name: str, *, apart: bool = False) -> list[Payload]:
-        """Let one scheduler decide, fold the events, and return them; see `decided_by`."""
+        """Let one scheduler decide, fold the events, and return them.
+
+        With `apart`, the scheduler tries the nodes of its own shard first."""
         events: list[Payload] = [*self.decided_by(name, apart=apart).events]
         self.play(*events)
         return events

@@ -149,7 +149,7 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Store one message as `name`, without an entry, replacing the last. Raises LedgerError."""
+        """Store a message under `name`, without an entry; replace the last. Raises LedgerError."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
@@ -160,7 +160,7 @@ class Bucket:
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
-        """Return a `put_alone` payload, or None. Raises LedgerUnavailable, NotPermitted."""
+        """Return the payload of a `put_alone`, or None. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 

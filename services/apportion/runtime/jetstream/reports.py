@@ -211,7 +211,7 @@ async def read_account(
 
 
 async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
-    """Return the newest state before the period, or an empty state if the ledger starts at 1."""
+    """Return the newest stored state before the period, else an empty one. Raises TooEarly."""
     for each in await snapshots.stored():
         stored = await stream.read_stored(wire, {"seq": each.revision})
         if stored is not None and micros_since(stored.at) <= start:

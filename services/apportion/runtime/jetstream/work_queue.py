@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` on JetStream. A record that misses one fetch goes to the next."""
+    """A `ledger.WorkQueue` on JetStream. Records that arrive after a fetch go to the next one."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire

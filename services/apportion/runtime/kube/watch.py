@@ -146,7 +146,7 @@ class _Object(Struct, frozen=True):
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
     """Return a `decode` that also skips unknown fields nested too deeply for msgspec's recursion.
 
-    Otherwise one such object would break the decoding of all. Raises msgspec.DecodeError."""
+    Otherwise one such object would break the decoding of its list. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
 
     def decoded(data: Data) -> T:

@@ -248,13 +248,13 @@ _decode_agent = from_outside(msgspec.json.Decoder(AgentBeat).decode)
 
 
 def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
-    """Return subject and payload of the heartbeat of `node`'s agent, which `leaves` at its end."""
+    """Return subject and payload of a heartbeat of `node`'s agent; `leaves` means it stops."""
     beat = AgentBeat(nodes=(node,), leaves=leaves)
     return f"apportion.beat.agent.{token(node)}", _encode(beat)
 
 
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
-    """Return a heartbeat's node, and if its agent leaves. Raises DecodeError or ValueError."""
+    """Return a heartbeat's node, and True if its agent stops. Raises DecodeError, ValueError."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":

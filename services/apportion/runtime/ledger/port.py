@@ -268,8 +268,8 @@ class Ledger(Readable, Protocol):
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
 
-        If drafts share a subject, only the first may set `expect`, or all set the same. Raises
-        InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
+        If drafts share a subject, only the first may set `expect`, or all set the same value.
+        Raises InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:

@@ -350,7 +350,7 @@ def refused(
 
 
 def too_large(most: int) -> web.Response:
-    """Return the answer for a body above `most` bytes. It closes the connection without reading."""
+    """Return the answer for a body above `most` bytes, which also closes the connection."""
     error = f"the request body exceeds {most} bytes"
     response = refused(413, error, "send smaller requests", field="body")
     response.force_close()

@@ -225,7 +225,7 @@ class EmbeddedServer:
         return self.credentials.url_for(role)
 
     def take(self) -> IO[str]:
-        """Lock the data directory, unless this process already has. Raises ServerFailed."""
+        """Lock the data directory, unless this process holds the lock. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._data_dir / "lock"
