@@ -72,7 +72,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error and its location; `document` and `line` are 0 if the location is unknown."""
+    """An error in a manifest; `document` and `line` are 0 if its location is unknown."""
 
     source: str
     message: str

@@ -53,7 +53,7 @@ _decode_user = msgspec.json.Decoder(_UserInfo).decode
 
 
 async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
-    """Return the facts. `server_says` is the server's `/varz`, or empty. Raises LedgerError."""
+    """Return facts about the ledger; `server_says` is its `/varz`, or empty. Raises LedgerError."""
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
@@ -87,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Return the newest attested snapshot's revision and age, and how many others are overdue."""
+    """Return the newest attested snapshot's revision and age, how many attestations are late."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)
