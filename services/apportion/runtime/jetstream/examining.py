@@ -87,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Return the newest attested snapshot's revision and age, how many attestations are late."""
+    """Return the newest attested revision, its age, and how many attestations are overdue."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)
