@@ -172,8 +172,7 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Wait until the plugin for claims listens, register the plugin, and return the info that
-        it reports."""
+        """Register the plugin for ResourceClaims once it listens. Return what it reports."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:
