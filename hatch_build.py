@@ -178,10 +178,9 @@ def _kept() -> dict[str, Path]:
 
 
 def _exchange(kept: dict[str, Path], made: dict[Path, Path]) -> dict[Path, Path]:
-    """Cache newly compiled modules, and return the cached ones that were not compiled now.
+    """Copy new modules (`made`) into the cache. Return the cached files (`kept`) of all others.
 
-    Files that were unused for a month are deleted from the cache.
-    """
+    Files that no build used for a month are deleted from the cache."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     found = {}
     for module, file in kept.items():
@@ -292,11 +291,10 @@ def _functions(module: str) -> frozenset[str]:
 
 @cache
 def _expressions(module: str) -> dict[str, ast.FunctionDef]:
-    """Return a listed module's functions of numbers that contain neither loops nor calls.
+    """Return a listed module's functions that compute numbers without loops or calls.
 
-    Every module that imports such a function gets its own copy, which the C compiler can inline. A
-    call from one extension into another costs as much as three of these functions.
-    """
+    Each module that imports such a function gets its own copy, which the C compiler can inline. A
+    call into another extension costs as much as running three of these functions."""
     if module not in MODULES:
         return {}
     tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))
@@ -310,8 +308,9 @@ def _expressions(module: str) -> dict[str, ast.FunctionDef]:
 
 
 def _with_copies(source: str) -> str:
-    """Return the source with copies of imported expressions appended. Other lines keep their
-    numbers."""
+    """Append copies of imported expressions to the source, and return the result.
+
+    The original lines keep their line numbers."""
     lines, copies = source.splitlines(keepends=True), ""
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ImportFrom):
@@ -387,8 +386,7 @@ def translatable(source: str) -> str:
 def with_constants(source: str) -> str:
     """Return the source with each `Final[Int64]` constant in a function replaced by its value.
 
-    C uses the number directly, but would have to look up the name in Python.
-    """
+    The compiled code then uses the number directly, instead of looking up the name in Python."""
     tree = ast.parse(source)
     constants = {**_imported(tree), **_constants(source)}
     lines = source.encode().splitlines(keepends=True)
@@ -489,7 +487,7 @@ def _attributes(class_: ast.ClassDef, known: dict[str, str]) -> dict[str, str]:
 def _stores(
     method: ast.FunctionDef, arguments: dict[str, ast.expr | None], known: dict[str, str]
 ) -> Iterable[tuple[ast.expr, str]]:
-    """Yield each target that the method assigns to, with the value's Cython type if it is known."""
+    """Yield each target that the method assigns to, with its value's Cython type or `object`."""
     for node in ast.walk(method):
         match node:
             case ast.AnnAssign(target=target, annotation=annotation):
@@ -506,7 +504,7 @@ def _stores(
 
 
 def _type(annotation: ast.expr | None, known: dict[str, str]) -> str:
-    """Return Cython's name of the annotated type, or `object`."""
+    """Return Cython's name for the annotated type, or `object` if Cython has none."""
     match annotation:
         case ast.Name(id=name):
             return known.get(name, "object")

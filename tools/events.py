@@ -113,8 +113,9 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """Return a message for each event whose schema changed under a locked version, or that lost
-    one."""
+    """Return a message for each changed schema that needs a new version or `--relock`.
+
+    A locked version that is gone gets a message too."""
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})

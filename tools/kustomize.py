@@ -3,10 +3,10 @@
     python -m tools.kustomize            write the manifests
     python -m tools.kustomize --check    list the files that would change, write nothing
 
-Each template becomes the file of the same name, rendered with deploy/helm/kustomize.yaml. Those of
-`dra/`, `extender/`, `monitoring/` and `receipts/` are rendered with these features enabled. The
-chart's NATS configuration is a copy of the one in services/.
-Invariant: the output is a function of the tree alone."""
+Each template becomes the file of the same name, rendered with deploy/helm/kustomize.yaml. The
+templates in `dra/`, `extender/`, `monitoring/` and `receipts/` are rendered with that feature
+enabled. The chart's NATS configuration is a copy of the one in services/. Invariant: the output is
+a function of the tree alone."""
 
 from __future__ import annotations
 

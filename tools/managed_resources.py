@@ -16,7 +16,9 @@ HEAD = "    managedResources:\n"
 
 
 def told(text: str) -> str:
-    """Return the configuration with the current list, which must be at the end of the file."""
+    """Return the configuration with the current list of resources in place of the old one.
+
+    The list must be at the end of the file."""
     kept, head, _ = text.partition(HEAD)
     names = sorted(claimed(DialectConfig()))
     lines = (f"      - {{name: {name}, ignoredByScheduler: true}}\n" for name in names)

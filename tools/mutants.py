@@ -1,12 +1,12 @@
 """Measure how many small faults the tests notice: `make mutants N=40 SEED=1`.
 
-Each mutant changes one place of the services, chosen at random by the seed, in a copy of the tree
-without compiled modules, so that the changed source is what runs. All fast tests run once unchanged
-and record the functions that each calls. A mutant meets the tests that call its function, quickest
-first, then the tests that name its module, then one seed of the simulation. For modules that use
-Kubernetes, the tests against a real API server follow if there is one. The first test that fails
-has caught the mutant, unless it also fails without the change. Annotations, texts, logs, metrics
-and the command line are not mutated."""
+Each mutant changes one place of the services, chosen at random by the seed. It runs in a copy of
+the tree without compiled modules, so that the changed source is what runs. First, all fast tests
+run once on unchanged code and record the functions that each test calls. Each mutant is then tried
+with the tests that call its function, quickest first. The tests that name its module follow, and
+then one seed of the simulation. For modules that use Kubernetes, the tests against a real API
+server come last, if there is one. The first test that fails has caught the mutant, unless it also
+fails without the change. Annotations, texts, logs, metrics and the command line are not mutated."""
 
 import argparse
 import ast
@@ -310,7 +310,7 @@ def _caught(step: Sequence[str], copy: Path) -> str:
 
 
 def main() -> int:
-    """Run the trials. Return exit status 0 if nine of ten mutants are caught."""
+    """Run the trials. Return exit status 0 if at least nine of ten mutants are caught."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", type=int, default=40, help="how many")

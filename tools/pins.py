@@ -76,7 +76,7 @@ def digest_of(image: str) -> str:
 
 
 def main() -> None:
-    """List what is pinned, or pin it again."""
+    """List the pinned images and their digests, or refresh the digests."""
     if "--refresh" not in sys.argv[1:]:
         for image, digest in pinned().items():
             echo(f"{image}@{digest}")

@@ -5,7 +5,7 @@
 
 The facts come from the objects that the programs themselves use: click commands, descriptors of
 refusal codes, metrics and the chart's values. Invariant: every row is made from code or from the
-chart; a page has no fact of its own."""
+chart, so no page contains a fact that was written by hand."""
 
 import ast
 import importlib

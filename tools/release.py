@@ -184,7 +184,7 @@ def main() -> None:
 @click.option("--key", required=True, type=FILE, help="What `apportion receipt key` made.")
 @click.argument("folder", type=FOLDER)
 def sign(key: Path, folder: Path) -> None:
-    """Sign where the files of FOLDER come from."""
+    """Sign the provenance of the files in FOLDER."""
     try:
         private = read_signing_key(key)
         statement = provenance(
@@ -201,7 +201,7 @@ def sign(key: Path, folder: Path) -> None:
 @click.option("--public", required=True, type=FILE, help="The public half of the key: KEY.pub.")
 @click.argument("folder", type=FOLDER)
 def check(public: Path, folder: Path) -> None:
-    """Check that FOLDER holds what was signed, and nothing else."""
+    """Check that FOLDER contains exactly the files that were signed."""
     try:
         envelope = json.loads((folder / PROVENANCE).read_bytes())
         statement = opened(envelope, read_verifying_key(public))

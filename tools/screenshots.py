@@ -128,7 +128,7 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
 
 
 def arguments() -> ArgumentParser:
-    """Parse the command line. By default, every picture is taken."""
+    """Return the parser of the command line. By default, every picture is taken."""
     parser = ArgumentParser("python -m tools.screenshots", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
                         help="where the pictures go (docs/console)")  # fmt: skip

@@ -60,7 +60,9 @@ def visits(work: Callable[[], object]) -> Visits:
 
 
 def reading(path: Path, *, pure: bool, cold: bool) -> Visits:
-    """Read the manifest, and return what was entered: in a second read, unless `cold`."""
+    """Return the files and functions that are entered to read the manifest.
+
+    Unless `cold`, the manifest is read once before the count, so that tables are already built."""
 
     def documents() -> list[Document]:
         found = read_manifest_files([str(path)], BytesIO())

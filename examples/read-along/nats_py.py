@@ -1,14 +1,14 @@
 # ruff: noqa: INP001 - a program of its own, in no package
-"""Read along with nats-py: every placement from the ledger's beginning, in order, and the chain.
+"""Print every placement in the ledger, oldest first, and check the chain of hashes. Uses nats-py.
 
     python examples/read-along/nats_py.py nats://auditor:PASSWORD@127.0.0.1:4222 [--limit N]
     python examples/read-along/nats_py.py nats://anna@127.0.0.1:4222 --nkey anna.nk
 
-Needs only `pip install nats-py`, and with a key, as `apportion user add auditor anna` makes one,
-`pip install 'nats-py[nkeys]'`. An ordered consumer gets each event once and in order, and
-restarts by itself after a lost message. Each placement names the SHA-256 of the previous one on its
-node, so a reader from the beginning sees if one was changed, left out or inserted.
-"""
+Needs `pip install nats-py`. To log in with a key from `apportion user add auditor anna`, install
+`nats-py[nkeys]` instead. The script uses an ordered consumer, which delivers each event once and in
+order, and restarts by itself after a lost message. Each placement names the SHA-256 of the previous
+placement on its node. A reader that starts at the beginning therefore detects a placement that was
+changed, left out or inserted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nats.js.errors import NotFoundError
 
 
 async def connected(url: str, who: str, nkey: str | None) -> Client:
-    """A client that reconnects after the server has accepted it once."""
+    """Log in once without reconnection, then return a client that reconnects."""
     # A user's inboxes must begin with its own name.
     as_whom: dict[str, Any] = {"inbox_prefix": f"_INBOX_{who}", "nkeys_seed": nkey}
     # A reconnecting client would retry a rejected login forever, so log in without that first.
@@ -40,11 +40,11 @@ async def connected(url: str, who: str, nkey: str | None) -> Client:
 
 
 async def unheard(_error: Exception) -> None:
-    """Ignore an error that is also raised."""
+    """Ignore this error, because nats-py also raises it."""
 
 
 def refusal(who: str, nkey: str | None) -> str:
-    """The error for a rejected login, with its fix."""
+    """Return the message for a rejected login, with the fix."""
     if nkey:
         return f"the server rejected {who}'s key in {nkey}; check it with `apportion user list`"
     return (
@@ -54,7 +54,7 @@ def refusal(who: str, nkey: str | None) -> str:
 
 
 async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
-    """Print each event of `placement.<node>`; return the number of broken links of the chain."""
+    """Print every placement event. Return how many links of the chain are broken."""
     client = await connected(url, who, nkey)
     stream = client.jetstream()
     # A user's consumers must begin with its own name, too.
@@ -85,7 +85,7 @@ async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
 
 
 def main() -> int:
-    """Exit code 0 if every link held, 1 if one did not, and 2 if the ledger could not be read."""
+    """Return 0 if the chain is intact, 1 if a link is broken, 2 if the ledger is unreadable."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "url", help="URL from `apportion up`, with the auditor's password, or nats://NAME@HOST"

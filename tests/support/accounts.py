@@ -35,7 +35,7 @@ class Accounted:
         return self
 
     def reading(self) -> Reading:
-        """Return the reading at the end of the period."""
+        """Close the account at the end of the period, and return its data."""
         self.account.finish()
         revision = self.ledger.state.revision
         return Reading(revision, self.by, self.period, self.meters, self.account)

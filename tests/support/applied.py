@@ -1,6 +1,6 @@
 """Read the objects that `kubectl apply -k` creates, and the pod templates in them.
 
-Invariant: manifests are read from the tree, so newly rendered ones are checked too."""
+Invariant: manifests are read from the working tree, so freshly rendered files are checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Run `apportion run` as a user does, and observe its process, output and guardian.
+"""Run `apportion run` as a user does, and observe its process, its output and its guardian.
 
-All its processes inherit an environment variable that marks them. A test can kill them all, and
-none outlives the test."""
+The guardian is the process that records the end of a run. All processes of a run inherit an
+environment variable that marks them, so that a test can kill them all. None outlives the test."""
 
 from __future__ import annotations
 

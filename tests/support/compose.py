@@ -27,7 +27,7 @@ APPORTION = ROOT / ".venv/bin/apportion"
 
 
 class Compose:
-    """One project of the compose file, with ports of its own.
+    """A project that runs docker-compose.yml under its own name, with its own ports.
 
     `take_keys` copies the operator's keys into the local folder `keys`."""
 

@@ -1,4 +1,4 @@
-"""The commands that README and the documentation show.
+"""Extract the commands that README and the documentation show.
 
 A ```console block has commands behind `$ `, each followed by its output; a ```sh block has only
 commands. Lines that end in a backslash are joined, and a here-document belongs to its command."""

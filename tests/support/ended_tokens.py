@@ -1,7 +1,7 @@
 """Make an expired ServiceAccount token.
 
 No API server issues a token for less than ten minutes, and no test waits that long. Invariant: the
-token is signed with the API server's own key, so that only its time is wrong."""
+token is signed with the API server's own key, so it is invalid only because of its age."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ P = TypeVar("P", bound=Payload)
 class Facts:
     """A reader of all events of a ledger as they arrive, which can also append events.
 
-    Records that are no valid events are listed in `refused`. Placements that are written here name
-    the previous placement on their node, as a scheduler's do."""
+    Records that are not valid events are listed in `refused`. A placement written through this
+    class names the previous placement on its node, as a scheduler's does."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -85,9 +85,10 @@ class Facts:
     async def write(
         self, *payloads: Payload, role: str = "", event_id: str = "", basis: int = 0
     ) -> int:
-        """Append events in one batch, as their usual writer, and return the last revision.
+        """Append events in one batch, and return the last revision.
 
-        `basis` is the revision up to which the writer has read."""
+        The writer is `role`, or by default the role that usually writes such events. `basis` is the
+        revision up to which the writer has read."""
         role = role or BY_PAYLOAD[type(payloads[0])].appender
         if role not in self._pens:
             self._pens[role] = await self._bus.connect(role)

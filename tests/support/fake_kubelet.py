@@ -1,10 +1,11 @@
-"""Simulate a kubelet, fast: its sockets, its records and the order of its calls. No container runs.
+"""Simulate a kubelet without containers: its sockets, its records and the order of its calls.
 
-It follows the device manager of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`). The kubelet calls
-`Allocate` when it admits a pod. It writes its checkpoint atomically then, and when a plugin reports
-devices. PodResources leaves out init containers. The kubelet calls `PreStartContainer` before every
-container start; if the plugin refuses, the start fails or is retried. A container's edits come from
-the CDI files, as in a runtime. Invariant: no two live pods have the same slot."""
+The simulation is fast. It follows the device manager of Kubernetes 1.36
+(`pkg/kubelet/cm/devicemanager`). The kubelet calls `Allocate` when it admits a pod. It writes its
+checkpoint atomically after an admission, and after a plugin reports devices. PodResources leaves
+out init containers. The kubelet calls `PreStartContainer` before every container start; if the
+plugin refuses, the start fails or is retried. A container's edits come from the CDI files, as in a
+runtime. Invariant: no two live pods have the same device slot."""
 
 from __future__ import annotations
 
@@ -160,7 +161,7 @@ class FakeKubelet:
         return environment(self.edits(entry.ids))
 
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Return the `containerEdits` of these devices, as a runtime finds them."""
+        """Return the `containerEdits` of these devices, as a runtime finds them in CDI files."""
         files = [json.loads(path.read_bytes()) for path in sorted(self.cdi.glob("*.json"))]
         named = [each for file in files for each in file["devices"] if each["name"] in ids]
         assert sorted(each["name"] for each in named) == sorted(ids), "one file for each device"
@@ -171,8 +172,7 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     async def plugin(self) -> Any:
-        """Wait until the plugin for claims listens, register the plugin, and return the info that
-        it reports."""
+        """Register the plugin for ResourceClaims once it listens. Return what it reports."""
         path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
 
         async def registered() -> Any:

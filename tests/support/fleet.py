@@ -45,7 +45,6 @@ def rack(name: str = "n1", count: int = 8, **fields: Any) -> NodeReported:
 
 
 def observed(name: str = "n1", **fields: Any) -> NodeObserved:
-    """Return the event in which a watcher describes the node: by default ready, and with much
-    room."""
+    """Return a watcher's event about a node, which by default is ready and has ample resources."""
     defaults = {"ready": True, "cpu_milli": 256_000, "memory_mib": 2_000_000, "pods": 250}
     return NodeObserved(node=name, **(defaults | fields))

@@ -122,8 +122,7 @@ def happenings() -> st.SearchStrategy[list[Payload]]:
 
 
 def happen(state: State, data: Payload) -> Change:
-    """Fold one event. A placement first gets the previous placement on its node, as a scheduler
-    sets it."""
+    """Fold one event. Before folding a placement, link it to the previous one on its node."""
     if isinstance(data, PodPlaced) and data.node in state.nodes:
         data = placed(
             data.pod, data.node, data.shares, attempt=data.attempt,

@@ -6,8 +6,9 @@ from typing import Any
 
 
 def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
-    """Return a ready Node with much room; `fields` can set allocatable, labels, taints and
-    ready."""
+    """Return a ready Node with ample resources.
+
+    `fields` can set its allocatable, labels, taints and ready."""
     allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110"} | fields.get("allocatable", {})
     ready = "True" if fields.get("ready", True) else "False"
     return {

@@ -29,7 +29,7 @@ LAST_POLICY = (1, 22)
 
 
 def binary() -> Path:
-    """Return the kube-scheduler binary. Skip the test if there is none, as in envtest."""
+    """Return the kube-scheduler binary. Skip the test if it is missing: envtest lacks it."""
     found = binaries() / "kube-scheduler"
     if not found.exists():
         pytest.skip(f"{found.parent} has no kube-scheduler")

@@ -8,7 +8,7 @@ HOST = "kubernetes.io/hostname"
 
 
 def kube_claim(name: str = "data", **spec: Any) -> dict[str, Any]:
-    """Return a PersistentVolumeClaim for 1Gi of class `disks`."""
+    """Return a PersistentVolumeClaim for 1Gi of the storage class `disks`."""
     wanted = {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "disks",

@@ -33,7 +33,7 @@ async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
 
 
 def agent_options(kubelet: RealKubelet, devices: str) -> tuple[str, ...]:
-    """Return the options of that node's agent, with simulated devices."""
+    """Return the options for the agent of the kubelet's node, with simulated devices."""
     places = (
         "--kubelet",
         kubelet.folder,

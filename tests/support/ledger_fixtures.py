@@ -18,7 +18,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Open a reader and writer of that ledger."""
+    """Return a reader and writer of the ledger of `bus`."""
     opened = Facts(bus)
     await opened.open()
     return opened

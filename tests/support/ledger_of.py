@@ -67,8 +67,8 @@ class Ledger:
     def contradict(self, data: Payload) -> str:
         """Fold an event that the fold must refuse, and return the reason.
 
-        The state may change only by the record of that refusal. A refused placement also uses up
-        its attempt, which other tests check."""
+        The fold records the refusal in the state and must change nothing else. The exception is a
+        refused placement, which also uses up its attempt; other tests check that."""
         before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"

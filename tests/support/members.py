@@ -17,8 +17,7 @@ from tests.support.ledger_of import Ledger
 
 
 class Members(Ledger):
-    """An in-memory ledger with several schedulers; `engines` has the engine of each scheduler so
-    far."""
+    """An in-memory ledger with several schedulers; `engines` has each live scheduler's engine."""
 
     def __init__(self, names: Sequence[str], *payloads: Payload) -> None:
         self.engines: dict[str, Engine] = {}
@@ -43,13 +42,17 @@ class Members(Ledger):
         return change
 
     def decided_by(self, name: str, *, apart: bool = False) -> Decision:
-        """Return a scheduler's next decision without folding it."""
+        """Return a scheduler's next decision without folding it.
+
+        With `apart`, the scheduler tries the nodes of its own shard first."""
         engine = self.engines[name]
         engine.keep_apart(apart=apart)
         return decided(engine)
 
     def decide_by(self, name: str, *, apart: bool = False) -> list[Payload]:
-        """Let one scheduler make a decision, fold its events, and return them."""
+        """Let one scheduler decide, fold the events, and return them.
+
+        With `apart`, the scheduler tries the nodes of its own shard first."""
         events: list[Payload] = [*self.decided_by(name, apart=apart).events]
         self.play(*events)
         return events

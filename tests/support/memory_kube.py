@@ -1,4 +1,4 @@
-"""Simulate the Kubernetes API server in memory, as far as watcher, binder and agreement need it.
+"""Simulate the Kubernetes API server in memory, as far as watcher, binder and tests use it.
 
 Simulations use this server in place of kube-apiserver; one contract suite runs against both.
 Invariants: a pod is bound at most once, and its annotations are set in the same write. A failed

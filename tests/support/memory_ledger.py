@@ -340,8 +340,8 @@ class _Worker:
 
 
 class _MemoryDelivery:
-    """A delivered record; implements `Delivery`. The hash is of its content, so that set order is
-    fixed."""
+    """A delivered record; implements `Delivery`. Its hash depends only on its content, so that sets
+    of deliveries have the same order in every run."""
 
     def __init__(self, ledger: MemoryLedger, queue: MemoryQueue, handed: Handed) -> None:
         self.record, self.attempt = handed

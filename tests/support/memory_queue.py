@@ -99,7 +99,8 @@ class MemoryQueue:
     def restart(self, revision: int, delay_s: float) -> None:
         """Restart a record's redelivery timer; any worker may do this.
 
-        `progress` restarts it with the queue's delay, and `retry` with a delay of its own."""
+        A worker's `progress` passes the queue's usual delay, and its `retry` passes a chosen delay.
+        """
         if revision in self._held:
             self._held[revision].cancel()
             self._held[revision] = self._timer(revision, delay_s)
@@ -115,8 +116,9 @@ class MemoryQueue:
         return len(forgotten)
 
     def hasten(self, choose: Callable[[int], int]) -> bool:
-        """Redeliver one record before its timer expires. Return False if no record is
-        unacknowledged."""
+        """Redeliver one unacknowledged record before its timer expires; `choose` picks it.
+
+        Return False if there is no such record."""
         if not self._held:
             return False
         revision = sorted(self._held)[choose(len(self._held))]

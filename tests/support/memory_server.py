@@ -109,13 +109,13 @@ class MemoryServer:
         self._watchers.append(call)
 
     def on_news(self, call: Callable[[], None]) -> int:
-        """Call `call` after every later append. Return the number with which `forget` ends this."""
+        """Call `call` after every later append. Return a number; `forget(number)` ends this."""
         number = next(self._numbers)
         self._news[number] = call
         return number
 
     def forget(self, number: int) -> None:
-        """End the calls that `on_news` requested under this number."""
+        """Stop the calls that `on_news` registered under this number."""
         self._news.pop(number, None)
 
     # ------------------------------------------------------------------ appending

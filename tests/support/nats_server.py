@@ -31,7 +31,8 @@ def tls_block(pair: Pair, clients: Path | None = None) -> str:
 class NatsServer:
     """One nats-server. Use it in `async with`, which always ends the server.
 
-    `passwords` are by user. The server replaces `$NATS_...` variables in its configuration."""
+    `passwords` maps each user to a password. The server replaces `$NATS_...` variables in its
+    configuration."""
 
     def __init__(
         self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None

@@ -12,10 +12,10 @@ from tests.tidy.tree import ROOT, files
 
 
 def placements(folder: Path) -> dict[str, str]:
-    """Run a cold and a warm `make up`, and stop each with Ctrl-C.
+    """Run a cold and a warm `make up`, and stop each with Ctrl-C. Return the results by key.
 
-    Return by key: `cold` and `warm` are seconds to the first placement, `cold-left` and `warm-left`
-    the numbers of left-over processes."""
+    `cold` and `warm` are the seconds to the first placement. `cold-left` and `warm-left` are the
+    numbers of left-over processes."""
     with alone():
         podman, image = fresh_machine()
         wheels = prepare_wheels()

@@ -1,9 +1,10 @@
 """Create the next build, in which `PodPlaced` has a new version with one more field.
 
-The copy of the schemas follows CONTRIBUTING's recipe to add a field. The old module moves to
-`older` with a lift at its end, the struct gets a field, and the event gets its version. Writers of
-placements fill the field. Everything else is this checkout. A process that finds the copy first
-runs that build. Its fold ignores the field, so both builds encode a state in the same way."""
+The schemas are copied and changed by CONTRIBUTING's recipe to add a field. The old module moves to
+`older` and gets a function `lift`, which converts old payloads. The struct gets the field, and the
+event gets the new version. Writers of placements fill the field. Everything else is this checkout.
+A process runs the new build if the copy comes first in its module path. The new build's fold
+ignores the field, so both builds encode a state in the same way."""
 
 import inspect
 import re

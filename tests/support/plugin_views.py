@@ -26,7 +26,7 @@ def records(segment: str) -> list[Record]:
 
 
 def hami_containers(text: str) -> list[list[Record]]:
-    """Parse HAMi's annotation. Return the devices of each container, also if it has none.
+    """Parse HAMi's annotation. Return the devices of each container, even of one without devices.
 
     Every container ends with a semicolon."""
     segments = text.split(";")

@@ -71,7 +71,7 @@ def instance(profile: str, start: int, size: int) -> MigInstance:
 def placed(
     uid: str = "p1", node: str = "n1", shares: Iterable[Share] = (), **fields: Any
 ) -> PodPlaced:
-    """Return a placement as a scheduler writes it, or a client that impersonates one."""
+    """Return a placement as written by a scheduler, or by a client that acts as a scheduler."""
     fields.setdefault("namespace", "default")
     fields.setdefault("name", uid)
     fields.setdefault("attempt", 1)

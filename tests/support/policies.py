@@ -58,8 +58,9 @@ async def holding(
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """Return a policy that is applied after ours. Once the server enforces it, it enforces ours
-    too."""
+    """Return a policy that is applied after ours.
+
+    Once the API server enforces this policy, it enforces ours too."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",

@@ -158,8 +158,10 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """Return a random label selector; the last kind is invalid with `matchLabelKeys` of its
-        label."""
+        """Return a random label selector.
+
+        The API server rejects the last kind, which selects by label `version`, together with
+        `matchLabelKeys` of the same label."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [

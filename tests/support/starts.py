@@ -2,10 +2,10 @@
 
 Imports are most of the cost of a short-lived verb or service, and a lane starts thousands.
 `use(True)` makes `subprocess` and `asyncio` fork wherever a test would start `python -m
-apportion.cli.main ...` or a service. All other programs are executed as usual. So is a start that
-changes how Python itself behaves (`PYTHONPATH`, a locale, a terminal). The process from which
-`apportion up` forks its services is itself a fork of that `up`. Invariants: a fork is a child of
-the test's process, with its own process id, exit status, signals, environment, working directory
+apportion.cli.main ...` or a service. All other programs are executed as usual. Commands that change
+how Python itself behaves (`PYTHONPATH`, a locale, a terminal) are also executed. The process from
+which `apportion up` forks its services is itself a fork of that `up`. Invariants: a fork is a child
+of the test's process, with its own process id, exit status, signals, environment, working directory
 and descriptors. `/proc` shows its own command line and environment. Forks share nothing with each
 other except the imported modules.
 
@@ -214,7 +214,10 @@ def _serve() -> None:
 
 
 def _fork_for_up(popen: subprocess.Popen[Any], *given: Any) -> None:
-    """Replace `Popen._execute_child` in a fork, which has already imported what `up` forks from."""
+    """Replace `Popen._execute_child` in a forked `apportion up`.
+
+    The process from which `up` forks its services is then a fork of `up`, with all modules
+    imported. All other processes are executed."""
     asked = Asked(*given)
     words = [os.fspath(each) for each in asked.args] if isinstance(asked.args, list | tuple) else []
     if words[:3] != [sys.executable, *UP_FORKS] or len(list(Path("/proc/self/task").iterdir())) > 1:

@@ -7,8 +7,9 @@ from apportion.core.ledger.state import State
 
 
 def assert_same(one: State, other: State) -> None:
-    """Check that both states have equal content in equal order, and share no duplicate pods or
-    shapes."""
+    """Check that both states have equal content in equal order.
+
+    Also check that `one` holds no second copy of a pod or shape."""
     assert canonical(one) == canonical(other)
     assert orders(one) == orders(other)
     for node in one.nodes.values():

@@ -12,7 +12,7 @@ from tests.support.polling import until
 
 
 def pod_group(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the PodGroup that Volcano would create for this Job from the API server."""
+    """Return the PodGroup that Volcano would create for this Job, which the API server returned."""
     spec = job["spec"]
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -35,7 +35,7 @@ def pod_group(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pods that Volcano would create for this Job from the API server."""
+    """Return the pods that Volcano would create for this Job, which the API server returned."""
     return [
         _pod(job, task, number)
         for task in job["spec"]["tasks"]

@@ -1,8 +1,8 @@
 """Find code that parses rendered sentences: what code needs must be a field of an answer.
 
-A text counts as a sentence if it comes from a field that has one, from a function that renders
-text, from an error, or from a variable assigned from any of these. JavaScript is scanned as plain
-text: there, fields and variables count."""
+A text counts as a sentence if it comes from a field that holds sentences, from a function that
+renders text, from an error, or from a variable assigned from any of these. JavaScript is scanned as
+plain text, where only such fields and variables are recognised."""
 
 import ast
 import re

@@ -12,7 +12,6 @@ HOOK = "tools/hooks/commit-msg"
 
 
 def git(*arguments: str) -> str:
-    """Run git in this repository and return its output."""
     return subprocess.run(
         ["git", *arguments],  # noqa: S607 - the git of this machine
         cwd=ROOT,
@@ -62,7 +61,7 @@ def test_a_bad_message(message: str) -> None:
 
 
 def test_the_hook_refuses(tmp_path: Path) -> None:
-    """The hook, run by git with a file, exits with 1 and names the fault."""
+    """For a bad message, the hook exits with 1 and names the fault."""
     message = tmp_path / "COMMIT_EDITMSG"
     message.write_text("Added retries\n")
     done = subprocess.run([ROOT / HOOK, message], capture_output=True, text=True, check=False)

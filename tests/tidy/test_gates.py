@@ -31,8 +31,7 @@ CONTRACTS = re.compile(r"\n(?=[^\n]+\n-{3,}\n)")
     ],
 )
 def test_ruff_bans_the_outside(folder: str, statement: str) -> None:
-    """Ruff applies a folder's own ruff.toml: it bans statements there that other folders may
-    contain."""
+    """In a folder with its own ruff.toml, ruff bans statements that other folders may contain."""
     source = f'"""Planted."""\n\n{statement}\n'
     command = [str(BIN / "ruff"), "check", "--select", "TID251", "--stdin-filename"]
     for place, stopped in ((folder, True), ("services/apportion/agent", False)):

@@ -15,7 +15,7 @@ VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:co
 
 @pytest.mark.parametrize("name", [figure.name for figure in STRUCTURAL])
 def test_the_structure_holds(name: str) -> None:
-    """No figure exceeds its limit by more than the allowance that it has for now."""
+    """No figure of the code base exceeds its limit plus its current allowance."""
     (figure,) = (each for each in STRUCTURAL if each.name == name)
     found = figure.places(HOUSE)
     listed = "\n".join((figure.excess(len(found)), *found))

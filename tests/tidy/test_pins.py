@@ -21,7 +21,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ],
 )  # fmt: skip
 def test_unpinned_references_are_found(line: str) -> None:
-    """The check reports a tag, a missing tag, a short digest and a branch."""
+    """The check reports references by tag, without a tag, by a short digest, and by branch."""
     assert len(list(pins.unpinned(f"x\n{line}\ny\n"))) == 1
 
 

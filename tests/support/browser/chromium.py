@@ -71,11 +71,10 @@ def opened(
     zone: str = "UTC",
     answers: Collection[str] = ANSWERS,
 ) -> Iterator[Page]:
-    """Yield a page of one gateway in a new browser context. Errors in the page's console fail the
-    test.
+    """Yield a page of one gateway in a new browser context.
 
-    `answers` lists parts of the browser's messages about failed API requests that the test expects.
-    """
+    The test fails if the page logs an error. `answers` lists the exceptions: parts of messages
+    about failed API requests that the test expects."""
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},

@@ -1,6 +1,6 @@
 """Shrink screenshots: reduce a PNG to 256 colours without a visible difference.
 
-Invariant: the picture keeps its dimensions, and exactly those colours that cover much of it."""
+Invariants: the picture keeps its dimensions. Colours that cover much of it do not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT = 160
 
 
 def small(png: bytes) -> bytes:
-    """Return the same picture with a palette."""
+    """Return the picture as a PNG of at most 256 colours."""
     pixels = _pixels(png)
     height, width, _ = pixels.shape
     packed = (pixels[..., 0].astype(np.uint32) << 16) | (

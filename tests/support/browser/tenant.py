@@ -1,4 +1,4 @@
-"""Show a page as a tenant sees it: the answers of a real gateway are redacted on their way."""
+"""Show a page as a tenant sees it, by redacting the answers of a real gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API = "/api/v1/"
 
 @contextmanager
 def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
-    """Redact all answers that the page gets to these namespaces, until the block ends."""
+    """Redact the page's API answers to what a user of only these namespaces may see."""
 
     def answer(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}

@@ -8,7 +8,7 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a temporary file next to `path`, sync it, and rename it to `path`.
 
-    Raises OSError and then leaves an existing file unchanged."""
+    If this raises OSError, an existing file is unchanged."""
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -68,7 +68,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def numbered_nodes(
     pattern: str, count: int, specs: Sequence[str], *, option: str = "--simulate"
 ) -> list[SimulatedNode]:
-    """Return `count` nodes named after `pattern`, which use the device `specs` in turn.
+    """Return `count` nodes named after `pattern`; the device `specs` are assigned in rotation.
 
     `{}` in the pattern becomes 1, 2, ...; a pattern without `{}` is the name of a single node, or
     the prefix of several names. `option` names the source in errors. Raises FleetInvalid."""

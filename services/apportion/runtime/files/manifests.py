@@ -72,7 +72,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error and its location; `document` and `line` are 0 if the location is unknown."""
+    """An error in a manifest; `document` and `line` are 0 if its location is unknown."""
 
     source: str
     message: str
@@ -89,7 +89,7 @@ class Problem:
 def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
     """Yield every document of the named files and folders, in order; `-` is stdin.
 
-    From a folder only files with SUFFIXES are read. The last problem reports a reached limit."""
+    Reads only files with SUFFIXES from a folder. At a limit, yields a final problem and stops."""
     size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):
@@ -112,7 +112,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 def read_manifest_bytes(
     names: Sequence[str], stdin: BinaryIO
 ) -> Iterator[tuple[str, bytes] | Problem]:
-    """Yield name and content of the same files as `read_manifest_files`; truncate large files."""
+    """Yield each file's name and content, as for `read_manifest_files`; truncate large files."""
     for name in names:
         if name == STANDARD_INPUT:
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
@@ -245,7 +245,7 @@ def read_wish(
 
 
 def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
-    """Return warnings about pods' queues that are not declared: a typo would remove all limits."""
+    """Return a warning for each undeclared queue: its pods have no limits, maybe due to a typo."""
     known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
     said: list[str] = []
     # If no queue is declared at all, queues are not in use.

@@ -184,7 +184,7 @@ def _content(text: str, line: int) -> object:
 
 
 def _check_keys(root: yaml.Node, line: int) -> None:
-    """Refuse keys that are not unique text, except keys that override merged ones."""
+    """Refuse keys that are not text or occur twice. A key may override one that `<<` merges."""
     left, seen = [root], {id(root)}
     while left:
         node = left.pop()
@@ -269,7 +269,7 @@ def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
 
 
 def written(value: object) -> str:
-    """Format as YAML, keys in the given order; use ASCII if the text has control characters."""
+    """Format as YAML without sorting keys. If the text has control characters, escape to ASCII."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if escaped(text, keep="\n") != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

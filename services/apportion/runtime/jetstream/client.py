@@ -1,6 +1,6 @@
 """The ledger on NATS JetStream, and the connection to its server.
 
-The connection reconnects without end. A lost connection or a forbidden subject ends all waits.
+The client reconnects without end. A lost connection or a forbidden subject ends the request.
 Invariants: no message shows a password, key or token. While disconnected, the client sends nothing,
 so an unsent append raises LedgerUnavailable, and only a sent append raises OutcomeUnknown."""
 
@@ -66,7 +66,7 @@ def secure(client: LeavingClient, reach: Reach) -> None:
 
 
 def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Return the error for a server that rejects this user; retryable if it uses a token."""
+    """Return the error for a rejected login: LedgerUnavailable, so retried, if it used a token."""
     if distrusted:
         return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
     if reach.key:
@@ -336,11 +336,11 @@ class Connection:
         return unsubscribe
 
     async def _answered(self) -> None:
-        """Return once the server has answered a ping. Raises LostReply if the server cannot.
+        """Wait until the server has answered a ping. Raises LostReply if the connection is lost.
 
-        The client waits by `asyncio.wait_for`, which up to Python 3.11 loses a cancellation that
-        comes with the answer, so the wait runs in its own task. After a reconnection, the client
-        forgets earlier pings, for which a wait would only time out after ten seconds."""
+        The wait runs in its own task: up to Python 3.11, the client's `asyncio.wait_for` loses a
+        cancellation that arrives with the answer. After a reconnection, the client forgets earlier
+        pings; waiting for one would last ten seconds."""
         flushing = asyncio.ensure_future(self._client.flush())
         with self._asked.one(frozenset()) as (_, lost):
             ends: set[asyncio.Future[Any]] = {flushing, lost}
@@ -450,8 +450,8 @@ async def connect(
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    `name` is for the server's list of connections; `opened` makes the connection. The stream is not
-    checked. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+    The server lists the connection by `name`; `opened` makes the connection. Does not check the
+    stream. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:

@@ -1,7 +1,7 @@
 """Collects facts for `doctor` about the ledger's server, stream and clocks; read-only.
 
-Invariant: a fact that this user may not request, or that gets no answer, is left out. The only
-error is a server that does not answer for the stream."""
+Invariant: a fact that this user may not request, or that gets no answer, is left out. `examine`
+fails only if the server does not answer requests about the stream."""
 
 import contextlib
 from collections.abc import Collection, Mapping
@@ -53,7 +53,7 @@ _decode_user = msgspec.json.Decoder(_UserInfo).decode
 
 
 async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
-    """Return the facts. `server_says` is the server's `/varz`, or empty. Raises LedgerError."""
+    """Return facts about the ledger; `server_says` is its `/varz`, or empty. Raises LedgerError."""
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
@@ -87,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Return revision and age of the newest attested snapshot, and count overdue snapshots."""
+    """Return the newest attested revision, its age, and how many attestations are overdue."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)

@@ -1,10 +1,10 @@
 """Delivers every record in revision order, exactly once, across disconnections.
 
 The sequence and heartbeats of a push consumer reveal gaps. After a gap, silence or reconnection a
-new consumer starts after the last delivered record. Invariants: a missing record, or a changed last
-delivered record, raises LedgerHole; only the stream's leader decides what the ledger contains. A
-server that has just restarted may lack the newest records, so its consumer delivers late, and the
-consumer's pending count proves nothing."""
+new consumer starts after the last delivered record. Invariants: a missing record, or a change of
+the last delivered record, raises LedgerHole. Only the stream's leader decides what the ledger
+contains: a server that has just restarted may lack the newest records, so its consumer delivers
+them late and its pending count is unreliable."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Wait until current, as in `Subscription`. Raises the error that ended the delivery."""
+        """Implement `Subscription.caught_up`. Raises the error that ended the delivery."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
@@ -108,7 +108,7 @@ class Follower:
             await asyncio.wait({self._task})
 
     async def begin(self) -> None:
-        """Start to deliver records. Raises the error of the first check."""
+        """Check the stream once, then start to deliver. Raises the error of that check."""
         await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
@@ -293,7 +293,7 @@ def configuration_rules() -> Rules:
 
 
 class ConfigurationFollower(Follower):
-    """Follows only the configuration, even after a trim of the ledger."""
+    """Delivers only records of the configuration, even after a trim of the ledger."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
@@ -349,7 +349,7 @@ class ConfigurationLedger:
         start: int = 1,  # noqa: ARG002 - the kept configuration may be older
         subjects: Sequence[str] = (ALL_SUBJECTS,),  # noqa: ARG002 - always the configuration
     ) -> Subscription:
-        """Deliver the configuration. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        """Deliver configuration records. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         self._follower = ConfigurationFollower(self._wire, deliver)
         await self._follower.begin()
         return self._follower

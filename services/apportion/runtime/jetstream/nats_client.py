@@ -100,9 +100,9 @@ class Messages(Parser):
 class LeavingClient(Client):
     """The library's client, but faster, and with a close that does not wait for a dead server.
 
-    The library waits until its data is sent, which a frozen server never accepts, and queues each
-    message for a task. If TLS is required, this client sends nothing to a server before its
-    certificate is verified; the library would continue without TLS and reveal our identity."""
+    The library queues each message for a task. Its close waits until all data is sent, which a
+    frozen server never accepts. If TLS is required, this client sends nothing before verifying the
+    server's certificate; the library would continue without TLS and reveal our identity."""
 
     _tls: ClientTls | None = None
     _encrypted = False

@@ -110,7 +110,7 @@ class Bucket:
     async def put(
         self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
     ) -> None:
-        """Store `parts` under a name, in chunks that `nuid` names. Raises LedgerError."""
+        """Store `parts` as object `name`, in chunks named after `nuid`. Raises LedgerError."""
         digest, size, chunks = sha256(), 0, 0
         for chunk in _chunks(parts):
             digest.update(chunk)
@@ -149,18 +149,18 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Replace a single message that has no entry. Raises LedgerError."""
+        """Store a message under `name`, without an entry; replace the last. Raises LedgerError."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
-        """Return a message of `put_alone` and its headers, or None if it does not exist.
+        """Return the message that `put_alone` stored and its headers, or None if there is none.
 
-        The server can permit this read alone. Raises LedgerUnavailable, NotPermitted."""
+        A user may be permitted this read and no other. Raises LedgerUnavailable, NotPermitted."""
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
-        """Return the bytes of a `put_alone` message. Raises LedgerUnavailable, NotPermitted."""
+        """Return the payload of a `put_alone`, or None. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 

@@ -155,7 +155,7 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Fold the event at its server time, or at its own time if read from an archive."""
+        """Fold the event. Account for it at its server time; from an archive, at its own time."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change
@@ -211,7 +211,7 @@ async def read_account(
 
 
 async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
-    """Return the newest state before the period, or an empty one at the ledger's beginning."""
+    """Return the newest stored state before the period, else an empty one. Raises TooEarly."""
     for each in await snapshots.stored():
         stored = await stream.read_stored(wire, {"seq": each.revision})
         if stored is not None and micros_since(stored.at) <= start:

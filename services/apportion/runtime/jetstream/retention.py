@@ -3,7 +3,7 @@
 A revision may be dropped once it is in a valid archive of this ledger and its message id has left
 the server's deduplication window. It must also precede every kept snapshot and every placement that
 is not bound yet, because the binders' queue still delivers that placement. Invariant: every dropped
-revision is archived. Bootstrap stores the state and configuration before it for new readers."""
+revision is archived. Before a drop, bootstrap stores state and configuration for new readers."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may be dropped, none if last < first, `because` of a limit."""
+    """Revisions `first` to `last` may be dropped (none if last < first); `because` is the limit."""
 
     first: int
     last: int
@@ -112,7 +112,7 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
 
 
 def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:
-    """Verify the archive. Return its ends, and its last record that is at most `wanted`."""
+    """Verify the archive. Return its first and last revision, and its last record <= `wanted`."""
     first = last = 0
     record = None
     for each in read_archive(archive):

@@ -24,7 +24,7 @@ TOLD_EVERY = 10_000
 
 
 class CannotSign(Exception):
-    """Error: no receipt was made, or not all of them. The message has the reason."""
+    """Error: some or all receipts could not be made. The message has the reason."""
 
 
 class _Done(Exception): ...
@@ -39,10 +39,10 @@ async def sign(
     time: Callable[[], str],
     tell: Callable[[int], None],
 ) -> list[Found]:
-    """Return receipts for all records that follow the newest receipt; empty without records.
+    """Make and return receipts for all records after the newest receipt; none if no record follows.
 
-    The newest receipt was signed with this key or a `known` one. `tell` gets the revision at
-    intervals. Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
+    The newest receipt must be signed with `key` or a `known` key. `tell` gets the current revision
+    at intervals. Raises CannotSign, ReceiptInvalid, UnknownEvent, LedgerError, OSError."""
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None
@@ -127,7 +127,7 @@ async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpo
 
 
 async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
-    """Return the state from which the next receipt is folded, or else the oldest state."""
+    """Return a state no newer than the newest receipt; without receipts, the oldest state."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
         state = await snapshots.restore(at_most=before.last if before is not None else 0)

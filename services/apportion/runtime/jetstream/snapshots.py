@@ -1,10 +1,10 @@
 """Snapshots in the object store, so that a restart folds only the ledger's newest events.
 
 Schedulers write snapshots. A reader trusts a snapshot only after an intake has folded the ledger to
-the same state and attested its digest. Only bootstrap can write a trimmed ledger's own snapshot. An
-unusable snapshot (corrupt, of another format or ledger, or with an event that was set aside since)
-is skipped for an older one, or for the first revision. Invariant: a restored state equals the fold
-of the ledger by the current rules."""
+the same state and attested its digest. A trimmed ledger has a snapshot of its own, which only
+bootstrap can write. A reader skips an unusable snapshot (corrupt, of another format or ledger, or
+with an event that was set aside since). It then tries an older one, or starts at the first
+revision. Invariant: a restored state equals the fold of the ledger by the current rules."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return what to store before a drop to `last`; None if stored. Raises LedgerError."""
+        """Return the start to store before a drop to `last`; None if stored. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:

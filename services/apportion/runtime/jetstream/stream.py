@@ -1,8 +1,8 @@
 """The stream of the ledger: its required settings, and an error for each deviation.
 
 Invariant: no service uses a stream from which events could be deleted individually, rolled up,
-expired or stored in part. Only the bootstrap user, who can neither read nor write events, may drop
-the stream's archived beginning, through `retention`."""
+expired or stored in part. Only the bootstrap user may drop the archived beginning, through
+`retention`; this user can neither read nor write events."""
 
 import contextlib
 from collections.abc import Mapping
@@ -115,7 +115,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> float:
-        """Return the free part of `max_bytes`; see Look."""
+        """Return the unused part of `max_bytes`, from 0 to 1; see `Look.free`."""
         most = self.config.get("max_bytes", -1)
         left = most - self.state.bytes
         return 1.0 if most <= 0 else 0.0 if left < FULL_BYTES else left / most
@@ -159,7 +159,7 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
-    """Return the stream's info with the count of `subject`, or None. Raises LedgerUnavailable."""
+    """Return the stream's info with `subject`'s count; None if absent. Raises LedgerUnavailable."""
     body = {"subjects_filter": subject} if subject else None
     answer = await call_api(wire, f"STREAM.INFO.{STREAM}", body, absent=STREAM_NOT_FOUND)
     return _decode_info(answer) if answer else None
@@ -199,7 +199,7 @@ async def read_said(wire: Wire) -> list[Said]:
 
 
 async def newest_stored_by(wire: Wire, time: datetime) -> int:
-    """Return the newest revision stored by `time`, by binary search. Raises LedgerUnavailable."""
+    """Return the newest revision stored up to `time` (binary search). Raises LedgerUnavailable."""
     state = (await read_info(wire)).state
     below, above = state.first_seq - 1, state.last_seq + 1
     while above - below > 1:
@@ -322,7 +322,7 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
 
 
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
-    """Set the size limit as bootstrap; -1 is the disk's limit. Raises LedgerError."""
+    """Set the size limit as bootstrap; -1 allows the whole disk. Raises LedgerError."""
     info = await check(wire)
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})

@@ -76,7 +76,7 @@ class NodeConnection(Connection):
 
 
 class NodeSnapshots(Snapshots):
-    """Starting state for a node's agent after the ledger's beginning was dropped."""
+    """Loads a node agent's state from an intake, if the ledger's beginning was dropped."""
 
     async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - always newest
         """Return an intake's state of this node. Raises LedgerUnavailable, NotPermitted."""

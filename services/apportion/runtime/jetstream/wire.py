@@ -69,16 +69,16 @@ class Wire(Protocol):
         headers: dict[str, str],
         also: frozenset[str] = frozenset(),
     ) -> Message:
-        """Send and return the reply. The server's refusal of a subject in `also` ends the wait too.
+        """Send a request and return the reply.
 
-        Raises LostReply, NotPermitted, and LedgerUnavailable if there is no receiver."""
+        Raises LostReply, LedgerUnavailable (no receiver), NotPermitted (for `subject`, `also`)."""
 
     async def subscribe(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
         """Call and await `receive` for each message on `subject`, one message at a time.
 
-        A `receive` that waits must pass `waits`, which queues messages. Within a `group`, each
+        Pass `waits=True` if `receive` waits; then messages are queued. Within a `group`, each
         message goes to one subscriber. Raises NotPermitted."""
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
@@ -124,9 +124,9 @@ async def call_api(
     api: str = "$JS.API",
     absent: frozenset[int] = frozenset(),
 ) -> bytes:
-    """Send an API request and return the reply; empty for an error code in `absent`.
+    """Send an API request and return the reply; b"" if its error code is in `absent`.
 
-    The request must be repeatable. Raises ApiRefused, NotPermitted, LedgerUnavailable."""
+    The request must be safe to repeat. Raises ApiRefused, NotPermitted, LedgerUnavailable."""
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:

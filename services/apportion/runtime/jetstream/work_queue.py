@@ -34,7 +34,7 @@ class QueueDelivery:
         self._reply = message.reply
 
     async def ack(self) -> None:
-        """Acknowledge; redelivery is still possible. Raises LedgerUnavailable."""
+        """Acknowledge the record; it may still be redelivered. Raises LedgerUnavailable."""
         try:
             await self._wire.request(self._reply, b"+ACK", timeout_s=ACK_TIMEOUT_S, headers={})
         except LostReply as lost:
@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` on JetStream. Records that miss a fetch wait for the next fetch."""
+    """A `ledger.WorkQueue` on JetStream. Records that arrive after a fetch go to the next one."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire

@@ -123,7 +123,7 @@ class _Connection:
 
 
 class KubeApi:
-    """A client of one API server as one user, with the newest configuration."""
+    """A client of one API server as one user. It always uses the newest configuration."""
 
     def __init__(self, configuration: Any, renewal: Renewal | None = None) -> None:
         self._connection = _Connection(configuration)

@@ -122,7 +122,7 @@ RIGHTS: Final = (
 
 
 async def examine_kube(api: KubeApi) -> KubeFacts:
-    """Return the facts as of now, even if the API server does not answer."""
+    """Return the cluster's facts for `doctor`, even if the API server does not answer."""
 
     async def allowed(right: Right) -> bool:
         review = {
@@ -144,7 +144,7 @@ async def examine_kube(api: KubeApi) -> KubeFacts:
 
 
 async def _webhook(api: KubeApi) -> str | None:
-    """Return "ready", the missing part, "" without a webhook, or None if not permitted."""
+    """Return the webhook's state: "ready" or what is missing; "" if absent, None if forbidden."""
     answer = await api.request("GET", WEBHOOK)
     if answer.status == NOT_FOUND:
         return ""

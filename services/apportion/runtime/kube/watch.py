@@ -1,10 +1,10 @@
 """List, then watch: keep a copy of one kind of Kubernetes object in sync.
 
-A failed watch resumes at its version. The watch lists again if the server has forgotten that
-version (410), sends not even bookmarks, or was unavailable. After an outage the server's data may
-be older, and a watch from a newer version would wait silently. Invariants: an `Audience` gets every
-object and deletion, in the server's order. Retries never end, with back-off. Until the first answer
-of `Discovery`, every kind counts as served."""
+A failed watch resumes at the last version it received. It lists again if the server has forgotten
+that version (410), sends nothing for too long, or was unavailable. After an outage the server's
+data may be older, and a watch from a newer version would wait silently. Invariants: an `Audience`
+gets every object and deletion, in the server's order. Failures are retried without end, with
+back-off. Until the first answer of `Discovery`, every kind counts as served."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """The collections that the server serves in some API groups. Calls `changed` on a change."""
+    """Knows which collections the server serves in some API groups; calls `changed` on a change."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -144,9 +144,9 @@ class _Object(Struct, frozen=True):
 
 
 def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Return a `decode` that can skip fields which are nested too deeply for msgspec.
+    """Return a `decode` that also skips unknown fields nested too deeply for msgspec's recursion.
 
-    msgspec skips by recursion, so one object could hide all others. Raises msgspec.DecodeError."""
+    Otherwise one such object would break the decoding of its list. Raises msgspec.DecodeError."""
     shallow = from_outside(decode)
 
     def decoded(data: Data) -> T:
@@ -171,7 +171,7 @@ _decode_object = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):
-    """The receiver of changes to one kind. `version` is the server's revision as a number."""
+    """Receives the changes to objects of one kind. `version` is a resourceVersion as a number."""
 
     def listing(self) -> None:
         """Note that a list begins. Objects not seen before `listed` have been deleted."""
@@ -272,7 +272,7 @@ async def pages(
 
 
 class Watch:
-    """A watch of one kind for one audience. `problem` is why the copy is out of sync, or ""."""
+    """Keeps one audience in sync with one kind. `problem` is why it is not in sync, or ""."""
 
     def __init__(
         self,
@@ -310,11 +310,11 @@ class Watch:
 
     @property
     def in_step(self) -> bool:
-        """Return True if the audience has all objects from a list that is not in doubt."""
+        """Return True if the audience has a complete list that is not in doubt, and no problem."""
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:
-        """List again, unless the last list began after `since_s`."""
+        """Distrust earlier lists, and list again unless the last list began after `since_s`."""
         self._doubted_s = max(self._doubted_s, since_s)
         if self._version and self._listed_s < since_s:
             self._synced.clear()

@@ -186,7 +186,7 @@ def read_said(paths: Iterable[Path]) -> list[Said]:
 
 
 def read_span(path: Path) -> tuple[int, int]:
-    """Return an archive's first and last revision, else (1, 0). Raises ArchiveError, OSError."""
+    """Return the first and last revision; (1, 0) if empty. Raises ArchiveError, OSError."""
     with path.open("rb") as file:
         _beginning(file, path)
         line = _read(file, path, 2)

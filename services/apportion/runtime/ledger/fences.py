@@ -1,8 +1,8 @@
 """Fences for subjects whose newest record is no longer on the server.
 
-After a trim or a loss of records the server treats such a subject as empty. Invariant: a writer
-expects an empty subject only after folding the trimmed or missing records. It expects a record that
-the server named only after folding that record. So no event passes a fence unseen by its writer."""
+The server treats a subject as empty after its records were trimmed or lost. Invariants: a writer
+expects an empty subject only after folding those records. If a refusal names the subject's newest
+record, the writer expects that record only after folding it. So no writer overlooks an event."""
 
 import asyncio
 from typing import Final
@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """Which records the server still has, as far as a writer has learnt; see `retention`."""
+    """What a writer has learnt about which records the server still has; see `retention`."""
 
     def __init__(self) -> None:
         self._begins = 1
@@ -23,7 +23,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return the revision that a fence must expect. `newest` is 0 if the state lacks it."""
+        """Return the revision to expect on `subject`. `newest` is the folded state's, or 0."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0
@@ -32,7 +32,7 @@ class Fences:
         return newest
 
     async def refused(self, refusal: FenceRefused, ledger: Ledger) -> None:
-        """Learn from a refused fence where the ledger begins. Raises LedgerUnavailable."""
+        """Learn from a refused fence which records exist. Raises LedgerUnavailable."""
         if refusal.found == 0 < refusal.expected:
             async with self._asking:
                 if refusal.expected >= self._begins:

@@ -1,9 +1,9 @@
 """Finds the live replicas of a service by heartbeats: plain messages, never stored.
 
-    "who is there?" ──► those who hear it answer ──► folded up to now: "here" ──► "here" … "gone"
+    new replica: ask "who is there?" ──► hear the others ──► fold up to now ──► "here" … "gone"
 
-Replicas use this list only to share work. The list may be wrong for a while, and the ledger's
-fences prevent harm. Invariants: a replica counts others before itself, so a new one starts at once.
+Replicas use this list only to share work. The list may be wrong for a while; the ledger's fences
+prevent harm. Invariants: a replica hears the others before it joins, so its first list is complete.
 Silence is counted in a replica's own rounds, so a paused process does not assume it is alone."""
 
 import asyncio
@@ -96,7 +96,7 @@ class Membership:
         await self._joined.wait()
 
     async def run(self, reader: Reader[Any]) -> None:
-        """Send and receive heartbeats until cancelled. Join once folded; leave when halted.
+        """Send and receive heartbeats until cancelled. Join once folded; leave if `reader` halts.
 
         Raises LedgerUnavailable, NotPermitted."""
         await self._ledger.serve(f"{self._subjects}>", self._note_beat)
@@ -176,7 +176,7 @@ class _Attendant(msgspec.Struct):
 
 
 class Attendance:
-    """Listens to the heartbeats of `service` in a process of another service."""
+    """Tracks the live replicas of `service` from a process of another service."""
 
     def __init__(self, service: str, clock: Clock) -> None:
         self._subject = f"apportion.beat.{service}.>"
@@ -190,7 +190,7 @@ class Attendance:
         self._since_s = self._clock.monotonic()
 
     def absent(self) -> bool:
-        """Return True if no replica is alive; False until a heartbeat could have arrived."""
+        """Return True if no replica is alive; False while it is too early to know."""
         since_s = self._since_s
         listened = since_s is not None and self._clock.monotonic() - since_s > SILENT_S
         return listened and not self.members()
@@ -248,13 +248,13 @@ _decode_agent = from_outside(msgspec.json.Decoder(AgentBeat).decode)
 
 
 def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
-    """Return subject and payload of a heartbeat from the agent of `node`."""
+    """Return subject and payload of a heartbeat of `node`'s agent; `leaves` means it stops."""
     beat = AgentBeat(nodes=(node,), leaves=leaves)
     return f"apportion.beat.agent.{token(node)}", _encode(beat)
 
 
 def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
-    """Return a heartbeat's node and `leaves`. Raises msgspec.DecodeError, ValueError."""
+    """Return a heartbeat's node, and True if its agent stops. Raises DecodeError, ValueError."""
     beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":

@@ -18,7 +18,7 @@ SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event to append, with its two fences: the id for the pod, `expect` for the subject."""
+    """An event to append. `id` keeps it from being stored twice; `expect` fences its subject."""
 
     subject: str
     id: str  # pod fence: the server takes an id once in its duplicate window of two minutes
@@ -180,11 +180,11 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Return how many records were still to be sent when the server sent the last one."""
+        """Return how many newer records the server had when it sent the last received one."""
 
     @property
     def stalled(self) -> bool:
-        """Return True if the ledger has had newer records for a while that did not arrive."""
+        """Return True if the ledger has had newer records for a while that were not delivered."""
 
     @property
     def stored_ns(self) -> int:
@@ -212,7 +212,7 @@ class Delivery(Protocol):
         """Return 1 on the first delivery, and one more after each `retry` or timeout."""
 
     async def ack(self) -> None:
-        """Acknowledge; redelivery is still possible. Raises LedgerUnavailable."""
+        """Acknowledge the record; it may still be redelivered. Raises LedgerUnavailable."""
 
     async def retry(self, delay_s: float) -> None:
         """Return the record to the queue, for delivery to any worker after `delay_s`."""
@@ -222,7 +222,7 @@ class Delivery(Protocol):
 
 
 class WorkQueue(Protocol):
-    """A named position in the ledger that several replicas share."""
+    """A queue of records that replicas share; each record goes to one replica at a time."""
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
         """Return up to `batch` deliveries, or none if none arrived within `timeout_s`."""
@@ -250,7 +250,7 @@ class Request(Protocol):
 
 
 class Readable(Protocol):
-    """The stream, or the part of it that a user may read, as readers use it."""
+    """The readers' view of the stream, or of the part of it that a user may read."""
 
     async def follow(
         self,
@@ -263,13 +263,13 @@ class Readable(Protocol):
 
 
 class Ledger(Readable, Protocol):
-    """The stream as its readers and writers use it."""
+    """The stream, with all operations of its readers and writers."""
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append 1 to 1,000 drafts, all or none, and return the revision of each.
 
-        Among drafts on one subject, only the first may have `expect`, or all the same. Raises
-        InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
+        If drafts share a subject, only the first may set `expect`, or all set the same value.
+        Raises InvalidDraft, PayloadTooLarge, FenceRefused, DuplicateRefused, OutcomeUnknown,
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
@@ -279,7 +279,7 @@ class Ledger(Readable, Protocol):
         """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """Return the oldest revision that exists, or else the next one; 1 unless trimmed."""
+        """Return the oldest existing revision, or the next if there is none; 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
         """Return the newest revision on one subject, or 0 if the subject has no records."""

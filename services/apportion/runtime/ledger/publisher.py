@@ -1,7 +1,7 @@
 """Turns payloads into events and appends them, the same way in every service.
 
-Invariants: no event is appended that a reader would refuse. The caller chooses an event's id, never
-at random, so appending the same fact again is safe and stores it once."""
+Invariants: no event is appended that a reader would refuse. The caller derives an event's id from
+the fact, never at random, so appending the same fact again is safe and stores it once."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -37,11 +37,11 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class Fold(Protocol[C_co]):
-    """The object into which a reader folds records. It returns the changes for `on_change`."""
+    """Folds the records that a reader passes to it. Each change it returns goes to `on_change`."""
 
     @property
     def refused_count(self) -> int:
-        """Return the number of events that the fold refused and that so changed nothing."""
+        """Return the number of events that the fold refused, which changed nothing."""
 
     @property
     def rules(self) -> Rules:
@@ -139,7 +139,7 @@ class Reader(Generic[C]):
 
     @property
     def lag(self) -> int:
-        """Return how many events were still to be sent when the ledger sent the last one."""
+        """Return how many newer events the ledger had when it sent the last received one."""
         return self._subscription.lag if self._subscription else 0
 
     @property
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait for the end of a halt, then raise Superseded. Raises the errors of `run`."""
+        """Wait until an operator ends the halt; then raise Superseded. Raises as `run` does."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -198,7 +198,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Wait until all events from before `run` are folded and all formats are enabled."""
+        """Wait until all events from before `run` are folded and our formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 
@@ -223,7 +223,7 @@ class Reader(Generic[C]):
         return await waiting
 
     def take(self, record: Record) -> None:
-        """Fold the next record, which before `run` may come from another source."""
+        """Fold the next record. Before `run`, it may come from another source."""
         try:
             event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:

@@ -1,8 +1,8 @@
 """The scheduling policy with which our processes do not preempt running processes on wake-up.
 
-A pod passes through half a dozen processes, and each wakes the next. With too few processors each
-event would interrupt a process and cool its caches; instead, events are handled in groups.
-Invariant: shares of processor time stay the same, and a policy that an operator has set is kept."""
+A pod passes through half a dozen processes, and each wakes the next. With too few processors, each
+wake-up would interrupt a process and cool its caches. Under this policy events wait and are handled
+in groups. Invariant: shares of processor time stay the same, and an operator's policy is kept."""
 
 import contextlib
 import gc

@@ -1,7 +1,7 @@
 """Logs: one event per line on stderr, for people or as JSON.
 
-Invariants: only this module uses structlog. Passwords in URLs are blanked. Only an event begins a
-line, whatever a name or an error contains, and lines of a traceback are indented."""
+Invariants: only this module uses structlog. Passwords in URLs are blanked. Every line that is not
+indented is one event: line breaks in names and errors are escaped, and tracebacks are indented."""
 
 import logging
 import re

@@ -123,7 +123,7 @@ class CannotShow(Exception):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """Comma-separated server URLs, with a key, a token, or a password in the URLs."""
+    """How to reach the NATS servers: URLs, and a key, a token, or a password in the URLs."""
 
     url: str
     key: Path | None = None

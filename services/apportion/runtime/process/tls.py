@@ -23,7 +23,7 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """PEM files and the prefix of their settings. `ca` replaces the system's CAs."""
+    """PEM files for client TLS. `setting` prefixes their settings; `ca` replaces the system CAs."""
 
     setting: str
     ca: str = ""

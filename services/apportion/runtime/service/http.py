@@ -75,7 +75,7 @@ class Connections:
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
-        """Log once per client that a connection without data was closed; browsers open some."""
+        """Log once per client that an unused connection was closed; browsers open spare ones."""
         if address not in self._silent:
             _log.debug("closed connection from %s: no data for %g s", address, seconds)
         self._silent[address] = None
@@ -350,7 +350,7 @@ def refused(
 
 
 def too_large(most: int) -> web.Response:
-    """Return the answer for a body above `most` bytes, which closes the connection unread."""
+    """Return the answer for a body above `most` bytes, which also closes the connection."""
     error = f"the request body exceeds {most} bytes"
     response = refused(413, error, "send smaller requests", field="body")
     response.force_close()

@@ -63,7 +63,7 @@ Connect = Callable[[], Awaitable[Ledger]]  # how a service that brings its own l
 
 
 class Service:
-    """The context of a service's body. `connect`, if given, replaces the ledger of the settings."""
+    """The context of a service's body: settings, loops, health. `connect` opens its ledger."""
 
     def __init__(
         self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None

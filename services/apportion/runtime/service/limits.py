@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a server, in total and for each client; see `client_of`."""
+    """The limits of a server, in total and for each client; `client_of` defines a client."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10
@@ -37,7 +37,7 @@ class Limits(Struct, frozen=True):
 
 
 def client_of(address: str) -> str:
-    """Return the client at an address. For IPv6, the client is the network, which it owns."""
+    """Return what counts as one client: an IPv4 address, or the network of an IPv6 address."""
     if ":" not in address:
         return address
     ip = ipaddress.IPv6Address(address)
@@ -93,7 +93,7 @@ class AtOnce:
 
 
 class Turns:
-    """Limits long work: one job at a time per client, and further jobs are queued in turns."""
+    """Limits long work: one job at a time per client. Clients with queued jobs take turns."""
 
     def __init__(
         self, most: int, *, each: int = 1, waiting: int = WAITING_MAX,

@@ -38,7 +38,7 @@ def is_own_machine(host: str) -> bool:
 def own_machine_only(fix: str = "") -> Guard:
     """Return a guard that refuses pages of other sites. `fix` is added to the refusal.
 
-    After DNS rebinding a page can read answers, but its requests still name the site as host."""
+    Even after DNS rebinding, a page's requests name its own site as host, and so are refused."""
 
     async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
         named = request.headers.get(hdrs.HOST, "")

@@ -165,7 +165,7 @@ async def serving(
 def served_files(
     certificate: Path | None, key: Path | None, client_ca: Path | None
 ) -> ServedFiles | None:
-    """Return the files, or None if no option is set. Raises ConfigError if one is missing."""
+    """Return the files, or None if no option is set. Raises ConfigError if some are missing."""
     if certificate is None or key is None:
         if certificate is None and key is None and client_ca is None:
             return None

@@ -1,8 +1,8 @@
 """Checks that the ledger has the required settings and accepts our appends.
 
 With changed settings a stream could drop events, so nothing is appended until they are restored.
-Invariant: a service is not ready after a check found a wrong setting, until a check finds none. Nor
-is it after a failed append, until one succeeds or none was tried for a minute."""
+Invariant: a service is not ready after a check found a wrong setting, until a check finds none.
+After a failed append, it is not ready until one succeeds or none was tried for a minute."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Examined(Protocol):
 
 
 class Soundness:
-    """The ledger's condition across restarts. Pass `note` to `jetstream.connect`."""
+    """The ledger's known problems, kept across restarts. Pass `note` to `jetstream.connect`."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -95,7 +95,7 @@ class Soundness:
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return `full` or `unknown` if the newest append ended so in the last minute, or ""."""
+        """Return `full` or `unknown` if the last append failed so within a minute, else ""."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 

@@ -225,7 +225,7 @@ class EmbeddedServer:
         return self.credentials.url_for(role)
 
     def take(self) -> IO[str]:
-        """Lock the data directory, unless this process has locked it. Raises ServerFailed."""
+        """Lock the data directory, unless this process holds the lock. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._data_dir / "lock"
@@ -269,7 +269,7 @@ class EmbeddedServer:
             raise
 
     async def stop(self) -> None:
-        """Stop the server, after STOP_TIMEOUT_S with SIGKILL. May be called twice."""
+        """Stop the server; after STOP_TIMEOUT_S, send SIGKILL. May be called twice."""
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""The users of a server without a cluster, in files of one folder:
+"""The NATS users of a server outside Kubernetes, in files of one folder:
 
     users.json        role, name, nodes and public key of each user
     users.lock        locked during a change
-    keys/NAME.nk      a seed, readable by its owner alone; bootstrap's is in offline/
+    keys/NAME.nk      the user's seed, readable only by its owner; bootstrap's is in offline/
     ledger.key        the key that all writers share
     nats.conf         generated for these users
 
@@ -65,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> User:
-        """Return the user for nats.conf. An added auditor reads under its own name."""
+        """Return the user for nats.conf. Only the default `auditor` user is shared by processes."""
         shared = self.role == self.name == "auditor"
         identity = Identity(self.role, self.name, self.nodes, shared=shared)
         variable = "" if self.nkey else password_variable(self.name)
@@ -179,8 +179,8 @@ class Users:
     def hand_out(self, folder: Path) -> None:
         """Copy each user's files into a subfolder of `folder` that has the user's name.
 
-        The files are the user's seed and, for a writer, the ledger's key, readable by the folder's
-        group. SERVER gets nats.conf. So no user can read another user's key. Raises UsersFailed."""
+        These are the user's seed and, for a writer, the ledger's key. The subfolder SERVER gets
+        nats.conf. Only a subfolder's group can read its keys. Raises UsersFailed."""
         members = {member.name: member for member in self.read().members}
         try:
             for each in sorted(path for path in folder.iterdir() if path.is_dir()):
