@@ -39,7 +39,7 @@ FILTER: Edits = (
     (
         NODES,
         ')  # fmt: skip\n"""Those whose answer is the same until',
-        f"    {CAUSE}TOLD, check=moon, of_node_only=True),\n",
+        f'    {CAUSE}TOLD, check=moon, closes=lambda node: "moon" in node.name),\n',
     ),
 )
 REFUSAL: Edits = (
@@ -69,7 +69,6 @@ import json
 from apportion.core.explain.text import words
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
-from apportion.core.placement.index.facts import _ANSWERED, facts_beside
 from apportion.core.placement.queueing.hints import BY_REASON
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import PodRefused, RefusalCode
@@ -90,7 +89,6 @@ print(json.dumps({
     "what_if": EmptyFleet(ledger.state).lasting(ledger.pod("p")) is not None,
     "known": code.name,
     "hints": len(BY_REASON[code]),
-    "slow": facts_beside(_ANSWERED),
     "sentence": words.refusal(refusal),
     "why": encoded.encode(why(ledger.state, ledger.pod("p"))).decode(),
     "lines": encoded.encode(lines_answer(ledger.state)).decode(),
@@ -164,7 +162,6 @@ def test_a_filter_and_a_refusal_code_are_two_files(tmp_path: Path, edits: Edits,
         assert found["reasons"] == {"MoonWanes": 1}
     assert found["known"] == "MOON_WANES"
     assert found["hints"]
-    assert not found["slow"]  # or the index runs every filter of FACTS for every shape
     for surface in ("sentence", "why", "lines", "page"):
         assert "the moon wanes over the node" in found[surface], surface
     (cause,) = json.loads(found["why"])["refused"]["causes"]

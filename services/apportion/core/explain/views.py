@@ -22,7 +22,6 @@ from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion.core.placement.feasibility.causes import ranked
-from apportion.core.placement.feasibility.nodes import refuses_every_pod
 from apportion_schemas import PodRejected
 
 REFUSED = "refused"  # the displayed phase of a pending pod that was refused
@@ -178,7 +177,7 @@ def node_answer(node: NodeState) -> reads.NodeAnswer:
 
 
 def _devices_open(node: NodeState) -> int:
-    offered = node.ready and not node.cordoned and not refuses_every_pod(node)
+    offered = node.ready and not node.cordoned
     return sum(device.open for device in node.devices) if offered else 0
 
 

@@ -4,8 +4,9 @@ import pytest
 
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.feasibility.descriptors import Cause
 from apportion.core.placement.feasibility.evaluator import FITS, RANK
-from apportion.core.placement.feasibility.nodes import FACT_FILTERS
+from apportion.core.placement.feasibility.nodes import FACT_FILTERS, FACTS
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
@@ -126,14 +127,18 @@ def test_a_row_follows_its_node() -> None:
     assert class_.facts.ranks.tolist() == [FITS, FITS, RANK[RefusalCode.NODE_CORDONED]]
 
 
-def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class evaluates a new filter on facts for every node, whatever the columns contain."""
+def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A class applies a filter of facts without `closes` to every node."""
 
     def short(shape: Shape, node: NodeState) -> tuple[int, int]:
         return len(node.name), len(shape.asks)
 
     more = (*FACT_FILTERS, (RefusalCode.MODE_MISMATCH, short))
     monkeypatch.setattr("apportion.core.placement.feasibility.evaluator.FACT_FILTERS", more)
+    cause = Cause(RefusalCode.MODE_MISMATCH, "", "", (), check=short)
+    monkeypatch.setattr("apportion.core.placement.feasibility.nodes.FACTS", (*FACTS, cause))
     class_, _ = class_of(shape(ask(100)), Ledger(rack("a", 1), rack("long", 1)).state)
     assert class_.facts.ranks.tolist() == [FITS, RANK[RefusalCode.MODE_MISMATCH]]
 

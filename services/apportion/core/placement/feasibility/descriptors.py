@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import apportion_schemas as events
+from apportion.core.ledger.state import NodeState
 from apportion_schemas import RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 
@@ -142,8 +143,9 @@ class Cause(NamedTuple, Generic[Check]):
     In `fix`, `{node}` and `{device}` become the names of the nearest refused ones, or `NODE` and
     `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` replace the texts for an
     empty node or device, where no release or recovery helps. A filter's code has `check`, its rule,
-    and `wanted`, True for the shapes that the rule concerns (None: for all). `of_node_only`: the
-    check ignores the shape, so the index runs it once for each node."""
+    and `wanted`, True for the shapes that the rule concerns (None: for all). A filter of facts has
+    `closes`, True for the nodes that the check may refuse for some pod: the index evaluates it once
+    for each node, and the check only on the nodes that some filter closes."""
 
     code: RefusalCode
     phrase: str
@@ -155,7 +157,7 @@ class Cause(NamedTuple, Generic[Check]):
     kind: Kind = Kind.OTHER
     check: Check | None = None
     wanted: Callable[[Shape], object] | None = None
-    of_node_only: bool = False
+    closes: Callable[[NodeState], object] | None = None
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:

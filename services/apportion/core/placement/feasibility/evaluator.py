@@ -12,7 +12,7 @@ no filter of the index refuses it; a property test compares the two.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from enum import Enum, auto
 from functools import partial
@@ -84,11 +84,6 @@ def first_lacking(
 def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
     """Return the first node filter that the node does not pass, or None."""
     return first_lacking(NODE_FILTERS, shape, node)
-
-
-def facts_beside(answered: Collection[RefusalCode]) -> bool:
-    """Return True if any filter of cluster facts has a code that is not in `answered`."""
-    return any(code not in answered for code, _ in FACT_FILTERS)
 
 
 def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:

@@ -20,7 +20,6 @@ YES, NO = (1, 1), (1, 0)
 # the taint to tolerate for `spec.unschedulable`
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 PREFERABLY_NOT = "PreferNoSchedule"
-NO_SHAPE = Shape()  # for filters that ignore the pod
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 _UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -210,25 +209,25 @@ _C = RefusalCode
 
 FACTS: tuple[Cause[NodeCheck], ...] = (
     Cause(_C.NODE_GONE, "node is not in the cluster", "add the node to the cluster again", TOLD,
-          check=present),
+          check=present, closes=lambda node: not node.present),
     Cause(_C.NODE_NOT_READY, "node is not ready", "wait until the node is ready", TOLD,
-          fix_when_empty=LARGER, check=ready),
+          fix_when_empty=LARGER, check=ready, closes=lambda node: not node.runs),
     Cause(_C.AGENT_SILENT, "the node's agent is not reporting", "restart the agent", HEARD,
-          fix_when_empty=LARGER, check=heard),
+          fix_when_empty=LARGER, check=heard, closes=lambda node: node.silent),
     Cause(_C.DEVICE_PLUGIN_FOREIGN,
           "another system's device plugin allocates the node's devices",
           "remove that plugin from the node, so that the agent allocates its devices", TOLD,
-          fix_when_empty=LARGER, check=plugin),
+          fix_when_empty=LARGER, check=plugin, closes=lambda node: node.foreign_plugin),
     Cause(_C.NODE_CORDONED, "node is cordoned", "apportion uncordon {node}", UNCORDONED,
-          fix_when_empty=LARGER, check=cordon),
+          fix_when_empty=LARGER, check=cordon, closes=lambda node: node.cordon),
     Cause(_C.NODE_UNSCHEDULABLE, "node is cordoned in Kubernetes", "kubectl uncordon {node}",
-          TOLD, fix_when_empty=LARGER, check=unschedulable),
+          TOLD, fix_when_empty=LARGER, check=unschedulable, closes=lambda node: node.drained),
     Cause(_C.TAINT_NOT_TOLERATED, "node has a taint that the pod does not tolerate",
           "add a toleration to the pod, or remove the taint from the node", TOLD, unit=Unit.TAINTS,
-          check=taints),
+          check=taints, closes=_keeping_out),
     Cause(_C.NODE_LABELS_MISMATCH, "node labels do not match the pod's selector or affinity",
           "label a node to match, or change the selector or affinity", TOLD, kind=Kind.LASTING,
-          check=labels),
+          check=labels, closes=lambda _: False),  # the index has columns of labels
 )  # fmt: skip
 """Those whose answer is the same until the node itself is reported again."""
 
@@ -262,14 +261,12 @@ NEEDS: tuple[Cause[NodeCheck], ...] = (
 """Those of rare requirements, which the index has no columns for."""
 
 FACT_FILTERS = pairs(FACTS)
-OF_NODE_ONLY = pairs(tuple(each for each in FACTS if each.of_node_only))
 NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))
 
 
-def refuses_every_pod(node: NodeState) -> bool:
-    """Return True if a filter that ignores the pod refuses the node."""
-    amounts = [check(NO_SHAPE, node) for _, check in OF_NODE_ONLY]
-    return any(available < needed for needed, available in amounts)
+def closed(node: NodeState) -> bool:
+    """Return True if a filter of facts, other than that of labels, may refuse the node to a pod."""
+    return any(each.closes is None or each.closes(node) for each in FACTS)
 
 
 def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeCheck], ...]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Known, cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.feasibility.nodes import PREFERABLY_NOT, refuses_every_pod
+from apportion.core.placement.feasibility.nodes import PREFERABLY_NOT, closed
 from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.device_kinds import HOST_KIND, NO_ID, NO_KIND, DeviceKinds
 from apportion.core.placement.index.labels import LabelColumns
@@ -38,7 +38,6 @@ HOST: Final[Int64] = 0
 OPEN: Final[Int64] = 0
 UNHEALTHY: Final[Int64] = 1
 CORDONED: Final[Int64] = 2
-_KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 _COLUMNS: Final = (
     "free", "kind", "index", "ids", "slices", "cut", "closed", "load", "host_load", "left",
     "host_total", "schedulable", "discouraging", "sums",
@@ -138,8 +137,7 @@ class Columns:
     When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
     follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
     `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
-    milli-cores; `schedulable` nodes are present, ready, not cordoned, without taints, and pass the
-    filters that ignore the pod."""
+    milli-cores; `schedulable` nodes are those that no filter of facts closes."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -416,9 +414,7 @@ class Columns:
         sums[MEMORY] = sum(device.memory_mib for device in devices)
         sums[CORES] = sum(device.cores for device in devices)
         taints = node.observed.taints if node.observed else ()
-        open_to_all = node.ready and not (node.cordon or node.drained or node.foreign_plugin)
-        open_to_all = open_to_all and not any(each.effect in _KEEPS_OUT for each in taints)
-        self.schedulable[row] = open_to_all and not refuses_every_pod(node)
+        self.schedulable[row] = not closed(node)
         self.discouraging[row] = any(each.effect == PREFERABLY_NOT for each in taints)
 
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.feasibility.evaluator import FITS, RANK, facts_beside, facts_refusal
-from apportion.core.placement.feasibility.nodes import OF_NODE_ONLY, discouraged, taints
+from apportion.core.placement.feasibility.evaluator import FITS, RANK, facts_refusal
+from apportion.core.placement.feasibility.nodes import discouraged, taints
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
@@ -22,13 +22,6 @@ TAINT_WEIGHT: Final = 3
 _LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
 _VOLUME_ELSEWHERE: Final = RANK[RefusalCode.VOLUME_NODE_MISMATCH]
 _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
-# filters that the column `schedulable` answers; others are evaluated for all nodes
-_ANSWERED: Final = frozenset((
-    RefusalCode.NODE_GONE, RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT,
-    RefusalCode.DEVICE_PLUGIN_FOREIGN, RefusalCode.NODE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
-    RefusalCode.TAINT_NOT_TOLERATED, RefusalCode.NODE_LABELS_MISMATCH,
-    *dict(OF_NODE_ONLY),
-))  # fmt: skip
 
 
 class Eligible(NamedTuple):
@@ -72,8 +65,7 @@ class FactColumns:
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)
         self.ranks[rows[vacant]] = _NODE_GONE
-        answered = columns.schedulable[rows] & (not facts_beside(_ANSWERED))
-        for row in rows[~(vacant | answered)].tolist():
+        for row in rows[~(vacant | columns.schedulable[rows])].tolist():
             code = facts_refusal(self._shape, columns.nodes[row])
             self.ranks[row] = FITS if code is None else RANK[code]
         if self._places:  # its volumes are not accessible from other nodes

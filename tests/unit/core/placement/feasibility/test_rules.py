@@ -22,7 +22,7 @@ from apportion.core.placement.feasibility.evaluator import (
     refused_kind,
     refused_node,
 )
-from apportion.core.placement.feasibility.nodes import NODE_FILTERS, matches
+from apportion.core.placement.feasibility.nodes import FACTS, NODE_FILTERS, matches
 from apportion_schemas import (
     Ask,
     Device,
@@ -514,6 +514,11 @@ def test_amounts(
     wanted = demand(asked, device)
     assert isinstance(wanted, Demand)
     assert refused_amount(wanted, state) == verdict
+
+
+def test_every_filter_of_facts_names_the_nodes_that_it_closes() -> None:
+    """Every filter of facts has `closes`; otherwise, the index applies it to every node."""
+    assert [each.code for each in FACTS if each.closes is None] == []
 
 
 def test_every_code_of_a_filter_has_one_rank() -> None:
