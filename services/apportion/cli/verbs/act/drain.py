@@ -247,7 +247,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
-    """Return the target's pods as units, in scheduling order. Raises NotFound for a gang too large."""
+    """Return the target's pods as units, in scheduling order. Raises NotFound for a huge gang."""
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
