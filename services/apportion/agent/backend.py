@@ -91,7 +91,7 @@ class DeviceBackend(Protocol):
         OSError."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """Set or lift a limit of one process at a time, as MPS requires. Raises NotMade."""
+        """If `exclusive`, permit only one process at a time, as MPS requires. Raises NotMade."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.

@@ -65,7 +65,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return nodes changed after `after`; all nodes if changes since then are not known."""
+        """Return nodes that changed after `after`, or all nodes if that cannot be known."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:

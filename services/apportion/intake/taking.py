@@ -246,7 +246,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Return why a usage record is refused for one of its doubtful shares, or None."""
+        """Return the refusal of a doubtful share, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -478,7 +478,7 @@ class Taking:
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
-        """Wait until the reader has read `basis`; return None, or the answer that it failed."""
+        """Wait until the reader has read `basis`. Return None, or an answer if it has not."""
         try:
             last = await self._ledger.last_revision()
         except LedgerUnavailable as trouble:

@@ -50,7 +50,7 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write one container's CDI files. Only the first slot's has all edits. Raises OSError."""
+        """Write CDI files for a container's slots; only the first has all edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])

@@ -220,7 +220,7 @@ class Xids:
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait up to `wait_s`. Return a critical XID, True if GPUs need a check, or False."""
+        """Return a critical XID, True if the GPUs must be checked, or False after `wait_s`."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True

@@ -273,7 +273,7 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or until `leave`, except while the reader is halted.
 
-        Pods are bound only after the first one, so it is delayed while `waits` returns true."""
+        Pods are bound only after the first beat, which is delayed while `waits` returns true."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -334,7 +334,7 @@ class Agent:
             await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
 
     async def report(self, node: Node, *, whole: bool = False) -> None:
-        """Report changes of the node's devices, or with `whole` the inventory in any case."""
+        """Report the node's devices if they changed, or with `whole` in any case."""
         async with node.reporting:
             while True:
                 try:
@@ -386,8 +386,8 @@ class Agent:
         """Check an inventory event of one of our nodes, right after it was folded.
 
         Two agents with the same node name would overwrite each other for ever. So this agent only
-        logs a report of the other agent. A report with a basis up to our first revision is from
-        before this process began, hence `<=`."""
+        logs a report of the other agent. A report whose basis is not newer than our first revision
+        was made before this process began, hence `<=`."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return

@@ -164,7 +164,7 @@ async def _shared(
     Raises NotFound if not placed in time or the share fails, LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """Record the end of commands whose guardian was killed. Raise NotFound without our pod."""
+        """Record ends of commands with killed guardians. Raise NotFound if our pod is gone."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))

@@ -233,6 +233,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Return a function that tells if the client sees a namespace, for these `namespaces`."""
+    """Return a function that tells which of `namespaces` the client sees."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__

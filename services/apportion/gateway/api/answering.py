@@ -36,13 +36,13 @@ def short_turns() -> Turns:
 
 
 class Sight(NamedTuple):
-    """Tells which namespaces a client sees that may not see all; stored in its request."""
+    """The function, stored in a request, that tells which namespaces a restricted client sees."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """Tells during a long answer whether the client may still see it; stored in its request."""
+    """The function, stored in a request, that tells if a client may still get a long answer."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -140,7 +140,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 
 
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
-    """Return a handler that runs the slow `handle` only at the client's turn."""
+    """Return a handler that calls the slow `handle` when it is the client's turn."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:

@@ -46,7 +46,7 @@ class Filter(msgspec.Struct, frozen=True):
     text: str = ""
 
     def wants(self, record: Record) -> bool:
-        """Return True if the record matches the subject, and possibly the type, before decoding."""
+        """Check a record before it is decoded: its subject, and roughly its type."""
         if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
             return False
         return not self.subject or matches(self.subject, record.subject)
@@ -106,7 +106,7 @@ class Log:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """Read at most `READ_MAX` events for a page. Raises RequestRefused, LedgerError."""
+        """Return a page of matching events. Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:

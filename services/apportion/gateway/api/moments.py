@@ -26,7 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Return `revision`, or 1 if the time is before the first event of a whole ledger."""
+        """Return the same as `revision`, or 1 for a time before the first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:

@@ -58,7 +58,7 @@ class View(Protocol):
 
     @property
     def state(self) -> State:
-        """Return the state. Its own `revision` says as of when."""
+        """Return the state to answer from, which is as of `state.revision`."""
 
     def pod(self, full_name: str) -> PodState | None:
         """Return the live pod of that `namespace/name`; the newest if there are several."""

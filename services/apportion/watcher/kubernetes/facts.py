@@ -84,7 +84,7 @@ class Adoption(NamedTuple):
 
 
 class Revisions:
-    """The newest revision of each fenced subject. Live pods' subjects are mostly left out."""
+    """The newest revision of each subject that this watcher fences, except most live pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state

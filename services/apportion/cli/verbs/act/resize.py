@@ -38,7 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The document that `--json` prints. A new limit of cores may need a process to start."""
+    """The document that `--json` prints. A new cores limit may apply to new processes only."""
 
     asked: int
     revision: int

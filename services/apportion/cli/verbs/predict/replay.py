@@ -56,7 +56,7 @@ height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="
 
 
 class Row(NamedTuple):
-    """A row of the results table: its title, the field of `Measured` it shows, and a meaning."""
+    """A row of the table of results: its title, a field of `Measured`, and what the field means."""
 
     title: str
     field: str
