@@ -129,7 +129,7 @@ class _Known:
     async def say(self) -> None:
         """Log when the ledger becomes unreachable and reachable again, until cancelled.
 
-        The webhook continues to judge pods: otherwise they would bypass it, or be blocked."""
+        While it is unreachable, pods are judged by the newest configuration that was read."""
         await self.reader.caught_up()
         sure = True
         while True:

@@ -1,8 +1,8 @@
 """Answers AdmissionReviews of the API server; the rules are in `core.admission`.
 
-Invariants: every readable review is answered with its uid, whatever its pod is; an unreadable one
-gets an error that names the cause. No review is answered before the configuration is read, or when
-it is certainly outdated."""
+Invariants: every readable review gets an answer with its uid. An unreadable review gets an error
+that names the cause. No review is answered until the configuration has been read, or while the
+configuration is certainly outdated."""
 
 import base64
 import itertools
@@ -78,9 +78,9 @@ _decode = from_outside(msgspec.json.Decoder(_Review).decode)
 class Reviews:
     """Answers reviews by the configuration in force.
 
-    `unready` returns why no review can be answered yet, or "". `scheduler` is the default of our
-    `schedulers` for new pods. `writer` is the user who may write our annotations. `dra` permits
-    ResourceClaims."""
+    `unready` returns why no review can be answered yet, or "". `schedulers` are the names of our
+    schedulers; new pods get `scheduler` by default. Only the user `writer` may write our
+    annotations. `dra` permits ResourceClaims."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ class DevicesUnavailable(Exception):
 
 
 class NotMade(Exception):
-    """Error: a device cannot be brought into the state that a share needs. Has the reason."""
+    """Error: a device cannot be brought into the state that a share needs. The message says why."""
 
 
 class InTheWay(NotMade):
@@ -43,7 +43,7 @@ class Load(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The MIG instances of a device that `keep_instances` destroyed or left, by reason."""
+    """The MIG instances that a call of `keep_instances` destroyed, and those that it left."""
 
     gone: tuple[MigInstance, ...]  # destroyed
     held: tuple[MigInstance, ...]  # not needed, but in use according to the driver
@@ -91,7 +91,7 @@ class DeviceBackend(Protocol):
         OSError."""
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
-        """Allow one process at a time (as MPS requires), or any number. Raises NotMade."""
+        """If `exclusive`, permit only one process at a time, as MPS requires. Raises NotMade."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """Limit the processes of the cgroup in folder `cgroup` to `memory` bytes of the device.

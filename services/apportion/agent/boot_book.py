@@ -1,8 +1,8 @@
 """A file in which an agent keeps entries across its own restarts.
 
-Invariant: entries are on disk even with concurrent and failed writes. A reboot ends all containers
-and commands, so entries of an earlier boot are dropped. A book with `outlives_boot` keeps its
-entries, because a kubelet starts the containers of the same pod again after a reboot."""
+Invariant: an entry is on disk before it is visible; a failed write changes nothing. A reboot ends
+all containers and commands, so entries of an earlier boot are dropped. A book with `outlives_boot`
+keeps them, because a kubelet starts the same pod's containers again after a reboot."""
 
 import logging
 import threading
@@ -26,7 +26,7 @@ class _File(Struct, Generic[T]):
 
 
 class BootBook(Generic[T]):
-    """Entries by name in a file. A reboot drops the entries unless the book `outlives_boot`."""
+    """A file of named entries. A reboot drops the entries unless the book `outlives_boot`."""
 
     def __init__(
         self, path: Path, proc: Path, kind: type[T], *, outlives_boot: bool = False
@@ -51,7 +51,7 @@ class BootBook(Generic[T]):
 
     @property
     def entries(self) -> dict[str, T]:
-        """Return the entries by name, read-only. A later write replaces the dict."""
+        """Return the entries by name, read-only. A later write does not change this dict."""
         return self._file.entries
 
     def note(self, name: str, entry: T) -> None:

@@ -77,7 +77,7 @@ class SimulatedBackend:
         """Do nothing, because no process runs on a simulated device."""
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:  # noqa: ARG002
-        """Return False, because a simulated driver has no limits. Raises NotMade."""
+        """Return False: no limits are simulated. Raises NotMade if the device is unknown."""
         if device not in self._devices:
             raise NotMade(f"device {device} is not on this node")
         return False

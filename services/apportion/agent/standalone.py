@@ -225,7 +225,7 @@ class Runs:
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
-        """Return the pods of the runs, and end finished runs unless their state is unreadable."""
+        """Return the pods of running commands, and remove the commands that have ended."""
         runs = self._book.entries
         over = {
             pod
@@ -242,7 +242,7 @@ class Runs:
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """Return a process's owner, without the cgroup, which other processes may share."""
+        """Return a process's owner. Omit the cgroup, because other processes may share it."""
         owner = self._owners.of(pid)
         if owner is None:
             return None

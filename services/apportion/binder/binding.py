@@ -1,9 +1,8 @@
 """Turns deliveries into recorded bindings, evictions and resizes, applied by a `Target`.
 
 Invariants: a delivery is acknowledged only after its outcome is durable in the ledger. So a binder
-may die at any point, and a delivery may come any number of times. The binder returns a delivery
-that this build cannot read to the queue, and fetches no more. A newer binder finds the delivery
-there."""
+may die at any point, and a delivery may come any number of times. If this build cannot read a
+delivery, the binder returns it to the queue for a newer binder, and stops fetching."""
 
 import asyncio
 import contextlib
@@ -57,9 +56,9 @@ class Bound(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """Outcome of a bind, eviction or resize that did not succeed.
 
-    `final`: trying again cannot help. `unknown`: the API server did not answer, so the placement is
+    `final`: another try cannot help. `unknown`: the API server did not answer, so the placement is
     never given up, because its devices may be in use. `waits`: what the pod needs will become
-    available, so tries are unlimited until the failure is `final`."""
+    available, so tries are not limited."""
 
     message: str
     final: bool
@@ -148,7 +147,7 @@ class Binding:
             await queue.leave()
 
     async def hold(self) -> None:
-        """Extend the timeout of deliveries in progress until cancelled, so they stay ours."""
+        """Keep deliveries in progress from other binders: extend their timeout until cancelled."""
         while True:
             held = set(self._tasks.values())
             await self._clock.pause(ACK_WAIT_S / 3)
@@ -157,7 +156,7 @@ class Binding:
                     await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
-        """Return deliveries that the fold has passed; put other deliveries back in the queue."""
+        """Return deliveries whose event the fold has read, and give others back to the queue."""
         room = IN_FLIGHT_MAX - len(self._tasks)
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
@@ -185,7 +184,7 @@ class Binding:
             _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
 
     async def settle(self, delivery: Delivery) -> None:
-        """Handle a delivery that the fold has passed. A LedgerError causes a redelivery."""
+        """Handle a delivery whose event the fold has read. A LedgerError causes a redelivery."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data
@@ -222,7 +221,7 @@ class Binding:
             await self._record_failed(placed, outcome, delivery)
 
     def _is_away(self, name: str) -> bool:
-        """Return True if the node's agent just stopped, as the kubelet would fail the pod."""
+        """Return True if the node's agent just stopped. The kubelet would fail a pod bound now."""
         node = self._state.nodes.get(name)
         if node is None or not node.silent or node.observed is None:
             self._away.pop(name, None)

@@ -1,7 +1,7 @@
 """Answers nats-server's authorization requests with a user or a refusal.
 
-Invariant: concurrent requests to the API server are limited. A request beyond what can wait gets
-no answer, and the server lets that client retry."""
+Invariant: concurrent requests to the API server are limited. If too many requests wait, a new one
+gets no answer, and nats-server lets the client retry."""
 
 import asyncio
 import random

@@ -1,7 +1,7 @@
 """The `apportion callout` command, its process, and its signing key.
 
-The signing key is the SHA-256 of a secret of letters, because a Helm chart can make random
-letters but no NATS key. nats-server knows only the public half."""
+The signing key is the SHA-256 of a random text, because a Helm chart can generate random text but
+not a NATS key. nats-server knows only the public half."""
 
 import asyncio
 import hashlib
@@ -46,7 +46,7 @@ def issuer(secret: str) -> KeyPair:
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The tokens to accept, the accounts that they are for, and their lifetime."""
+    """The command's settings: API server, audience, accounts, signing key and token lifetime."""
 
     kube: KubeChoice
     audience: str

@@ -1,7 +1,7 @@
 """Reviews ServiceAccount tokens at the API server, which returns account, pod and node.
 
 Invariants: a token counts only if the API server accepts it for our audience; the node is the pod's
-own. A host whose tokens are refused costs one review per second. It delays no other host, and no
+own. A host whose tokens are refused gets one review per second. It delays no other host, and no
 client that was accepted before. One token opens a limited number of connections."""
 
 import time
@@ -132,11 +132,11 @@ class Tokens:
         return reviewed
 
     def charge(self, host: str, user: str) -> None:
-        """Count a refusal against the host, for example of an account without a role."""
+        """Count a refusal against the host, for example because an account has no role."""
         self._bucket_of(host, user).take(1, self._now())
 
     def let_in(self, host: str, user: str) -> None:
-        """Limit this user separately from the other users of its host from now on."""
+        """From now on, count this user's refusals apart from those of other users on the host."""
         _keep(self._known, (client_of(host), user), None)
 
     def _bucket_of(self, host: str, user: str) -> Bucket:

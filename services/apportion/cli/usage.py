@@ -114,7 +114,7 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 
 
 def known_elsewhere(word: str) -> None:
-    """Raise UsageError with our verb if `word` is a kubectl verb, before suggesting names."""
+    """If `word` is a kubectl verb, raise UsageError that names our verb for it."""
     if word in KUBECTL:
         raise click.UsageError(f"no verb or list {word!r}; {KUBECTL[word]}")
 

@@ -32,7 +32,7 @@ _decode = from_outside(msgspec.json.Decoder(Heard).decode)
 
 
 class ExtenderBinding:
-    """The bindings in progress; `request` sends a choice of node to the schedulers."""
+    """Binds pods to nodes that kube-scheduler chose; `request` sends a choice to our schedulers."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ExtenderBinding:
         return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
-        """Return "" if the pod is bound, the error if that failed, or None while undecided."""
+        """Return "" if the pod is bound, the error if it cannot be, or None while undecided."""
         pod = self._state().pods.get(uid)
         if pod is None:
             return "the pod no longer exists"

@@ -1,7 +1,7 @@
 """HTTP handlers for kube-scheduler's extender calls: filter, prioritize and bind.
 
-Invariants: `filter` and `prioritize` change nothing; every node that fails has a reason; nodes
-are returned in the form in which they were sent, as whole objects or as names."""
+Invariants: `filter` and `prioritize` change nothing. Every rejected node has a reason. Nodes are
+returned in the form in which they were sent, as whole objects or as names."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Extender:
-    """Answers kube-schedulers from one state and a fit query over that state."""
+    """Answers the filter, prioritize and bind requests of kube-schedulers from the folded state."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ SLICE_NODES: Final = 250  # rows encoded before the event loop gets a turn
 
 
 class FleetRows:
-    """The encoded rows of one fold's nodes; pass every change to `observe`."""
+    """Caches the encoded rows of all nodes in one fold. Pass every change to `observe`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -65,7 +65,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return the nodes that changed after `after`, or all if that is before our start."""
+        """Return nodes that changed after `after`, or all nodes if that cannot be known."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:
@@ -184,7 +184,7 @@ class FleetSums:
 
 
 def _counted(node: NodeState) -> Counter[_Key]:
-    """Return one node's contribution to the sums; device fractions are exact, in millionths."""
+    """Return one node's contribution to the sums, with parts of devices in exact millionths."""
     found: Counter[_Key] = Counter()
     for state in node.devices:
         if not state.present:

@@ -145,7 +145,7 @@ def command(
 
 
 class Gateway:
-    """One gateway process: the objects that outlive a single run of its body."""
+    """One gateway process, with the objects that stay when the service restarts its `body`."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -153,7 +153,7 @@ class Gateway:
         self._gate: Gate | None = None
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Guard /metrics on the health port, because it covers the pods of all users."""
+        """Guard /metrics on the health port like the API, because it shows all users' pods."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
         return refused(503, "the gateway is starting", "retry in a moment", again_s=1)

@@ -187,7 +187,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """The process for the past: the objects that outlive a single run of its body."""
+    """The process for the past, with the objects that stay when the service restarts its `body`."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None

@@ -207,7 +207,7 @@ class Attesting:
         ).set_function(lambda: self._newest)
 
     def not_ready(self) -> list[str]:
-        """Return a reason per forged snapshot, and one if all attested snapshots are gone."""
+        """Return a reason for each forged snapshot, and one if attested snapshots have vanished."""
         reasons = [
             f"the snapshot at revision {revision} differs from the ledger; replace the "
             "schedulers' key, then delete the snapshot from the bucket APPORTION_SNAPSHOTS"

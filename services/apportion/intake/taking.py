@@ -163,11 +163,11 @@ class Lane:
         self._lanes.taken -= len(request.payload)
 
     def pace(self, request: Request, now_s: float) -> float:
-        """Return the seconds to wait before decoding `request`, by number and size of requests."""
+        """Return the seconds to wait before decoding `request`, by the node's rate limits."""
         return self._bucket.take(1 + len(request.payload) / BYTES_OF_A_TOKEN, now_s)
 
     def may_change(self, now_s: float) -> bool:
-        """Return True if the node's inventory may change again at this time."""
+        """Return True if the node's limit permits another change of its inventory now."""
         return self._changes.may_take(1, now_s)
 
     def may_append(self, size: int, now_s: float) -> bool:
@@ -194,7 +194,7 @@ class Lane:
         return ""
 
     def idle(self, now_s: float) -> bool:
-        """Return True if the lane can be dropped without losing a request or a limit."""
+        """Return True if the lane may be dropped: no requests wait, and no limit is in use."""
         held = self.held and now_s - self.held_s <= HELD_S
         buckets = (self._bucket, self._changes, self._records, self._size)
         full = all(each.full(now_s) for each in buckets)
@@ -228,7 +228,7 @@ class Lanes:
 
 
 class Held(Struct, frozen=True):
-    """A pod's binding: the pod's name, the node, the devices and the start."""
+    """The binding of a pod: the pod's name, its node and devices, and when it was bound."""
 
     name: str
     node: str
@@ -246,7 +246,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Return why a doubtful share is refused, or None. Raises LedgerUnavailable."""
+        """Return the refusal of a doubtful share, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -344,7 +344,7 @@ class Taking:
         free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """`free` returns the fraction of the ledger that stays free after that many bytes."""
+        """`free(n)` returns the fraction of the ledger's size that stays free after `n` bytes."""
         self._state = state
         self._free = free
         self._spend = spend
@@ -458,10 +458,10 @@ class Taking:
         return Draft(subject_of(event.data), append_id(lane.node, event.id), encode(event))
 
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
-        """Return the draft, or a retry if the ledger or the node's budget is too full.
+        """Return the draft, or a request to retry if the ledger or the node's budget is too full.
 
-        Operators and schedulers need the reserve for repairs. Usage records can wait, unlike
-        containers that start."""
+        The rest of the ledger is reserved for repairs by operators and schedulers. Usage records
+        are held back earlier than other events, because no container waits for them."""
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         size_bytes = len(draft.payload)
@@ -478,7 +478,7 @@ class Taking:
         return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
-        """Wait until the reader has read `basis`. Return an answer for the agent if it does not."""
+        """Wait until the reader has read `basis`. Return None, or an answer if it has not."""
         try:
             last = await self._ledger.last_revision()
         except LedgerUnavailable as trouble:
@@ -602,8 +602,8 @@ _log = get_logger(__name__)
 class Refusals:
     """Reports refused events in the log and in the ledger.
 
-    Invariant: each node and cause is reported once an hour, so a faulty agent can fill neither. The
-    hour is part of the event id, so several intakes append a report once."""
+    Invariant: each node and cause is reported once an hour, so a faulty agent can fill neither log
+    nor ledger. The hour is part of the event id, so several intakes append a report once."""
 
     def __init__(self, publisher: Publisher, clock: Clock, metrics: Metrics) -> None:
         self._publisher = publisher

@@ -1,6 +1,6 @@
 """Changes to a simulated cluster: lost or drained nodes and devices, new nodes, a policy.
 
-Invariant: a change is made of ordinary events that the fold applies, so the engine reacts as in a
+Invariant: every change is made by ordinary events through the fold, so the engine reacts as in a
 scheduler."""
 
 import re
@@ -51,7 +51,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 class WishInvalid(ValueError):
     """The error that a request makes no sense, with its `field`, and a `fix` to write instead.
 
-    A problem that begins with the field's name is given as `rest`, without that name."""
+    Pass a problem that begins with the field's name as `rest`, without that name."""
 
     def __init__(self, field: str, problem: str = "", fix: str = "", *, rest: str = "") -> None:
         problem = problem or f"{field}{rest}"
@@ -76,7 +76,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Displaced(Struct, frozen=True):
-    """A pod that lost its node or a device, and the pod that was submitted to replace it."""
+    """A pod that lost its node or a device, and its replacement `again` that was submitted."""
 
     before: PodState
     node: str

@@ -141,7 +141,7 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 
 
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
-    """Compare the recording with replays. Return a row of figures for each, named in `course`.
+    """Compare the recording with replays. Return a row of figures for each; `course` is its name.
 
     Raises CourseFailed or WishInvalid."""
     found = [_figures("happened", recorded.happened)]

@@ -37,16 +37,16 @@ def copied(state: State) -> State:
 
 
 def newest(state: State) -> str:
-    """Return the latest time in the state's pods, so that a new pod counts as the youngest."""
+    """Return the latest time in the state. A pod submitted at this time counts as the youngest."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
 
 class Course:
-    """A simulation over `state`. Pass a copy, because the simulation changes the state.
+    """A simulation that changes `state`, so pass a copy of the state.
 
-    `time` is the time of its events, by default the `newest` of the state. `evicted` are the
-    evictions so far, in order."""
+    `time` is the time of the simulated events, by default the `newest` of the state. `evicted` has
+    the evictions so far, in order."""
 
     def __init__(self, state: State, *, time: str = "") -> None:
         self.state = state
@@ -97,7 +97,7 @@ class Course:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply a decision's event, with the fields that a scheduler would add."""
+        """Apply an event that the engine decided, with the fields that a scheduler would add."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

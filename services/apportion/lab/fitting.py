@@ -1,8 +1,8 @@
 """Find out if a pod could ever be placed: on the same nodes, without other pods.
 
-The empty fleet has only ready nodes, healthy devices and no silent agents or cordons. If the pod is
-refused there, the cause is the fleet itself, or a limit. Invariant: "never" is reported only if no
-end of a pod and no recovery could change it."""
+In the empty fleet, all nodes are ready, all devices healthy, no agent is silent and nothing is
+cordoned. A pod that is refused there can never be placed because of the fleet itself or a limit.
+Invariant: "never" is reported only if no end of a pod and no recovery could change it."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -48,7 +48,7 @@ class _Enough(Exception):
 
 
 class Wanted(NamedTuple):
-    """The span that the user requested; an empty end is open. `now` is the current time."""
+    """The span that the user requested, as text; an empty `begin` or `end` leaves it open."""
 
     begin: str
     end: str
@@ -75,11 +75,11 @@ async def read_ledger(
     tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """Fold to the span's beginning, pass its events to a new `sink`, and return the sink.
+    """Fold to the span's beginning, then pass the span's events to a new `sink` and return it.
 
-    `tell` is called with the number of events read, and of all. With `endless`, the function
-    continues with new events until cancelled. Raises SpanInvalid, LedgerError, UnknownEvent or
-    RecordingFailed."""
+    `tell` is called with the number of events read and the number of all events. With `endless`,
+    the function continues with new events until cancelled. Raises SpanInvalid, LedgerError,
+    UnknownEvent or RecordingFailed."""
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
@@ -207,7 +207,7 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """Return True if a record is at or after the time (`open_end`), else at or before it."""
+    """Return True if a record is after the moment (with `open_end`), or at or before it."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - a moment has one or the other

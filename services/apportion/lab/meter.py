@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 
 class _Held(Struct):
-    """A node's part of the figures: devices, devices in use, and their used and unused parts."""
+    """A node's part of the figures: devices, those in use, and their used and unused fractions."""
 
     devices: int = 0
     touched: int = 0
@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """Return how many devices a pod requests, as the smallest number over all device types."""
+        """Return how many devices a pod requests, on the device types where this is smallest."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

@@ -38,14 +38,14 @@ WHO: Final = "lab"
 
 
 class Point(Struct, frozen=True):
-    """The percentages of all devices that are requested and allocated after one arrival."""
+    """The state after one arrival: percentages of all devices that are requested and allocated."""
 
     asked_percent: float
     allocated_percent: float
 
 
 class Packed(Struct, frozen=True):
-    """The result of one run; `decisions` is a SHA-256 over the bytes of all decisions."""
+    """The result of one run. `decisions` is a SHA-256 of all decisions, for comparing runs."""
 
     allocated_percent: float
     pods: int
@@ -72,7 +72,7 @@ class _Counting:
 
 
 def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
-    """Return the nodes in the order of the study, named by their rank."""
+    """Return the nodes shuffled as in the study, each named by its position."""
     order = list(nodes)
     random.Random(SHUFFLE_NODES).shuffle(order)  # noqa: S311 - repeatable on purpose
     reports = []
@@ -109,7 +109,7 @@ def pack(
     nodes: Sequence[NodeReported], shapes: Sequence[Shape], policy: str, *, seed: int = 42,
     online: bool = False,
 ) -> Packed:  # fmt: skip
-    """Do one run. Policies with prices know the shapes in advance; with `online` they learn.
+    """Do one run. A policy with prices knows all shapes in advance, or with `online` learns them.
 
     Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()

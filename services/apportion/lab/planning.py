@@ -1,9 +1,9 @@
 """Plan: try manifests, lost or drained nodes, new nodes or a policy on a copy of the state.
 
-A plan with changes is also run without them, to show their effect. A pod of the plan that is
-already pending is decided again, or replaced if the plan's pod differs. A placed pod stays, as
-`submit` would leave it. Invariants: the state does not change and nothing is appended; pods are
-decided in queue order, as if the plan were submitted now."""
+If a plan has changes, it is also simulated without them, to show their effect. If a pod of the plan
+is already pending, it is decided again, or replaced if the plan's pod differs. A placed pod stays,
+as with `submit`. Invariants: the state does not change and nothing is appended; pods are decided in
+queue order, as if the plan were submitted now."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -123,9 +123,9 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """A finished simulation: pods submitted in it by full name, and displaced pods.
+    """A finished simulation: the plan's pods by full name, and the displaced pods.
 
-    `after` are evicted pods that were submitted again, by their old uid."""
+    `after` maps the old uids of evicted pods to the pods that were submitted again for them."""
 
     course: Course
     planned: dict[str, PodSubmitted]
@@ -214,7 +214,7 @@ def _play(
 
 
 class _Comers:
-    """Resubmits evicted pods that have a controller. `again` has the new pods by old uid."""
+    """Resubmits evicted pods that have a controller. `again` maps their old uids to new pods."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -346,7 +346,7 @@ class _Answering:
         return plan_with_text(answer)
 
     def _parted(self, wish: Plan) -> Counter[str]:
-        """Count, by gang, the pods elsewhere that a drain would move along with lost pods."""
+        """Count, by gang, the remaining pods of gangs that lost some: a drain would move all."""
         if wish.changes.drain:
             return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
@@ -494,7 +494,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the number of the group of pods with these causes and this nearest node."""
+        """Return the number of the group of pods that share these causes and this nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -524,7 +524,7 @@ class _Answering:
         )  # fmt: skip
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
-        """Return the first of these pending pods; `alike` counts all pods of the same group."""
+        """Return the first of these pending pods. `alike` counts all pods of the same group."""
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
@@ -547,7 +547,7 @@ def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
     leavers: Sequence[PodEvicted],
 ) -> str:  # fmt: skip
-    """Return the answer in one sentence, which counts only `leavers` that are not in `pods`."""
+    """Return the answer in one sentence. Evicted pods that are also in `pods` are not counted."""
     parts, named = [], {(pod.namespace, pod.name) for pod in pods}
     evicted = sum((gone.namespace, gone.name) not in named for gone in leavers)
     if pods:

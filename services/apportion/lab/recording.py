@@ -80,12 +80,11 @@ class Limits(Struct, frozen=True):
 class Recorded(NamedTuple):
     """A recorded span of a ledger.
 
-    `ran_s` is, by uid, how long each pod ran that ended in the span; `ends` are the end times of
-    pods that already ran at its beginning. `cut` are the pods evicted in the span. `after` has the
-    new uid of evicted pods that were submitted again under the same name; their `ran_s` includes
-    that of their successors. For the other evicted pods it is unknown. Pods replaced by a newer one
-    of the same name, as in a drain, have no entry either: they end when the newer pod is submitted.
-    """
+    By uid, `ran_s` is how long each pod ran that ended in the span, and `ends` is when each pod
+    ended that already ran at the span's beginning. `cut` are the pods evicted in the span. `after`
+    has the new uid of evicted pods that were submitted again under the same name; their `ran_s`
+    includes the time after that. For other evicted pods it is unknown. Pods replaced by one of the
+    same name, as in a drain, have no entry: they end when the newer pod is submitted."""
 
     span: Span
     begin_s: float

@@ -68,7 +68,7 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """The changes of a replay: `fleet`, if set, replaces all nodes, then `changes` apply."""
+    """What a replay changes: `fleet` replaces all nodes unless empty, then `changes` are made."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
@@ -86,7 +86,7 @@ class Placed(Struct, frozen=True):
 
 
 class Lost(NamedTuple):
-    """The nodes and devices that a replay loses, by name and id; some may appear later."""
+    """The nodes and devices that a replay loses, including those that appear during the replay."""
 
     nodes: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
@@ -145,7 +145,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
 
 class Replay:
-    """A replay of a recording. If `kept`, `placed` has its placements in order."""
+    """A replay of a recording. If `kept`, the list `placed` collects the placements in order."""
 
     def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
         self._recorded = recorded
@@ -238,7 +238,7 @@ class Replay:
                 self._learn()
 
     def _first_of(self, uid: str) -> str:
-        """Return the pod's first uid, before all evictions here and in the recording."""
+        """Return the uid that the pod had before all evictions, here and in the recording."""
         while uid in self._first:
             uid = self._first[uid]
         return uid
@@ -312,7 +312,7 @@ class Replay:
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """Return True if the fact does not apply in this replay, or comes at another time."""
+        """Return True if the fact does not apply in this replay, or not at its recorded time."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here

@@ -1,8 +1,8 @@
 """Shadow another scheduler: decide each pod that it placed, at the same revision.
 
-The state remains the cluster's: our decision is compared and dropped. So each comparison is about
-one decision after everything that the other scheduler placed before. Invariant: no compared
-decision is applied, and nothing is appended."""
+Our decision is only compared, never applied, so the state remains that of the cluster. Each
+comparison is about one decision, after everything that the other scheduler placed before.
+Invariant: no compared decision is applied, and nothing is appended."""
 
 import sys
 from collections import Counter
@@ -40,7 +40,7 @@ Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
-    """Drop the labels of other device plugins, because a shadow assumes that our agent runs."""
+    """Drop the label of another device plugin, because a shadow assumes that our agent runs."""
     labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
     return node if labels == node.labels else structs.replace(node, labels=labels)
 

@@ -106,9 +106,9 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that the ledger did not store whole: `refused` or `unknown`.
+        """Count a decision that was not stored as a whole: `refused` or `unknown`.
 
-        `placed` pods were placed nevertheless; `again` pods need another decision."""
+        `placed` of its pods were placed nevertheless; `again` of them need another decision."""
         self._decisions.labels(outcome).inc()
         self.placements.inc(placed)
         self._again.inc(again)
@@ -144,11 +144,11 @@ class Contention:
 
     @property
     def apart(self) -> bool:
-        """Return True if the scheduler should try its own nodes first, apart from the others'."""
+        """Return True if this scheduler should try its own part of the nodes before the others."""
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
-        """Update before a decision. `others_wait`: other schedulers have pending pods."""
+        """Update before each decision. `others_wait`: other schedulers have pending pods."""
         self._calm = 0 if others_wait else self._calm + 1
 
     def refused(self) -> None:
@@ -182,7 +182,7 @@ class Cycle:
         self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
-        """Set this scheduler's shard of the pods: its share among the schedulers `members`."""
+        """Set this scheduler's shard of the pods, as one of the schedulers `members`."""
         self.engine.own(shard(member, members))
         self._stirred.set()
 
@@ -201,8 +201,8 @@ class Cycle:
     ) -> None:
         """Decide until cancelled, whenever pods or events need a decision.
 
-        `joined` is awaited before the first decision. Raises DecisionsRefused if only
-        wrong derived data explains the refusals."""
+        `joined` is awaited before the first decision. Raises DecisionsRefused if fences refuse too
+        many decisions, so that the restart rebuilds derived data."""
         await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
@@ -396,8 +396,8 @@ def _id(event: DecisionEvent, state: State) -> str:
     """Return the message id that fences the pod: one placement and one voiding per attempt.
 
     An adopted pod's placement may have been voided or evicted before, so its ids also have the
-    revision of its submission. An eviction's id has its beneficiary, because an eviction for a pod
-    that is gone must not block an eviction for the next pod. A refusal has the state's revision."""
+    revision of its submission. An eviction's id names its beneficiary, so that an eviction for a
+    pod that is gone does not block the next one. A refusal has the state's revision."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -1,7 +1,7 @@
 """Learns prices: after enough pods, solves a linear program and appends its prices.
 
 The solver runs in a thread and never blocks the cycle. Invariant: if several schedulers learn at
-once, the ledger accepts one append. Prices apply from the revision of that append."""
+once, the ledger accepts one result. Prices apply from the revision at which they were appended."""
 
 import asyncio
 import logging

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """One scheduler's record of live agents. `leads` returns True in the scheduler that appends."""
+    """Tracks live agents. `leads` returns True in the scheduler that appends silence events."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Count silence in rounds. A round counts for at most one beat, however long it lasted."""
+        """Measure silence in rounds. A round adds at most one beat's time, however long it took."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
@@ -144,7 +144,7 @@ class Presence:
                 await self._tell(reader, list(nodes), LEAVES_S)
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
-        """Append an event for each node. After an error, the next round tries again."""
+        """Append NodeSilent or NodeHeard for each node. After an error, the next round retries."""
         found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
             for node, was_silent in found:

@@ -1,8 +1,8 @@
-"""The content of a slot, as a CDI specification that runtimes read when they create a container.
+"""Writes CDI specifications, from which container runtimes read the content of a slot.
 
-Each slot has one file. NVIDIA's edits for a device (nodes, driver libraries, hooks) are copied into
-the file, because a runtime that gets our device does not get NVIDIA's. Invariant: a file is
-complete or absent, and exists only while its slot is in use."""
+Each slot has one file. The file contains a copy of NVIDIA's edits for the device (nodes, driver
+libraries, hooks), because the runtime does not apply NVIDIA's own specification. Invariant: a file
+is complete or absent, and exists only while its slot is in use."""
 
 import logging
 import re
@@ -39,7 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """The CDI files of our slots in one folder, and NVIDIA's CDI files there or in `others`."""
+    """Writes the CDI files of our slots to `folder`, and reads NVIDIA's from there or `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -50,7 +50,7 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write the CDI files of one container's slots; the first has all edits. Raises OSError."""
+        """Write CDI files for a container's slots; only the first has all edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])

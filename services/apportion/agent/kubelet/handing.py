@@ -1,6 +1,6 @@
 """Decides at `Allocate` what a container gets if the container runtime does not support CDI.
 
-The kubelet names no pod in `Allocate`, but by the ledger only one pod can be next
+The kubelet names no pod in `Allocate`, so the pod is inferred from the ledger: only one can be next
 (`core.ledger.turns`). The answer names the intended container, and `PreStartContainer` checks that
 name. The kubelet's checkpoint keeps the answer, so this module saves nothing. Invariant: `Allocate`
 never fails and takes at most `PATIENCE_S`; if in doubt, the answer has no devices."""

@@ -69,11 +69,11 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 
 
 class Holders:
-    """`Books` of one kubelet: its checkpoint, its PodResources socket, and prepared claims.
+    """Finds the pods of slots and processes (see `Books`) in the records of one kubelet.
 
-    `prepared` maps a claim's uid to its pod's uid, because the checkpoint lacks pods that only have
-    claims. `prepared` has a claim from before its preparation begins until it is unprepared.
-    `amounts` are resources of memory and cores, whose devices do not count as slots."""
+    `prepared` maps the uid of each ResourceClaim to its pod's uid, because the checkpoint lacks
+    pods that only have claims. It has a claim from before its preparation begins until it is
+    unprepared. Devices of the resources `amounts` (memory and cores) are not slots."""
 
     def __init__(
         self,

@@ -220,7 +220,7 @@ class ClaimDoor:
 
 
 class KubeletNode:
-    """The plugins of a node with a kubelet, given the node's `places` and the kubelet's folder."""
+    """All plugins of a node with a kubelet. `places` has the node's paths and settings."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """What a container got at `Allocate`, and the intended container `to` (may be empty)."""
+    """The `edits` in an answer to `Allocate`, and the container `to` that they are for, or ""."""
 
     to: str
     edits: Edits
@@ -39,4 +39,4 @@ class Preparing(Protocol):
     """Prepares the shares of containers before the containers start."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Prepare and return what the container gets, before every start. Raises NotPrepared."""
+        """Before each start of a container, prepare and return its edits. Raises NotPrepared."""

@@ -171,7 +171,7 @@ def within(limit_s: float, function: Callable[[], None]) -> None:
 
 
 class Xids:
-    """The driver's event set, and the critical XIDs of the last `quiet_s` seconds by GPU."""
+    """Receives XIDs from the driver, and keeps each GPU's critical XID for `quiet_s` seconds."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Xids:
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Wait up to `wait_s`. Return a critical XID, or True if the GPUs must be checked."""
+        """Return a critical XID, True if the GPUs must be checked, or False after `wait_s`."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True

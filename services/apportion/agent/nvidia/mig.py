@@ -44,7 +44,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """The MIG instances that this agent made, by GPU. Without a book, restarts lose the record."""
+    """The MIG instances that this agent made. Only a record with a `book` survives restarts."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -52,7 +52,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if the record is on disk, as in each agent that hands out shares."""
+        """Return True if the record is on disk. It always is if the agent hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -157,7 +157,7 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """Return an instance's slices as a bit mask, without slices that exceed a report's range."""
+    """Return an instance's slices as a bit mask, cut to the slices that a report can contain."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 

@@ -70,7 +70,7 @@ class _Card(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """The result of one check of a GPU: why the GPU is unhealthy, and the peers of its links."""
+    """The result of one check of a GPU: its state, any fault, and the GPUs it is linked to."""
 
     card: _Card
     device: Device

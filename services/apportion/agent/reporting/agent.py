@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts such a large change only if it is repeated in `again_s`."""
+    """Error: the intake accepts a large change only if it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -93,7 +93,7 @@ class IntakeClient:
     async def append(self, draft: Draft) -> Appended:
         """Return the intake's answer: appended with a revision, or refused without one.
 
-        Raises HeldBack if the node must be reported again, NotPermitted if the node is not ours."""
+        Raises HeldBack to request another report, NotPermitted if the node is not ours."""
         return await self._insistence.append(draft)
 
     def not_ready(self) -> list[str]:
@@ -246,7 +246,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer due claims until cancelled. Claims of a lost node wait until the node returns."""
+        """Answer due claims until cancelled. Those of a lost node wait until it returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -273,7 +273,7 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or until `leave`, except while the reader is halted.
 
-        Pods are bound after the first heartbeat, so it is delayed while `waits` returns true."""
+        Pods are bound only after the first beat, which is delayed while `waits` returns true."""
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -334,7 +334,7 @@ class Agent:
             await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
 
     async def report(self, node: Node, *, whole: bool = False) -> None:
-        """Read the node's devices and append the changes that the ledger lacks."""
+        """Report the node's devices if they changed, or with `whole` in any case."""
         async with node.reporting:
             while True:
                 try:
@@ -383,11 +383,11 @@ class Agent:
             self._looked.notify_all()
 
     def _noticed(self, node_name: str) -> None:
-        """Check an inventory event, just folded, of one of our nodes.
+        """Check an inventory event of one of our nodes, right after it was folded.
 
-        Two agents with the same node name would overwrite each other for ever, so this agent only
-        logs the other agent's report. An event decided before this process began came from an
-        earlier process, which may have read as far as this one had at its start, hence `<=`."""
+        Two agents with the same node name would overwrite each other for ever. So this agent only
+        logs a report of the other agent. A report whose basis is not newer than our first revision
+        was made before this process began, hence `<=`."""
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
@@ -407,7 +407,7 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until node reports have been made `times` times in total; return the final count."""
+        """Wait until this agent has reported nodes `times` times in all; return the count."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks
@@ -442,8 +442,8 @@ class Agent:
     async def answer(self, claim: Claim, trouble: str) -> bool:
         """Append that the claim is allocated or, with `trouble`, that its allocation failed.
 
-        Return True if the ledger has the answer; an intake refuses it if the claim was voided. The
-        kubelet retries, so an answer is not repeated, and an allocated pod stays allocated."""
+        Return True if the ledger has the answer, and False if the claim was voided. An answer is
+        appended only once, although the kubelet retries. An allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
@@ -494,7 +494,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """Return the events to append for a changed inventory, or a whole report after a refusal."""
+    """Return the events for a changed inventory. After a refusal, report all of it again."""
     said = view.said
     if said == now and not view.refused:
         return []

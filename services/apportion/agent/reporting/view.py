@@ -1,9 +1,9 @@
 """The part of the ledger about one agent's nodes on which the agent acts.
 
 Invariants: a claim is due exactly while it is placed and bound in the ledger and neither answered
-nor voided. Any client may write a pod's annotations (PodAdopted). So on a node with a kubelet, an
-adopted pod gets its shares only with proof. Proof is a voided placement with these shares in this
-ledger, or our binding of the pod together with these shares in the node's own book."""
+nor voided. Any client may write a pod's annotations, from which PodAdopted is derived. So on a node
+with a kubelet, an adopted pod gets its shares only with proof: either this ledger has a voided
+placement with these shares, or the node's own book has our binding with them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class NodeView:
         self.resized.discard(pod)
 
     def give_up(self, key: _Key, placements: Iterable[PodPlaced]) -> None:
-        """Remember voided placements, because their binding may still take effect."""
+        """Remember the shares of voided placements, because their binding may still take effect."""
         self.voided[key] = {placed.shares for placed in placements}
         if len(self.voided) > HELD_MAX:
             del self.voided[next(iter(self.voided))]
@@ -269,7 +269,7 @@ class FleetView:
         return ""
 
     def refuse(self, record: Record, reason: str) -> str:  # noqa: ARG002 - the reader logs both
-        """Count an event that the fold skips because no build can read it."""
+        """Count an event that cannot be read by any build, and that the fold therefore skips."""
         self.refused_count += 1
         return ""
 

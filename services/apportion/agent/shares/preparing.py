@@ -1,8 +1,8 @@
 """Derive from the ledger what a container gets, and create it on the node.
 
-The binding may not be in the ledger yet, so the answer waits a while for it. Invariant: a container
-starts only after all its shares are in the ledger and ready, and after SharesAllocated is in the
-ledger."""
+If the pod's binding is not in the ledger yet, the preparation waits for up to `PATIENCE_S`.
+Invariant: a container starts only after its shares are ready, and after the ledger has the shares
+and SharesAllocated."""
 
 import asyncio
 import hashlib
@@ -60,7 +60,7 @@ class Rounds:
 
     @asynccontextmanager
     async def tidying(self) -> AsyncIterator[bool]:
-        """Start a cleanup round, or yield False during a preparation, so this round is skipped."""
+        """Yield True if a cleanup round may run now, or False if a preparation is in progress."""
         async with self._round:
             yield self._preparing == 0
 
@@ -74,7 +74,7 @@ def largest(shares: Iterable[Share]) -> dict[str, int]:
 
 
 class Hands(NamedTuple):
-    """The components that apply a grant on the node, and the books of what is still needed."""
+    """The components with which `SharePreparing` applies grants on the node."""
 
     regions: Regions
     instances: Instances
@@ -145,7 +145,7 @@ class SharePreparing:
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """Return the required region content of every container here; cached by claim."""
+        """Return the region that each container here must have. Results are cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()

@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """A container that exceeds its share of a device, with the limits or the use that was found."""
+    """A container that exceeded its share of a device, with the limit or use found there."""
 
     pod: str
     container: str
@@ -96,10 +96,10 @@ class Regions:
         return True
 
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
-        """Restore every region to its limits in the ledger, then decide which containers wait.
+        """Restore the ledger's limits in every region, then decide which containers must wait.
 
-        Return the devices whose limits a container raised or removed since the last round. `now_s`
-        and `recent_s` are as in `feedback`."""
+        Return the limits that containers raised or removed since the last round. `now_s` and
+        `recent_s` are as in `feedback`."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -196,7 +196,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
-    """A file (`region.Stored`) in a folder that its container can change; this process is root.
+    """An open region file (`region.Stored`) that a container may change while root reads it.
 
     Invariant: the file is regular, has a single name, and is not mapped into memory here, so a
     container that truncates the file does no harm."""
@@ -238,7 +238,7 @@ class SharedFile:
 def remove(folder: Path, most: int) -> int:
     """Remove at most `most` entries of a folder, then the empty folder; return the number removed.
 
-    Nested folders are moved to the top first, so there is no recursion and at most two are open."""
+    Subfolders are moved to the top first, so neither recursion nor many open files are needed."""
     done = 0
     top = os.open(folder, _FOLDER)
     try:

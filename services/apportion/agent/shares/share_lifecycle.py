@@ -92,7 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the uids of the pods in the books, and keep their claims. Raises NotPrepared."""
+        """Return the uids of the pods in the books, and retain their claims. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -226,7 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Queue breaches that `source` found twice in a row, not those of a process start."""
+        """Queue breaches that `source` found twice in a row. A process start may cause one."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

@@ -121,7 +121,7 @@ class Account:
             self._unshared.setdefault(key, _Unshared(*key)).add(memory // _MIB, seconds)
 
     def records(self, node: str) -> Iterator[UsageRecorded]:
-        """Return a closed account as the smallest number of events; none if nothing was used."""
+        """Split a closed account into as few events as possible; yield none if nothing was used."""
         shares = list(_used(ShareUsed, self._shares.values()))
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
         unshared = tuple(_used(UnsharedUsed, most[:UNSHARED_MAX]))

@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class _Monitor(NamedTuple):
-    """The gauges of one system, each with its field of `Use` or `Load` (`kinds.0`: index 0)."""
+    """The gauges of one system, and the field of `Use` or `Load` that each of them exports."""
 
     of_use: Mapping[Family, str]
     of_card: Mapping[Family, str]

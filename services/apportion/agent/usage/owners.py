@@ -93,7 +93,7 @@ def _text(path: str) -> str:
 class Books(Protocol):
     """The record of this node's pods and their processes: the kubelet's, or our list of runs.
 
-    Invariant: everything on the node of a pod that is not in the books may be reclaimed."""
+    Invariant: if a pod is not in the books, everything that it has on the node may be removed."""
 
     async def pods(self) -> set[str]:
         """Return the uids of the pods. Raises NotPrepared if they cannot be determined now."""

@@ -1,7 +1,7 @@
 """Sample the use of a node every few seconds, for metrics, subscribers and hourly sums.
 
-Invariants: a failed sample is skipped and logged once. Neither containers nor a ledger that accepts
-no records stop the sampling. An hour's sums are kept until they are recorded."""
+Invariants: a failed sample is skipped and logged once. Sampling continues whatever containers do,
+and while the ledger accepts no records. An hour's sums are kept until they are recorded."""
 
 import asyncio
 import logging

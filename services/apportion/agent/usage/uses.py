@@ -1,9 +1,9 @@
 """Attribute loads and regions to shares, as the use of each share by its container.
 
-Invariants: every share of a pod on the node has exactly one use, zero if nothing runs and never
-more than the device has. Limits come from the ledger. A region, which its container can change,
-counts only where the driver reports no use. A process counts only for a share of its own pod. A
-region gets a process's node id only in the slot of that process."""
+Invariants: every share of a pod on the node has exactly one use, from zero to what the device has.
+Limits come from the ledger. A region, which its container can change, counts only where the driver
+reports no use. A process counts only for a share of its own pod. The agent writes the node id of a
+process only to that process's slot in the region."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -52,7 +52,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """Return the `pids` of containers whose region has a wrong node id for one of its processes."""
+    """Return the part of `pids` for containers whose region has a wrong node id of a process."""
     return {
         container: known
         for container, known in pids.items()
@@ -62,7 +62,7 @@ def wrong_pids(
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
-    """Write the correct node ids of processes to the regions; return how many were wrong."""
+    """Correct the node ids of processes in the regions; return how many were wrong."""
     written = 0
     for pod, name, region in regions.read(pids):
         known = pids[pod, name]

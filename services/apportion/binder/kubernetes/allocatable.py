@@ -1,9 +1,10 @@
 """Publishes GPU memory and cores as extended resources in each node's `status`.
 
-Unlike slots, these are no devices that an agent could register. A kubelet admits a pod only if its
-node shows enough. So a pod that requested more than it was allocated (`core.ledger.allocatable`) is
-bound only after the amounts were raised. All binders write the same amounts. Invariant: no pod is
-bound to a node that shows less than its pods requested, unless the API server forbids the write."""
+No agent could register these, because they are not devices. A kubelet admits a pod only if its
+node's status has enough. So a pod that requested more than it was allocated
+(`core.ledger.allocatable`) is bound only after the amounts were raised. All binders write the same
+amounts. Invariant: while a node's status has less than its pods requested, no pod is bound to it,
+unless the API server forbids the write."""
 
 import asyncio
 import logging
@@ -87,7 +88,7 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 class _Written(msgspec.Struct, frozen=True):
     """The amounts last written to a node, and whether the node has been `ready` since.
 
-    A node that was not ready may show less. `raised`: a pod needs more than the devices have."""
+    Without `ready`, the status may have less. `raised`: a pod needs more than the devices have."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -157,7 +158,7 @@ class Allocatable:
             group.create_task(self._write_all(), name="publish changed nodes")
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
-        """Wait until the node shows enough for the pod and its kubelet has seen the amounts."""
+        """Wait until the node's status has enough for the pod and its kubelet has seen that."""
         failures, name = 0, node.name
         while not self._forbidden and (
             name not in self._written
@@ -251,7 +252,7 @@ class Allocatable:
             self._wrote[pod.uid] = {}
 
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
-        """Patch the node's amounts; return True if it shows them. Raises KubeUnavailable."""
+        """Write the amounts to the node's status. Return True if stored. Raises KubeUnavailable."""
         body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
         path = f"/api/v1/nodes/{quote(name, safe='')}/status"
         answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)

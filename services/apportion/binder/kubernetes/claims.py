@@ -1,8 +1,8 @@
 """Binds the volume claims and ResourceClaims of a placed pod, before the pod is bound.
 
 Volumes, as in kube-scheduler's VolumeBinding: the binder reserves a free volume for the claim, or
-its provisioner makes one on the node. Kubernetes' volume controller binds the two. Invariants: a
-pod is bound only once its node can reach a volume for each claim; every step may be repeated.
+lets the provisioner make one on the node. Kubernetes' volume controller binds the two. Invariants:
+a pod is bound only once its node can reach a volume for each claim; every step may be repeated.
 
 ResourceClaims, as in kube-scheduler's DynamicResources: first the finalizer, so that a claim in use
 is not deleted, then allocation and reservation in one write. Invariants: a claim is allocated
@@ -218,7 +218,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object if it is unchanged since it was read; otherwise leave it to a retry."""
+        """Change an object. Raises if it changed since it was read, so that the caller retries."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(
@@ -273,7 +273,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate one claim of the pod; return the claim's container name in the ledger."""
+        """Allocate a claim of the pod. Return the container that represents it in the ledger."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
@@ -324,7 +324,7 @@ class ClaimRelease:
             self._news.set()
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Release claims until cancelled: first those of earlier pods, then as pods end."""
+        """Release the claims of ended pods until cancelled, including pods that ended earlier."""
         await reader.caught_up()
         path = CLAIMS
         while True:

@@ -1,10 +1,10 @@
 """Writes Kubernetes events of pods, and the pods' condition PodScheduled.
 
-Of the reasons why a pod waits, only the newest is written; other events are all written. Names and
-contents come from the ledger, so several binders write an event once. Invariants: bindings have
-priority over events. Every bound pod that still exists gets its event eventually. An event that the
-API server keeps refusing does not delay other events. The queue is limited, and bindings that
-exceed it are read from the state again."""
+If a pod waits, only its newest reason is written; all other events are written. Names and contents
+come from the ledger, so several binders write an event once. Invariants: bindings have priority
+over events. Every bound pod that still exists gets its event eventually. An event that the API
+server keeps refusing does not delay other events. The queue is limited; bindings that do not fit
+are later read from the state."""
 
 import asyncio
 import itertools
@@ -378,7 +378,7 @@ class Telling:
 
 
 def _place_of(tale: Tale) -> str:
-    """Return a queued event's key, by which a newer event replaces an older one."""
+    """Return an event's key in the queue, where it replaces an older event with the same key."""
     return tale.uid if tale.unschedulable else _event_name(tale)
 
 
@@ -478,7 +478,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield each pod with a changed device: its id if it recovered, or "" if it failed."""
+        """Yield pods on changed devices: with the device if it recovered, with "" if it failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

@@ -106,7 +106,7 @@ class Slices:
             self._mark(change.node.name)
 
     def not_ready(self) -> list[str]:
-        """Return why the published slices are unknown; empty if they are known."""
+        """Return why the binder cannot watch the published slices; empty if it can."""
         return [self._watch.problem] if self._watch.problem else []
 
     async def require(self) -> None:
@@ -197,7 +197,7 @@ class Slices:
 
 
 def slice_name(node: str, number: int) -> str:
-    """Return the name of a node's slice, hashed because a node's name may have full length."""
+    """Return the name of a node's slice, with a hash because a node's name may be too long."""
     return f"apportion-{hashlib.sha256(node.encode()).hexdigest()[:16]}-{number}"
 
 

@@ -132,7 +132,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Unclear(NamedTuple):
-    """Outcome of a request that may have succeeded, so that it must be repeated."""
+    """Outcome of a request that may or may not have succeeded, and must be repeated."""
 
     pause_s: float
 
@@ -192,9 +192,9 @@ class KubernetesTarget:
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """Return the outcome for a pod that lacks volumes or claims, or None if it lacks none.
+        """Await `ready`. Return None if the pod's volumes or claims are ready, else the outcome.
 
-        Before a final failure the pod is read, because it may have been bound earlier."""
+        Before a final failure, read the pod, because an earlier call may have bound it."""
         try:
             problem = await ready
             if problem is None or not problem.final:
@@ -230,7 +230,7 @@ class KubernetesTarget:
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Write the new shares as annotations, with the status, which RBAC permits."""
+        """Write the new shares as annotations, in a status request, because RBAC permits it."""
         pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
         if pod is None or pod.placement is None or node is None:
             return None
@@ -261,9 +261,9 @@ class KubernetesTarget:
         )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
-        """Return the outcome if the node does not exist: an earlier call may have bound the pod.
+        """Return the outcome after the node was removed. An earlier call may have bound the pod.
 
-        If the node exists, the failure is not final, because such a call may still take effect."""
+        If not, the failure is not final, because such a call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")
         try:
             outcome = await self._look(placed, left)

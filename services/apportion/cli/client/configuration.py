@@ -1,7 +1,6 @@
 """Read the cluster's configuration, for verbs that read manifests or change the configuration.
 
-Invariant: the configuration is read as of the ledger's end, so a document that was just applied is
-never missed."""
+Invariant: the configuration is as of the ledger's end, so the newest document is never missed."""
 
 import asyncio
 import sys
@@ -39,7 +38,7 @@ def manifest_config_now(where: Where) -> ManifestConfig:
 
 
 def read_configuration_file(file: str) -> tuple[object, Configuration]:
-    """Return a file's document and the configuration in it. Raises NotFound."""
+    """Return the raw document in a file and the configuration read from it. Raises NotFound."""
     found = list(read_manifest_files([file], sys.stdin.buffer))
     if problems := [str(each) for each in found if isinstance(each, Problem)]:
         raise NotFound("\n".join(problems))

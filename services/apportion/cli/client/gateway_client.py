@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the parameter `at` of a query."""
+    """Return a query that has only the parameter `at` of this one, if given."""
     return {"at": query["at"]} if "at" in query else {}
 
 
 class Unanswered(Unreachable):
-    """The error that no gateway answers for now. A refusal raises Unreachable instead."""
+    """The error that the gateway does not answer now. Its refusals are Unreachable instead."""
 
 
 class Gateway:
@@ -142,7 +142,7 @@ class Gateway:
     def post_for_lines(
         self, *path: str, body: Answer, query: Mapping[str, object] | None = None
     ) -> Iterator[bytes]:
-        """Post `body`, and yield JSON lines. Raises NotFound, Wrong or Unreachable."""
+        """Post `body`, and yield the answer's JSON lines. Raises NotFound, Wrong, Unreachable."""
         target = _target(path, query)
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:

@@ -80,7 +80,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
-    """Wait until `step` ends; a Ctrl-C during the step takes effect after it."""
+    """Run `step` to its end, even if Ctrl-C is pressed; the interrupt takes effect afterwards."""
     task = asyncio.ensure_future(step)
     try:
         return await asyncio.shield(task)
@@ -112,7 +112,7 @@ def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, A
 
 
 class _Read(Exception):
-    """Raised by the callback in `read_to` to stop reading after the last record."""
+    """Raised inside `read_to` to stop reading after the last record."""
 
 
 async def read_to(
@@ -142,7 +142,7 @@ async def follow_until(
     subjects: Sequence[str],
     timeout_s: float | None = None,
 ) -> None:
-    """Follow the ledger until `deliver` settles `done`, or a timeout. Raises LedgerError."""
+    """Deliver records until the future `done` is set or a timeout passes. Raises LedgerError."""
     following = await ledger.follow(deliver, start=start, subjects=subjects)
     ended = asyncio.ensure_future(following.join())
     try:
@@ -207,7 +207,7 @@ async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") 
 
 
 class _Said(io.StringIO):
-    """A stream that prints JSON log lines as sentences, without repeats within `TOGETHER_S`."""
+    """A log stream that prints JSON lines as sentences, without repeats within `TOGETHER_S`."""
 
     def __init__(self) -> None:
         super().__init__()

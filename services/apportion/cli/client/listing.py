@@ -42,7 +42,7 @@ GOES_ON = "(retrying; stop with Ctrl-C)"
 
 
 class Kind(NamedTuple):
-    """A kind of list: how its items are named, matched, ordered and shown."""
+    """The description of a list: how to name, match, sort and print its items."""
 
     what: str
     item: type[Any]
@@ -88,7 +88,7 @@ QUOTAS = Kind(
 
 @contextmanager
 def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
-    """If the query names an unknown node, add similar names to the error."""
+    """Add similar names to a NotFound raised in the block if the query names an unknown node."""
     try:
         yield
     except NotFound as error:
@@ -110,7 +110,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Listing(NamedTuple):
-    """A list to print. `find` looks up the gateway's URL again if the connection is lost."""
+    """A list to print. If the connection is lost, `find` returns the gateway's current URL."""
 
     gateway: Gateway
     kind: Kind

@@ -24,7 +24,7 @@ def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
 
 
 def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
-    """Return the explanation of the pod's state; a bare name may be in any namespace.
+    """Return the explanation of the pod's state. Without a namespace, search all namespaces.
 
     Raises NotFound, with similar names, if no pod or several pods match."""
     space, name = split_name(pod, namespace)
@@ -50,11 +50,11 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
 
 
 class NothingLike(NotFound):
-    """The error that no pod has that name or a similar one."""
+    """The error that no pod has the given name or a similar one."""
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """Return the namespace of the only pod of that name, live as of `there` or ended.
+    """Return the namespace of the only pod with this name, live as of `there` or ended before.
 
     Raises NotFound if no pod matches (with `problem` and similar names), or several do."""
     _, pods = gateway.items("pods", PodAnswer, there)
@@ -82,7 +82,7 @@ def unknown(
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """Return a hint to append to "no such pod": `; did you mean training/worker-0?`
 
-    The hint names pods elsewhere, pods of an owner or gang of that name, or similar names."""
+    The hint names pods in other namespaces, of an owner or gang `name`, or with similar names."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:
@@ -114,7 +114,7 @@ def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[P
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """Return the gateway's revision, the node, and the device or "" for a node's name.
+    """Return the gateway's revision, the node, and the device, or "" if `target` is a node.
 
     Raises NotFound if the name is neither a node nor a device, or is ambiguous."""
     gateway = Gateway(where.gateway_url())

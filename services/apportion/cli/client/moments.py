@@ -22,7 +22,7 @@ _REVISION = re.compile(r"#\d+|#?\d{1,3}(,\d{3})+")
 
 
 class _Moment(click.ParamType[str]):
-    """The type of options for `parse_moment`. A revision may also be written as shown, `#1,200`."""
+    """The type of options with a point in time. Accepts revisions as printed, such as `#1,200`."""
 
     name = "time"
 
@@ -60,7 +60,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Resolve `at` like `pinned`. Return the query, and the time from which to count ages."""
+    """Resolve `at` like `pinned`. Return the new query, and the time that ages are relative to."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -81,9 +81,9 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
 
 
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
-    """Describe a point in time by the requested time, if one was given, and by its revision.
+    """Describe a point in time by its revision, and by the time that the user requested, if any.
 
-    An empty `text` means the present. A time before the first event is shown as such."""
+    An empty `text` means the present. A time before the first event is described as such."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
@@ -98,7 +98,7 @@ def when(asked: datetime, now: datetime) -> str:
 
 
 def time_of(text: str, now: datetime) -> datetime | None:
-    """Return the time in `text`, or None for a revision or a time that this clock rejects."""
+    """Return the time in `text`, or None if `text` is a revision or no valid time."""
     try:
         return parse_moment(text, now).time
     except MomentError:

@@ -95,7 +95,7 @@ async def append(
 ) -> list[Submitted]:
     """Append the pods and gangs of `wish`; `progress` gets the number of pods in each batch.
 
-    Raises LedgerError: then nothing of one batch was appended, but earlier batches were."""
+    Raises LedgerError if a batch fails as a whole; other batches may have been appended."""
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
     async with appending(ledger) as (commit, publisher):
@@ -175,7 +175,7 @@ async def append_limits(
 async def stands(
     ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
 ) -> object:
-    """Return the newest event about that queue, quota or gang, or None if there is none."""
+    """Return the newest event about that queue, quota or gang; None if there is none to apply."""
     revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
@@ -189,7 +189,7 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End each pod as of the revision at which it was read. Raises LedgerError."""
+    """End the pods, each given with the revision at which it was read. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):
@@ -214,7 +214,7 @@ async def replace(
     *,
     basis: int,
 ) -> list[Submitted]:
-    """End and resubmit each pod in one batch; all pods of a gang share a batch.
+    """End changed pods and submit their new drafts, each pod in one batch and each gang in one.
 
     Raises LedgerError; NotFound if someone else has changed a pod since `basis`."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
@@ -249,7 +249,7 @@ class Ended(Exception):
 
 
 class Submission(NamedTuple):
-    """A pod's current submission: its submitter, its request and the last revision about it."""
+    """A pod's current submission: its author, its content, and the revision of its last change."""
 
     source: str
     data: PodSubmitted

@@ -38,10 +38,10 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Awaited:
-    """The decisions on some pods as they arrive; `progress` is called per settled pod.
+    """Collects the decisions on some pods as they arrive. Calls `progress` for each settled pod.
 
-    `first_placed_s` is a monotonic time, `revision` the newest one read. By uid, `evicted` has the
-    pods evicted for a pod, and `unlooked` the reason why no scheduler considers it."""
+    `first_placed_s` is a monotonic time, and `revision` the newest one read. By uid, `evicted` has
+    the pods evicted for a pod, and `unlooked` the reason why no scheduler considers a pod."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -72,11 +72,11 @@ class Awaited:
 
     @property
     def settled(self) -> bool:
-        """Return True if no pod's decision is awaited any more."""
+        """Return True once every pod is decided or set aside."""
         return self._all.is_set()
 
     def set_aside(self, unlooked: Mapping[str, str]) -> None:
-        """Do not wait for these pods; the values are the reasons."""
+        """Stop waiting for the pods in `unlooked`, which has the reason for each."""
         self.unlooked |= unlooked
         for uid in unlooked:
             self._settle(uid)

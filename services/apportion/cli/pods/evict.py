@@ -17,7 +17,7 @@ DAEMON = "DaemonSet/"
 
 
 class Evicting:
-    """Evicts pods through the API server, which may deny this because of a disruption budget."""
+    """Evicts pods through the API server, which may refuse because of a disruption budget."""
 
     def __init__(self, api: KubeApi, *, force: bool) -> None:
         self._api = api
@@ -72,7 +72,7 @@ async def evict_all(
 ) -> None:
     """Evict every unit. Retry blocked units every `pause_s` seconds.
 
-    Calls `asked` for each evicted unit, else `blocked` with the reason. Raises KubeRefused."""
+    Calls `asked` for each evicted unit, `blocked` with a reason for others. Raises KubeRefused."""
     left = list(units)
     while left:
         later: list[Unit] = []

@@ -29,8 +29,8 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 class Compared:
     """The result of the comparison: `new` pods, and `changed` live pods with their new drafts.
 
-    `gangs` have no new or changed pods. `waiting` are those of `same` without a node. `held` are
-    pods that were to be submitted or ended, but belong to changed workloads and gangs."""
+    `gangs` are those without new or changed pods. `waiting` are the `same` pods without a node.
+    `held` pods stay as they are, because their workload or gang has changed pods."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Compared:
     held: dict[str, Held] = field(default_factory=dict)
 
     def hold_back(self) -> None:
-        """Exclude workloads and gangs with changed pods: no change is applied in part."""
+        """Hold back all other pods of workloads and gangs that have changed pods."""
         wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
         new, pods = _parted(self.new.pods, wholes)
         surplus, self.surplus = _parted(self.surplus, wholes)
@@ -60,7 +60,7 @@ def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], l
 
 
 def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
-    """Yield a key for the pod's owner and one for its gang, where it has them."""
+    """Yield a key for the pod's owner and a key for its gang, if it has them."""
     if pod.owner:
         yield pod.namespace, pod.owner
     if pod.group:
@@ -120,7 +120,7 @@ async def undeclared(
 
 
 async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:
-    """Return a text for each field that would change for the pod: old → new."""
+    """Describe each field in which the draft differs from the live pod, as old → new."""
     try:
         was = (await submission_of(ledger, there)).data
     except Dropped:

@@ -21,7 +21,7 @@ _ENGINE_S: Final = 30.0
 
 
 class Run(Struct, frozen=True):
-    """A command: its node and process, and the container engine if it starts a container."""
+    """A command on this machine: its node and process, and its container engine, if any."""
 
     node: str
     life: Life
@@ -107,7 +107,7 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
 
 
 def unreachable(path: Path) -> Path | None:
-    """Return the file, or the first parent folder, that this user cannot access, else None."""
+    """Return the first of the file's parent folders, or the file, that this user cannot access."""
     for each in (*reversed(path.parents), path):
         if not os.access(each, os.X_OK if each != path else os.R_OK):
             return each

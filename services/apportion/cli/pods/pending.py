@@ -1,7 +1,7 @@
 """Report what refused pods wait for now, as `why` does.
 
-Refusal events do not suffice: their nearest nodes may never fit, and a pod that preempts others is
-refused first. Invariant: no pod is called refused while pods are evicted for it."""
+Refusal events do not suffice: their nearest nodes may never fit, and a preempting pod is refused
+before the eviction. Invariant: no pod is called refused while pods are evicted for it."""
 
 import asyncio
 import math
@@ -51,7 +51,7 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
 def unlooked(
     gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
 ) -> dict[str, str]:
-    """Return, by uid, the reason why no scheduler considers a pod. Raises the gateway's errors."""
+    """Return, by uid, why no scheduler considers some of the pods. Raises the gateway's errors."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -68,7 +68,7 @@ def unlooked(
 
 
 def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
-    """Return the refused uids that can never fit; none if the gateway does not answer."""
+    """Return the uids of refused pods that can never fit; empty if the gateway does not answer."""
     if not awaited.refused:
         return set()
     try:
@@ -84,7 +84,7 @@ def never_of(pods: Iterable[PodAnswer]) -> set[str]:
 
 
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
-    """Return a text with what the refused pod waits for."""
+    """Return as text what the refused pod waits for."""
     if why is not None and why.refused is not None:
         return why.cause
     refused = awaited.decided[uid].refused
@@ -137,7 +137,7 @@ async def wait_for_room(
     priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
-    """Return the `why` of refused pods once no evictions are pending, or after `wait_s`.
+    """Wait up to `wait_s` for evictions that make room. Return the `why` of pods still refused.
 
     `priorities`, by `namespace/name`, are of pods that may preempt. Raises as `Awaited.wait`."""
     end = time.monotonic() + wait_s

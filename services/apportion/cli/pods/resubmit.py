@@ -51,7 +51,7 @@ class Blocked(Exception):
 
 
 class Anew:
-    """A drain that ends pods and submits them again in the same batch."""
+    """Drains by ending pods and submitting them again in the same batch."""
 
     def __init__(self, ledger: JetStreamLedger, commit: GroupCommit, who: str, why: str) -> None:
         self._ledger = ledger

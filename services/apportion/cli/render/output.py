@@ -66,7 +66,7 @@ def say(text: object, style: str = "", *, err: bool = False) -> None:
 
 
 def print_answer(body: object, said: str | Callable[[], object], *, as_json: bool) -> None:
-    """Print `body` as JSON if requested, else print `said`, or call it if it is a function."""
+    """Print `body` as JSON if `as_json`, else print the text `said` or call the function `said`."""
     if as_json:
         print_json(body)
     elif isinstance(said, str):
@@ -83,7 +83,7 @@ def print_json(body: object, *, line: bool = False) -> None:
 
 
 def show(rows: Rows, out: Console | None = None) -> None:
-    """Print the rows. Name columns that did not fit on standard error."""
+    """Print the rows, and on standard error the names of columns that did not fit."""
     (out or console()).print(rows)
     if rows.left_out and rows.header:
         said = f"hidden columns: {', '.join(rows.left_out)} (widen the terminal, or use --json)"

@@ -36,7 +36,7 @@ def show_report(answer: ReportAnswer) -> None:
 
 
 def capacity_words(total: ReportRow) -> str:
-    """Return the fleet's hours as a sum whose rounded parts add up."""
+    """Return text that breaks the fleet's GPU-hours down, rounded so that the parts add up."""
     hours = (total.capacity_gpu_hours, total.granted_gpu_hours, total.free_gpu_hours,
              total.cordoned_gpu_hours, total.broken_gpu_hours)  # fmt: skip
     digits = digits_of(hours)
@@ -55,7 +55,7 @@ def capacity_words(total: ReportRow) -> str:
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
-    """Return the reported period, which starts no earlier than the ledger."""
+    """Return the reported period. It starts at the first event if the ledger is younger."""
     begins = f"{moment(answer.begins)} (the first event)" if answer.begins else ""
     return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
@@ -70,7 +70,7 @@ def rows_of(
 ) -> Rows:
     """Return the table of allocated and used hours, with a row per group or step.
 
-    Columns that add up have the same decimals; columns of use are left out without data."""
+    Columns that add up have the same decimals. Columns about use are shown only with data."""
     held = [row if row.key != NOBODY else None for row in rows]
     granted = [row.granted_gpu_hours if row else None for row in held]
     parts = {
@@ -103,7 +103,7 @@ def rows_of(
 
 
 def idle_words(answer: IdleAnswer, least: str = "") -> str:
-    """Return how often shares were idle for `least` (default: an hour), or that data is missing."""
+    """Return how often shares were idle for `least` (an hour if empty), or that data is missing."""
     period = span_of(answer)
     if not answer.reported:
         return f"{period}: no utilization data yet; nodes report it once an hour"
@@ -164,7 +164,7 @@ def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[
 
 
 def digits_of(amounts: Iterable[float | None]) -> int:
-    """Return how many decimals the smallest number needs so as not to be shown as zero."""
+    """Return how many decimals the smallest amount needs so that it is not shown as zero."""
     least = min((each for each in amounts if each), default=1.0)
     return next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
 

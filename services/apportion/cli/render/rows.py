@@ -68,7 +68,7 @@ class Rows:
 
     @property
     def long(self) -> bool:
-        """Return True if the table is so long that rows are printed without wrapping."""
+        """Return True if there are so many rows that cells are not wrapped."""
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def crowded(self, width: int) -> bool:
@@ -116,7 +116,7 @@ class Rows:
         ]  # fmt: skip
 
     def _left(self, widths: list[int], width: int) -> list[int]:
-        """Return the indexes of columns that fit; columns that wrap may get narrower."""
+        """Return the indexes of columns that fit when wrapping columns are narrow."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)

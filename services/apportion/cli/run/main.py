@@ -161,10 +161,10 @@ async def _shared(
 ) -> Started:
     """Wait until the pod is placed, then request its share from the agent and return the share.
 
-    Raises NotFound if there is no room in time or the share fails, LedgerError, Unreachable."""
+    Raises NotFound if not placed in time or the share fails, LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """Record the end of commands whose guardian was killed. Check that our pod is live."""
+        """Record ends of commands with killed guardians. Raise NotFound if our pod is gone."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
@@ -225,7 +225,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Make the agent release the share. If there is a reason, record the pod's end."""
+    """Make the agent release the share. If `why` is not empty, record the pod's end."""
     async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
@@ -234,7 +234,7 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
-    """Send a request to the agent. Raises NotFound if the agent refuses, else Unreachable."""
+    """Send a request to the agent. Raises NotFound if it refuses, Unreachable without an answer."""
     try:
         reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
     except LedgerError as error:
@@ -256,7 +256,7 @@ _FAMILY: Final = "nvidia"
 
 
 class Asked(Struct, frozen=True):
-    """The requested number of devices, and the MiB and percent of each; None means all."""
+    """The requested number of devices, with MiB and percent of cores each; None means all."""
 
     memory: int | None
     cores: int | None
@@ -298,7 +298,7 @@ def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
 
 
 def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
-    """Raise NotFound if the command would not even fit on this machine without other pods."""
+    """Raise NotFound if the command could not run on this machine even without other pods."""
     cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
     if not cards:
         raise NotFound(f"{node} has no NVIDIA GPU; see `apportion get devices`")

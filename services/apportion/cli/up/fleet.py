@@ -25,15 +25,15 @@ _NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """A fleet's name, and its file in YAML or JSON, which is empty for this machine's own GPUs."""
+    """A fleet: its name, and its description in YAML or JSON, empty for this machine's own GPUs."""
 
     name: str
     text: bytes = b""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `up`; `began_s` is monotonic. Without `max_bytes` the ledger keeps its
-    size."""
+    """The options of one `up`. `began_s` is a monotonic time. Without `max_bytes`, the ledger keeps
+    its size."""
 
     data: Path
     ephemeral: bool
@@ -63,7 +63,7 @@ def of_file(path: Path, name: str) -> Fleet:
 
 
 def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
-    """Return the fleet of these nodes, each with the description of its devices."""
+    """Return the fleet of these nodes, given as pairs of name and device description."""
     rows = [{"node": node, "devices": devices} for node, devices in nodes]
     return Fleet(name, msgspec.json.encode({"nodes": rows}))
 

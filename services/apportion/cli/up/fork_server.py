@@ -26,7 +26,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A request to fork a service with this log; the sentinel's pipe is sent along."""
+    """A request to fork a service that logs to `log`. The sentinel's pipe is sent with it."""
 
     words: list[str]
     environment: dict[str, str]
@@ -60,7 +60,7 @@ class Forked:
 
 
 class ForkServer:
-    """A process that has imported `modules`, and forks services. If it dies, `fork` restarts it."""
+    """Starts a process that imports `modules` and forks services. `fork` restarts it if it died."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -165,7 +165,7 @@ def serve(up: socket.socket) -> None:
 
 
 def become(order: Order, pipe: int, up: socket.socket, parent: int) -> None:
-    """Turn a new fork into the service's process: session, signals, files and arguments."""
+    """Turn a new fork into the service: set up session, signals, files and arguments."""
     os.setsid()
     os.write(pipe, f"+{os.getpid()}\n".encode())
     os.close(pipe)

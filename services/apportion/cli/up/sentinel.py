@@ -19,7 +19,7 @@ POLL_S = 0.05
 
 
 def watch(lines: Iterable[str]) -> set[int] | None:
-    """Return the groups that are still named when the pipe closes; None if `up` was done."""
+    """Return the groups still running when the pipe closes, or None if `up` ended normally."""
     groups: set[int] = set()
     for line in lines:
         if line == DONE:

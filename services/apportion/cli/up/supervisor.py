@@ -42,7 +42,7 @@ class UpFailed(Exception):
 
 
 class HeldPort:
-    """A port that is reserved for a server before it starts; `port` is 0 before `take`.
+    """Reserves a port for a server that starts later; `port` is 0 before `take`.
 
     The socket here is bound with SO_REUSEADDR and does not listen. Only a server that also sets
     SO_REUSEADDR, as asyncio's do, can listen on the port (see socket(7))."""
@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def started(self) -> bool:
-        """Return True if our server has started, and so has locked the data folder."""
+        """Return True once our server runs and has locked the data folder."""
         return self._sentinel is not None
 
     def pids(self) -> dict[str, int]:

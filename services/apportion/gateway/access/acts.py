@@ -1,8 +1,7 @@
 """The acts of users through the gateway: login, logout, and cordons of nodes and devices.
 
-Invariants: a cookie is set only for a valid token; only an authenticated user acts; the event has
-the name from the login, whatever the request contains; every act and every refusal is in the audit
-log."""
+Invariants: a cookie is set only for a valid token. Only an authenticated user acts. The event has
+the user's name from the login, not from the request. Every act and refusal is in the audit log."""
 
 import asyncio
 from contextlib import suppress
@@ -44,9 +43,9 @@ FOLD_S: Final = 2.0  # an act is in the ledger; its answer waits so long for thi
 
 
 class Acts:
-    """Appends the acts of users. `feed` is the gateway's fold; `gate` is None without a login.
+    """Appends what users do. `feed` is the gateway's fold; `gate` is None without a login.
 
-    An act is answered after this gateway has folded it, so that the next request sees it."""
+    The gateway folds an act before it answers, so that the user's next request sees the act."""
 
     def __init__(self, gate: Gate | None, feed: Feed, publisher: Publisher) -> None:
         self._gate = gate

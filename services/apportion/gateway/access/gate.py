@@ -64,10 +64,10 @@ _KEY_BYTES: Final = 32
 class Cursors:
     """Encrypts the cursors of pages for tenants.
 
-    A cursor is the last item of a page, which may be another tenant's. A cursor that a tenant could
-    choose would reveal whether an item of that name exists. The key is derived from `secret`, which
-    all gateways of a cluster share; without it the key is random. Invariant: a cursor opens only at
-    its path."""
+    A cursor is the last item of a page, which may be another tenant's. If a tenant could choose a
+    cursor, it would reveal whether an item of that name exists. The key is derived from `secret`,
+    which all gateways of a cluster share; without it the key is random. Invariant: a cursor opens
+    only at its path."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -114,7 +114,7 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway. `public` is the console's URL in browsers, if configured."""
+    """The gate of one gateway. `public` is the URL of the console in browsers, if configured."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Gate:
 
 
 async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResponse:
-    """Handle a request without a login. Refuse a write that another site's page sends."""
+    """Handle a request on a gateway without a login. Refuse writes from pages of other sites."""
     if request.method not in SAFE:
         try:
             _refuse_other_sites(request, None)

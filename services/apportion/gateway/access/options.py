@@ -1,6 +1,6 @@
-"""The options that choose the login: a cluster's tokens, a file of tokens, or none.
+"""The options that choose the login: by a cluster's tokens, by a file of tokens, or none.
 
-Invariant: a gateway that other machines can reach has a login, unless the operator gave
+Invariant: a gateway that other machines can reach requires a login, unless the operator gave
 `--open`."""
 
 import functools

@@ -66,7 +66,7 @@ class Login(Protocol):
 
 
 class Remembered:
-    """A login with a short-lived cache, so that not every request needs a call."""
+    """A login that caches answers for a short time, so most requests need no call."""
 
     def __init__(self, login: Login, *, now: Callable[[], float] = time.monotonic) -> None:
         self._login = login

@@ -52,7 +52,7 @@ class Entry(LogEntry, frozen=True):
 
 
 class Look(NamedTuple):
-    """How to redact an answer: its type, a function, and namespaces not declared by fields."""
+    """How to redact one type of answer. `also` finds namespaces that its fields do not declare."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
@@ -79,7 +79,7 @@ def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
 
 
 def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
-    """Merge each step's rows of hidden namespaces into one row, so that totals stay right."""
+    """Merge the rows of hidden namespaces into one row per step, so that totals stay right."""
     others: dict[str, list[ReportRow | IdleRow]] = {}
     for row in rows:
         if row.key == NOBODY or sees(row.key):
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Give each group the text of a pod that the tenant sees, so that it reveals no other pod."""
+    """Give each group the sentence of a pod that the tenant sees, or a neutral sentence."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -204,14 +204,14 @@ def look_at(endpoint: Endpoint) -> Look:
 
 
 def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
-    """Return True if tenants may see an answer in this form: JSON, grouped by visible keys."""
+    """Return True if tenants may see this form of the answer: JSON, grouped by permitted keys."""
     by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
     in_json = query.get("format", "json") == "json"
     return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces of a plan, whose answer reveals which of its pods are live there."""
+    """Return the namespaces in a plan. Its answer reveals which of its pods are live there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
@@ -233,6 +233,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Return a function that is true for those of `namespaces` that the client sees."""
+    """Return a function that tells which of `namespaces` the client sees."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__

@@ -30,19 +30,19 @@ _encode = msgspec.json.Encoder().encode
 def short_turns() -> Turns:
     """Return turns for work that takes the event loop or a thread for milliseconds.
 
-    A client within `Limits.each_at_once` is never refused. Other clients get a turn between two of
-    its answers."""
+    A client with few concurrent requests is never refused. If a client sends many, other clients
+    get turns between its answers."""
     return Turns(1, waiting=2_048, waiting_each=64)
 
 
 class Sight(NamedTuple):
-    """A function that returns which namespaces a client with a restricted view sees."""
+    """The function, stored in a request, that tells which namespaces a restricted client sees."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """A function that returns whether an admitted client may continue."""
+    """The function, stored in a request, that tells if a client may still get a long answer."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Occupy one of the concurrent slots for `what`. Raises RequestRefused if full."""
+    """Occupy a slot for `what` during the block. Raises RequestRefused if too many run."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -121,7 +121,7 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
 
 @contextlib.asynccontextmanager
 async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
-    """Wait for this client's turn to compute `what`. Raises RequestRefused."""
+    """Wait for this client's turn, and keep it during the block. Raises RequestRefused."""
     client, fix = request.get(CLIENT, ""), "retry in a moment, with fewer requests at once"
     try:
         await turns.enter(client)
@@ -140,7 +140,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 
 
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
-    """Return `handle`, which computes `what` slowly, with one turn at a time per client."""
+    """Return a handler that calls the slow `handle` when it is the client's turn."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:

@@ -33,8 +33,8 @@ PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)  # the endpoints that are
 class Api:
     """The read API over one feed.
 
-    `unready` returns why there is no answer yet, `frozen` why no pod can be placed now; both may
-    return "". `look_back` answers about the past."""
+    `unready` returns why no answer is possible yet, and `frozen` why no pod can be placed now; both
+    return "" if nothing is wrong. `look_back` answers about the past."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Api:
         self._answers = short_turns()
 
     def handlers(self) -> Handlers:
-        """Yield all reads, and the endpoints that are answered from the past."""
+        """Yield all reads, and the endpoints that the process for the past answers."""
         own = {FLEET: self._fleet, WHY: self._why, REVISION: self._revision}
         for read in READS:
             yield read, self.or_past(own.get(read) or self._answering(read))

@@ -2,7 +2,7 @@
 
 In a short span, only objects that the index lists as changed are compared. Invariants: every row is
 a difference of the states; its event is the newest in the span that changed that aspect. For a pod,
-pending and placed are one aspect. For a node that joined, it is the event by which it joined."""
+pending and placed are one aspect. A new node's event is the one by which it joined."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -86,7 +86,7 @@ class Diff:
         self._moments = moments
 
     async def answer(self, query: DiffQuery, _names: Mapping[str, str]) -> DiffAnswer:
-        """Return the differences up to `to`, or now. Raises RequestRefused, LedgerError."""
+        """Return the differences between two times. Raises RequestRefused, LedgerError."""
         newest = await self._past.caught_up()
         first = await self._moments.since("from", query.begin)
         last = newest if query.end is None else await self._moments.revision("to", query.end)
@@ -118,8 +118,8 @@ class Diff:
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
     """Return the newest event that changed this aspect of `key`, or 0.
 
-    A placement or an end ends a pod's wait, so both count. For a limit, every event about it
-    counts."""
+    A placement or an end also ends a pod's wait, so it counts as a change of both aspects. Every
+    event about a limit counts."""
     if what == WHOLE_LIMIT:
         return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)
@@ -127,7 +127,7 @@ def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) ->
 
 
 def who_wrote(source: str) -> str:
-    """Return the cause of an event that contains no name: the user, or the service."""
+    """Return the user or service that wrote an event, from its `source`."""
     return source.removeprefix(OF_A_PERSON)
 
 

@@ -52,7 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """The doctor of one gateway. `unready` and `frozen` return the reason, or ""."""
+    """Examines one installation. `unready` and `frozen` return what is wrong with it, or ""."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Doctor:
         self._answered_s = 0.0
 
     async def listen(self) -> None:
-        """Listen to schedulers and intakes. Raises LedgerUnavailable, NotPermitted."""
+        """Start to listen to schedulers and intakes. Raises LedgerUnavailable, NotPermitted."""
         await self._schedulers.listen(self._ledger)
         await self._intakes.listen(self._ledger)
 
@@ -131,15 +131,15 @@ class LateWords:
     """Finds refused events of agents and binders that were right but came too late.
 
     An agent may hand out devices while the pod ends. The agent's event then contradicts the ledger
-    but is no fault. Invariant: each event is read once. One that cannot be read does not count as
-    late."""
+    but is no fault. Invariant: each event is read once. An event that cannot be read does not count
+    as late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._late: dict[int, bool] = {}
 
     async def among(self, refused: Sequence[RefusedEvent]) -> frozenset[int]:
-        """Return the revisions of late events. Raises LedgerUnavailable."""
+        """Return which of the `refused` events came too late. Raises LedgerUnavailable."""
         asked = [each.revision for each in refused if each.subject in _LATE_TYPES]
         self._late = {each: self._late[each] for each in asked if each in self._late}
         new = [each for each in asked if each not in self._late]

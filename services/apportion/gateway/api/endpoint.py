@@ -31,8 +31,8 @@ class Audience(Enum):
 class Endpoint(Struct, frozen=True, kw_only=True):
     """A path of the API. `name` is its label in the request metrics.
 
-    `answer` and `body` are the structs of the JSON answer and the request; `also` are further media
-    types."""
+    `answer` and `body` are the structs of the JSON answer and the request; `also` lists other media
+    types of the answer."""
 
     path: str
     name: str

@@ -121,7 +121,7 @@ class History:
         self._moments = moments
 
     async def moment(self, query: AtQuery, _names: Mapping[str, str]) -> MomentAnswer:
-        """Return the revision at a point in time. Raises RequestRefused, LedgerError."""
+        """Return the revision at `at`, and its time. Raises RequestRefused, LedgerError."""
         revision = await self._moments.revision("at", query.at or "")
         time = await self._past.chronicle.time_at(revision)
         return MomentAnswer(revision=revision, time=time)
@@ -186,7 +186,7 @@ class History:
         return await self._thing(DEVICE, self.known_device(names["device"]), upto, query)
 
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
-        """Return the allocations at `at`, or since then. Raises RequestRefused, LedgerError."""
+        """Return allocations at or since a point in time. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
             error = "exactly one of node and device is required"
             fix = "use ?node=NODE or ?device=ID"

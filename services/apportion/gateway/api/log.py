@@ -46,7 +46,7 @@ class Filter(msgspec.Struct, frozen=True):
     text: str = ""
 
     def wants(self, record: Record) -> bool:
-        """Return True if the record matches the subject and may have the type."""
+        """Check a record before it is decoded: its subject, and roughly its type."""
         if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
             return False
         return not self.subject or matches(self.subject, record.subject)
@@ -106,7 +106,7 @@ class Log:
         self._past = past
 
     async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
-        """Return a page of at most `READ_MAX` read events. Raises RequestRefused, LedgerError."""
+        """Return a page of matching events. Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
         before = query.before or last + 1
         if query.after:
@@ -149,7 +149,7 @@ class Log:
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
-    """Filter a page by what is still visible after redaction. Raises RequestRefused."""
+    """Filter a redacted page again, because redaction may hide a match. Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(

@@ -72,9 +72,9 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
 
 
 def pods(state: State, query: PodsQuery) -> PodPage:
-    """Return a page of pods by revision of submission, then unreadable ones by uid.
+    """Return a page of pods by revision of submission, then unreadable pods by uid.
 
-    A page continues after a revision, or `rejected:UID`."""
+    A page continues after a revision, or after `rejected:UID`."""
     if query.after.startswith(_REJECTED):
         return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision

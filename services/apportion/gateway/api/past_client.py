@@ -1,9 +1,9 @@
 """Starts the process for the past and passes requests on to it.
 
-It is a low-priority child of the gateway (`gateway.past_process`), reached through a socket that
-only this user can open. It starts with the first request, or earlier for a long ledger. Its
-standard input closes when the gateway ends or is killed, which ends it. If it dies, it is started
-again. Invariant: at most `LOOKS_MAX` requests run; further requests are refused, never queued."""
+The process is a low-priority child of the gateway (`gateway.past_process`), reached through a
+socket that only this user can open. It starts with the first request, or earlier for a long ledger,
+and again if it dies. It ends when its standard input closes, which happens when the gateway ends.
+Invariant: at most `LOOKS_MAX` requests run; further requests are refused, never queued."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The child's options: a monitoring port, and folders. `kept` is a temporary one if None."""
+    """The child's options: a monitoring port, and folders. By default, `kept` is temporary."""
 
     monitor: str = ""
     archives: Path | None = None
@@ -89,7 +89,7 @@ class PastClient:
                 raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
-        """Return some records after a revision, from the child. Raises ConnectionError."""
+        """Return the next records after a revision, from the child. Raises ConnectionError."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()

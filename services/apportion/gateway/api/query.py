@@ -23,7 +23,7 @@ REVISION_MAX = 1 << 53
 class RequestRefused(Exception):
     """The error that a request is refused, with its HTTP status.
 
-    `rest` is an error that begins with the field's name. With `retry_after_s`, a retry may succeed.
+    `rest` is an error text to which the field's name is prepended. `retry_after_s`: when to retry.
     """
 
     def __init__(

@@ -58,10 +58,10 @@ class View(Protocol):
 
     @property
     def state(self) -> State:
-        """Return the state as of `state.revision`."""
+        """Return the state to answer from, which is as of `state.revision`."""
 
     def pod(self, full_name: str) -> PodState | None:
-        """Return the live pod of that `namespace/name`; of several, the newest."""
+        """Return the live pod of that `namespace/name`; the newest if there are several."""
 
 
 # makes an answer from a state, the parameters, and the path's parts
@@ -69,7 +69,7 @@ Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
 
 
 class Read(Endpoint, frozen=True, kw_only=True):
-    """An endpoint that is answered from a state alone, present or past."""
+    """An endpoint whose answer needs only a state, which may be the present or a past one."""
 
     make: Make
 

@@ -65,7 +65,7 @@ def served() -> dict[str, _File]:
 
 
 def vocabulary() -> bytes:
-    """Return the CLI's texts and the policies' names as a JavaScript module."""
+    """Return the CLI's texts and the names of policies as a JavaScript module."""
     policies = tuple(POLICIES)
     tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY, "POLICIES": policies}
     return b"".join(

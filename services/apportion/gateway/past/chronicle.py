@@ -43,8 +43,8 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 class _Span:
     """Delivers records up to a revision, then drops its reference to the receiver.
 
-    An error raised in a follower would live until a garbage collection, which a process with large
-    states never runs. So errors are stored here instead."""
+    An error that a follower raises would stay in memory until a garbage collection, which a process
+    with large states never runs. So errors are stored here, and `check` raises them."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver

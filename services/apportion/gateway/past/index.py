@@ -109,14 +109,14 @@ class Index:
         self._changes: list[tuple[int, int, str]] = []
 
     def clear(self) -> None:
-        """Delete everything, because the index is of another ledger or lacks its checkpoints."""
+        """Delete everything, for example because the index is of another ledger."""
         self._db.close()
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._open()
 
     def restart(self) -> None:
-        """Delete everything except the ledger's identity."""
+        """Delete everything except the record of which ledger this is."""
         created = self.kept("created")
         self.clear()
         self.keep("created", created)
@@ -129,7 +129,7 @@ class Index:
 
     @property
     def begins(self) -> int:
-        """Return the revision after which everything has been noted; 0 for the whole ledger."""
+        """Return the revision after which the index is complete; 0 if it has the whole ledger."""
         return int(self.kept("begins") or b"0")
 
     def kept(self, name: str) -> bytes:
@@ -195,7 +195,7 @@ class Index:
             self._flush()
 
     def forget_pod(self, uid: str) -> None:
-        """Drop a pod from the cache of ids, because few events will be about it."""
+        """Drop a pod from the cache of ids, because it has ended and few events will follow."""
         self._ids.pop((POD, uid), None)
 
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
@@ -299,7 +299,7 @@ class Index:
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
     ) -> list[WhoRow]:
-        """Return shares that were allocated in this span; ignore releases after `upto`."""
+        """Return the shares of a node or device that were allocated at some time in this span."""
         thing = self._find(kind, key) or 0
         given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []

@@ -50,7 +50,7 @@ read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:
-    """Released pods that must be rechecked with the API server, since this watcher began."""
+    """Pods that the ledger released since this watcher began, and that need a recheck."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock

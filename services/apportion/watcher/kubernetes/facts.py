@@ -84,7 +84,7 @@ class Adoption(NamedTuple):
 
 
 class Revisions:
-    """The newest revision of each subject that this watcher fences, without live pods' subjects."""
+    """The newest revision of each subject that this watcher fences, except most live pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -102,7 +102,7 @@ class Revisions:
         self._newest.pop(subject, None)
 
     def expected(self, newest: int) -> int:
-        """Return the revision that a fence must expect: `newest`, or 0 if it was dropped."""
+        """Return the revision that a fence must expect: `newest`, or 0 if it was trimmed."""
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
@@ -182,12 +182,12 @@ class Facts:
                 yield Adoption(data, assumed=assumed)
 
     def adoption(self, data: PodAdopted) -> Fact:
-        """Return the event with which the ledger adopts the pod and its devices."""
+        """Return the event by which the ledger adopts the pod and its devices."""
         expect = self._revisions.of(data)
         return Fact(data, f"{data.pod}/adopted/{expect}", expect)
 
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
-        """Yield the event that the ledger cannot account for the pod's devices."""
+        """Yield the event that the ledger cannot account for the adopted pod's devices."""
         about = data.submitted
         return self.difference(
             DifferenceFound(
@@ -223,7 +223,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """Yield events which report that no watch delivered these changes."""
+        """For each fact that the watch missed, yield an event that reports the miss."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -263,7 +263,7 @@ class Facts:
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield changes of pods' labels, scheduling gates, CPU, memory or deletion."""
+        """Yield changes of pods: in labels, scheduling gates, CPU, memory or a pending deletion."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -420,7 +420,7 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """Handle a refused fence: another writer was faster, or the fold skips an event."""
+        """After a refused fence, mark the object for comparison, unless its event is final."""
         uid = getattr(data, "uid", "")
         with suppress(LedgerUnavailable):  # the next refusal reads it again
             await self._revisions.fences.refused(refused, ledger)

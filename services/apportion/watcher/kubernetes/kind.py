@@ -46,7 +46,7 @@ def metadata_of(raw: bytes) -> Metadata:
 
 
 class Marks(ABC):
-    """Objects to compare with the ledger, oldest mark first. A mark calls `stir`, a wake-up."""
+    """The objects marked for comparison with the ledger. `stir` wakes the watcher at each mark."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -82,7 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """Return a kind that reports unreadable objects, and drops them unless `keeps` is True."""
+    """Return a kind that reports unreadable objects; with `keeps`, their last version stays."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -114,7 +114,7 @@ def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """Return True if the ledger's values differ and are not from a later version."""
+    """Return True if the cluster's values differ from the ledger's and are not outdated."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -123,7 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """The cluster's objects of one kind, and the ledger's entries for the same kind in `has`."""
+    """The cluster's objects of one kind. `has` returns the ledger's entries for the same kind."""
 
     def __init__(
         self,

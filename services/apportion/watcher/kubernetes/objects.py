@@ -1,6 +1,6 @@
 """Decodes Kubernetes objects from the API server into small records.
 
-Invariant: every object can be read into a record, which lists unreadable parts as a problem."""
+Invariant: any pod gets a record. If parts of it cannot be read, the record has the problem."""
 
 import math
 import re
@@ -120,7 +120,7 @@ class _PodSpec(_Kube, frozen=True):
 
 
 class _Given(_Kube, frozen=True):
-    """The resources that a kubelet gives a container or pod; they change at the end of a resize."""
+    """The resources that the kubelet gave a container or pod; a completed resize changes them."""
 
     name: str = ""
     resources: Raw = _NO_RESOURCES
@@ -278,7 +278,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return a pod's uid, record or None, and version; reuse the drafts in `entries`."""
+        """Return a pod's uid, record or None, and version. Reuses drafts that are in `entries`."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)
@@ -390,7 +390,7 @@ class ObjectReader:
         return any(_names_any(bytes(part.resources), ours) for part in parts)
 
     def node(self, raw: bytes) -> NodeObserved:
-        """Read a node without the use by its pods; an unreadable amount counts as zero."""
+        """Read a node, without what its pods use. An unreadable amount counts as zero."""
         node = _decode_node(raw)
         allocatable = node.status.allocatable or {}
         ours = claimed(self._config.dialects)
@@ -521,7 +521,7 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """Return a container's or pod's resources: the larger of the spec's and the kubelet's.
+    """Return the resources of a container or pod, each the larger of spec and kubelet's status.
 
     As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()

@@ -45,7 +45,7 @@ class PodGroupView(Marks):
         }
 
     def unread(self, gang: str) -> ManifestError | None:
-        """Return why pods of the gang would wait for ever; None if a PodGroup may still come."""
+        """Return why pods of the gang would wait for ever, or None if its PodGroup may come."""
         known = self._state.groups.get(gang)
         if known is not None and known.observed is not None:
             return None

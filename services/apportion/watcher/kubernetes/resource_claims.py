@@ -21,7 +21,7 @@ RESOURCE_CLAIMS = "resourceclaims"
 
 
 class ResourceClaimView:
-    """Claims by `namespace/name`, and the pods that own them. Each change calls `stir`."""
+    """The cluster's claims by `namespace/name`, and their owners. Each change calls `stir`."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         self._stir = stir
@@ -66,7 +66,8 @@ class ResourceClaimView:
     def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
         """Add the claims' requests to a pod's draft; None if any is missing. Raises ManifestError.
 
-        The pod is remembered until `follow` reports that it no longer waits: claims may change."""
+        Claims may change, so the pod is remembered until `follow` reports that it no longer waits.
+        """
         pod = PodClaims(raw)
         self._forget(pod.pod)
         self._waiting[pod.pod] = raw, pod.keys

@@ -1,6 +1,6 @@
 """The cluster as its API server reports it, and the objects to compare with the ledger.
 
-Invariant: a pod counts as gone only if the server reports this: by a deletion, by a list that began
+Invariant: a pod counts as gone only if the server reports so: by a deletion, by a list that began
 after the pod was in the ledger, or in the answer to a query for that pod."""
 
 import asyncio
@@ -183,7 +183,7 @@ class ClusterView:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """Note that the ledger now has the pod, and mark it as gone if it left in the meantime."""
+        """Note that the ledger has the pod now. If it has already left, mark it as gone."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)
@@ -195,12 +195,12 @@ class ClusterView:
         self.stirred.set()
 
     def version_of(self, node: NodeObserved) -> int:
-        """Return the server's revision up to which this view has seen the node and its pods."""
+        """Return the server's revision that this view has reached for the node and its pods."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Return pods that were read without their device use, which is needed now."""
+        """Return pods that were read without their device requests, which are needed now."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 

@@ -1,8 +1,8 @@
 """A folder of manifests as a source: a pod is wanted as long as its file exists.
 
-Invariants: a file is read only after it was unchanged for a while, so a half-written one is never
-taken for complete. The previous content of an unreadable file or document stays wanted until it is
-fixed or removed, and an unreadable file does not affect other files."""
+Invariants: a file is read only after it was unchanged for a while, so a partly written file is not
+taken for complete. If a file or document cannot be read, its previous content stays wanted until it
+is fixed or removed. An unreadable file does not affect other files."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A manifest file as last read. `doubtful`: some part of the file has never been readable."""
+    """A manifest file as last read. `doubtful`: parts of it have never been readable."""
 
     signature: _Signature
     pods: dict[str, PodDraft] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Computes the events by which the ledger follows a source of wanted pods.
 
-Pure, so two watchers derive the same events with the same ids. A pod that is evicted or whose
-manifest changed ends, and its next incarnation is submitted, as with the kubelet's static pods.
-Invariant: the watcher appends nothing while source and ledger agree."""
+It has no side effects, so two watchers derive the same events with the same ids. If a pod is
+evicted or its manifest changes, the pod ends and its next incarnation is submitted, as with the
+kubelet's static pods. Invariant: the watcher appends nothing while source and ledger agree."""
 
 import asyncio
 import hashlib
@@ -92,7 +92,7 @@ class Known:
         self.since = 0
 
     def begin(self, state: State) -> None:
-        """Start from a snapshot, which no longer has pods that ended."""
+        """Start from a snapshot, which has only live pods."""
         self.since = state.revision
         for pod in state.pods.values():
             self._note(pod.submitted, live=True)
@@ -103,15 +103,15 @@ class Known:
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """Return True if an event since `look_begins` may be based on a newer observation."""
+        """Return True if an event since `look_begins` may make this observation outdated."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
-        """Return the wanted pods that have no incarnation in this record."""
+        """Return the wanted pods of which no submission is known."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record that this pod's uid is used, because a snapshot may have forgotten it."""
+        """Record that this pod's uid was used before, which a snapshot may not show."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
@@ -157,8 +157,8 @@ class Known:
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
     """Return the next events: ends of pods that left, else gangs, else new pods.
 
-    One kind at a time, each based on the state after the previous kind. A fold forgets a gang with
-    its last pod, so gangs are declared after old pods have left and before new pods come."""
+    Each call returns one kind, based on the state after the previous kind. A fold forgets a gang
+    with its last pod, so gangs are declared after old pods have left and before new pods come."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))

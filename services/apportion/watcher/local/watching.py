@@ -1,7 +1,7 @@
 """The watcher's loop: read the source, compare with the fold, append, fold, repeat.
 
-Invariants: before it compares, the watcher folds everything that it has appended. No event folded
-about the source is newer than the reading, so another watcher's append is never reverted."""
+Invariants: before it compares, the watcher folds everything that it has appended. It drops a
+reading that an event has outdated, so it never reverts another watcher's append."""
 
 import asyncio
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ class Watching:
             self._stirred.set()
 
     def not_ready(self) -> list[str]:
-        """Return why the watcher is not ready; empty once the ledger has had all wanted pods."""
+        """Return why the watcher is not ready; empty once the ledger had all wanted pods."""
         return [] if self._settled else ["not all pods of the source are in the ledger yet"]
 
     async def run(self, reader: Reader[Change], ledger: Ledger) -> None:

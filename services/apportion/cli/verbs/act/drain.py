@@ -55,14 +55,14 @@ NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 class Report(msgspec.Struct, kw_only=True):
     """The document that `--json` prints. Keys of its maps are pods, as `namespace/name`.
 
-    `moved`: the new node, empty for pods that ended or are recreated by a controller. `waiting`:
-    pods off the target that are pending, with the reason. `left`: pods on the target, with the
-    reason. In a dry run, `left` is what would happen, and `planned` the future node, empty if
-    pending. `with_gang`: pods on other nodes that move with their gang. `was`: the previous node.
-    `unready`: why it is unknown whether the target's pods run. `evicted`: pods evicted for a moved
-    pod. `instead`: pending pods placed before a moved one. `estimate`: Kubernetes controllers
-    recreate pods in an unknown order. `mixed_gangs`: gangs on several device models, with pods per
-    model. `revision`: that of the cordon, even if it was already in force; 0 in a dry run."""
+    `moved`: the new node; empty if the pod ended or a controller recreates it. `was`: the previous
+    node. `waiting`: pods off the target that are pending, with the reason. `left`: pods on the
+    target, with the reason; in a dry run, what would happen. `planned`: the future node in a dry
+    run; empty if pending. `with_gang`: pods on other nodes that move with their gang. `unready`:
+    why it is unknown whether the target's pods run. `evicted`: the pods evicted for a moved pod.
+    `instead`: pending pods placed before a moved one. `estimate`: True if controllers recreate pods
+    in an unknown order. `mixed_gangs`: gangs on several device models, with pods per model.
+    `revision`: that of the cordon; 0 in a dry run."""
 
     target: str
     revision: int = 0
@@ -492,7 +492,7 @@ def unknown_words(report: Report) -> str:
 
 
 def how_far(report: Report) -> list[str]:
-    """Return how many pods were moved, are pending, are ending or are left, a line for each."""
+    """Return a line each for the numbers of pods moved, pending, still ending and not moved."""
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),

@@ -38,7 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The document that `--json` prints; granted cores may apply to new processes only."""
+    """The document that `--json` prints. A new cores limit may apply to new processes only."""
 
     asked: int
     revision: int

@@ -155,7 +155,7 @@ def _order(
 
 
 def said_by_agent(device: DeviceAnswer) -> str:
-    """Return the agent's reason for a failure; "" if there is none or Kubernetes gave it."""
+    """Return the reason that the agent gave for a failure; "" if the reason is not the agent's."""
     if not device.health_reason:
         return ""
     from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow and rarely needed

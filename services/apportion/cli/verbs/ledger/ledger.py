@@ -133,7 +133,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
 
 def words_of(checked: Checked) -> str:
-    """Describe a ledger without wrong settings, in the units that `doctor` uses."""
+    """Return one line about a ledger whose settings are correct, in the units of `doctor`."""
     most = f"at most {size(checked.max_bytes)}" if checked.max_bytes >= 0 else "no size limit"
     return (
         f"ledger ok: revisions {checked.first_revision} to {checked.last_revision}, "
@@ -169,7 +169,7 @@ def _tell(reach: Reach, look: Look, *, as_json: bool) -> None:
 
 
 class Trimmed(msgspec.Struct, frozen=True):
-    """The document that `--json` prints: the number `dropped`, and the first revision left."""
+    """The document that `--json` prints: how many events were dropped, and the first one left."""
 
     dropped: int
     first_revision: int
@@ -244,7 +244,7 @@ def trim(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A format of this build that is not enabled, and the readers that would halt at it."""
+    """A format of this build that is not enabled yet, and the readers that would halt at it."""
 
     format: str
     writer: str

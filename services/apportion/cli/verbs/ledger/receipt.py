@@ -236,7 +236,7 @@ async def _read(ledger: JetStreamLedger, signed: Checkpoint) -> list[Record]:
 
 
 def _proof(found: Found, records: list[Record], revision: int) -> Proof:
-    """Return the proof of that event. Raises ReceiptInvalid if the records were not signed."""
+    """Prove one event. Raises ReceiptInvalid if the records differ from the signed ones."""
     signed = found.checkpoint
     leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
     size, index = signed.last - signed.first + 1, revision - signed.first

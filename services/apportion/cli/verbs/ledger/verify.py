@@ -56,9 +56,9 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     """The document that `--json` prints. `violations` are the first; `found` counts all by check.
 
     `contradictions` counts events without effect; `contradicting` are the newest. `differences`
-    counts, by kind, where cluster and ledger differ: no violation. `set_aside` has revisions that
-    an operator set aside, with reasons. `unknown` is an event of a newer build, which ended the
-    check. With --receipts, `receipts` sign the `proven` events up to `proven_to`."""
+    counts, by kind, where cluster and ledger differ, which is no violation. `set_aside` has
+    revisions that an operator set aside, with reasons. `unknown` is an event of a newer build that
+    ended the check. With --receipts, `receipts` sign the `proven` events up to `proven_to`."""
 
     ok: bool
     first_revision: int

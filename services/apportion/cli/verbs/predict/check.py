@@ -29,7 +29,7 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """A manifest's field at `line` that has no effect or is `doubtful`, with the reason."""
+    """A field of a manifest that has no effect or is probably a mistake (`doubtful`), and why."""
 
     field: str
     why: str
@@ -38,7 +38,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked document. `refused` is the error, if any; `node` are requests except devices."""
+    """A checked document. `refused` is its error, if any. `node` are requests except devices."""
 
     source: str
     line: int

@@ -172,7 +172,7 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Print pending pods that are ahead of the plan's pods, or that the plan leaves pending."""
+    """Print other pods that stay pending: those ahead of the plan's pods, or made pending by it."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",

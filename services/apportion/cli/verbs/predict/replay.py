@@ -56,7 +56,7 @@ height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="
 
 
 class Row(NamedTuple):
-    """A row of the table of results: a field of `Measured`, and its meaning."""
+    """A row of the table of results: its title, a field of `Measured`, and what the field means."""
 
     title: str
     field: str
@@ -223,7 +223,7 @@ def amount(value: float) -> str:
 
 
 def saved(answer: ReplayAnswer) -> str:
-    """Return what the replay would have saved or cost, in one sentence."""
+    """Return in one sentence how GPUs, waiting and evictions differ in the replay."""
     gpus = answer.gpus_saved
     before, after = (each.gpu_hours_waited for each in (answer.happened, answer.replayed))
     hours = round(before, DIGITS) - round(after, DIGITS)
@@ -245,7 +245,7 @@ def left_out(answer: ReplayAnswer) -> str:
 
 
 def means(seconds: float, slices: int) -> str:
-    """Return a note on how long each bar is, because its height is an average."""
+    """Return a note on the time span of each bar, whose height is the average of that span."""
     return f" ({between(seconds / slices).lstrip('+')} averages)" if slices else ""
 
 

@@ -154,7 +154,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Follow until the ledger ends, refuses the login or moves. Raises LedgerError, _Moved."""
+    """Run `followed` until it ends. Raises LedgerError if the login is refused, or _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -232,10 +232,10 @@ def _in_words(teller: Teller) -> Show:
 
 
 class SubmittedNames:
-    """Looks up names of pods that were submitted before the first event shown.
+    """Looks up the names of pods that were submitted before the first event shown.
 
     Lookups use their own connection and thread. Invariant: the reader waits for each name, so
-    records do not pile up. After a failure no more names are looked up."""
+    records do not pile up. After a failure, no more names are looked up."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -283,9 +283,9 @@ class SubmittedNames:
 
 
 class Span(NamedTuple):
-    """The events to show: from `start` (None: now) to `end`.
+    """The events to show, from `start` to `end`. Without `start`, the span begins now.
 
-    Without `end` the span is open, or with `closed` it ends at the ledger's current end."""
+    Without `end`, the span has no end; with `closed`, it ends at the ledger's current end."""
 
     start: Moment | None
     end: Moment | None

@@ -219,7 +219,7 @@ def keyboard() -> Iterator[Read]:
 
 
 class _Keys:
-    """Reads keys one by one, and buffers keys that are typed fast."""
+    """Reads one key at a time from the terminal, and buffers keys that are typed fast."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -135,7 +135,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
 
 
 def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
-    """Sort rows by device as `get devices` does, with removed devices last, then by time."""
+    """Sort rows by device as `get devices` does, then by time. Removed devices come last."""
 
     def place(each: WhoRow) -> tuple[object, ...]:
         known = index.get((each.node, each.device))
