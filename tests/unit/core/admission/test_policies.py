@@ -29,7 +29,7 @@ PLAIN = (
 
 
 def patterns(name: str) -> set[str]:
-    """Return every regular expression in the policy of this name."""
+    """Return every regular expression that the admission policy of this name matches against."""
     (policy, _) = yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text("utf-8"))
     return set(re.findall(r"k\.matches\('([^']+)'\)", str(policy["spec"]).replace("\\'", "'")))
 

@@ -20,7 +20,6 @@ WRITER = "system:serviceaccount:apportion:binder"
 
 
 def rules(document: dict[str, Any] | None = None) -> Rules:
-    """Return the admission rules under this configuration."""
     configuration = read_configuration(document) if document else Configuration()
     names = scheduler_names(configuration)
     return Rules(
@@ -32,19 +31,18 @@ def rules(document: dict[str, Any] | None = None) -> Rules:
 
 
 def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
-    """Return the admission rules' verdict on a new pod."""
+    """Return what the admission rules decide when a user creates this pod in namespace `team`."""
     return admit(Asked(operation="CREATE", pod=pod, namespace="team"), under or rules())
 
 
 def admitted(pod: dict[str, Any], under: Rules | None = None) -> Admitted:
-    """Return the verdict on a new pod, and fail unless the pod is admitted."""
+    """Return the verdict on a new pod. Fail the test if the rules reject the pod."""
     verdict = created(pod, under)
     assert isinstance(verdict, Admitted), verdict
     return verdict
 
 
 def rejection(verdict: Admitted | Rejected) -> str:
-    """Return the message of a rejection."""
     assert isinstance(verdict, Rejected), verdict
     return str(verdict.error)
 
@@ -67,7 +65,7 @@ def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
 
 
 def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str, str]]:
-    """Return the environment of each container."""
+    """Return each container's environment variables that concern GPUs."""
     return [
         {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
          or "NVIDIA" in each["name"]}
@@ -76,13 +74,12 @@ def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str,
 
 
 def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
-    """Return the limits of one container."""
     found: dict[str, str] = pod["spec"]["containers"][container]["resources"]["limits"]
     return found
 
 
 def samples() -> list[Any]:
-    """Return every pod of the samples, with its file name."""
+    """Return every pod of the sample manifests as a test parameter named after its file."""
     found: list[Any] = []
     for path in sorted((ROOT / "examples").glob("*/*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
@@ -228,12 +225,10 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a container with these limits, as a user writes it in a manifest."""
     return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
 
 
 def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a pod with these containers and the default scheduler."""
     pod = kube_pod("p", schedulerName="default-scheduler", **fields)
     pod["spec"]["containers"] = [*containers]
     return pod

@@ -34,7 +34,6 @@ def draft(limits: dict[str, object], **nvidia: Any) -> PodDraft:
 
 
 def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
-    """Return the only ask of the pod with these limits."""
     (only,) = draft(limits, **nvidia).shape.asks
     return only
 
@@ -93,7 +92,7 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """Return the devices that node n1 offers out of these devices."""
+    """Return those of these devices that node n1 offers under this configuration."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 
@@ -155,7 +154,6 @@ def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says
 
 
 def changed(**fields: Any) -> ConfigurationChanged:
-    """Return the event for a configuration with these fields."""
     return ConfigurationChanged(by="ada", reason="test", configuration=Configuration(**fields))
 
 

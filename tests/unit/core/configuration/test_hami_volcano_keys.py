@@ -16,7 +16,7 @@ from tests.support.golden import Golden
 
 
 def chip(npu: Npu) -> dict[str, Any]:
-    """Return the chart's entry for an Ascend chip."""
+    """Return this NPU's entry as it appears in the configuration of HAMi's chart."""
     templates = [
         {"name": t.name, "memory": t.memory_mib, "aiCore": t.cores}
         | ({"aiCPU": t.cpu} if t.cpu else {})
@@ -73,7 +73,7 @@ SIX = (
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """Return the chart's document with the value at this path replaced."""
+    """Return a copy of the chart's configuration in which `value` replaces the key at this path."""
     document = deepcopy(CHART)
     *above, last = (int(key) if key.isdecimal() else key for key in path.split("."))
     part: Any = document

@@ -23,17 +23,15 @@ A30: dict[str, Any] = {
 
 
 def nvidia(**keys: Any) -> dict[str, Any]:
-    """Return a document with these keys under `nvidia`."""
     return {"nvidia": keys}
 
 
 def node(**keys: Any) -> dict[str, Any]:
-    """Return a document with one node that has these keys."""
     return {"nodeconfig": [{"name": "n1", **keys}]}
 
 
 def refused(document: object) -> str:
-    """Return the error message for an invalid document."""
+    """Return the error message with which parsing refuses this document."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(document)
     return str(caught.value)
@@ -165,7 +163,7 @@ def test_geometries_of_one_model_twice() -> None:
 
 
 def paths(kind: Any, prefix: str = "") -> list[str]:
-    """Return every key of this struct, with `[]` for list entries."""
+    """Return the path of every configuration key in this struct. `[]` marks list entries."""
     found: list[str] = []
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         at = f"{prefix}{field.encode_name}"

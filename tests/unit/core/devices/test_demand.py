@@ -20,7 +20,6 @@ A910 = npu(family="ascend910a", model="Ascend910A", memory_mib=32768, cores=30)
 
 
 def npu_ask(memory_mib: int | None = None, family: str = "ascend310p", **fields: int) -> Ask:
-    """Return an ask for Ascend devices."""
     return ask(memory_mib, family=family, **fields)
 
 
@@ -111,7 +110,9 @@ B300 = gpu(model="NVIDIA B300", mode="mig", memory_mib=275_040)
 
 
 def reporting(device: Device, **sizes: int) -> Device:
-    """Return the device with these reported memory sizes per profile, keyed by compute slices."""
+    """Return the device as if it had reported these memory sizes of its MIG profiles.
+
+    The keyword is the number of compute slices of a profile, such as `1g`."""
     profiles = mig_profiles(device.family, device.model)
     return structs.replace(
         device,

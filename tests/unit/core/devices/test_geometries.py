@@ -24,8 +24,7 @@ HALVES = [("3g.20gb", 20480, 2)]
 
 
 def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") -> dict[str, Any]:
-    """Return a configuration document that allows these groups, named group1, group2 and so on, for
-    the model."""
+    """Return a configuration that allows these MIG groups on the model, named `group1` onwards."""
     allowed = [
         {
             "group": f"group{number}",
@@ -40,25 +39,24 @@ def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") ->
 
 
 def configured(document: dict[str, Any]) -> ConfigurationChanged:
-    """Return the configuration event for this document."""
     return ConfigurationChanged(by="ada", configuration=read_configuration(document))
 
 
 def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
-    """Return a ledger with one node of MIG devices that may be split into these groups."""
+    """Return a ledger with one node of MIG devices, which may only be split into these groups."""
     return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
 
 
 def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
-    """Submit a pod with these amounts per container, and return the position of its first
-    instance."""
+    """Submit a pod with one container per amount. Return the position of its first MIG instance, or
+    an empty string if the pod is not placed."""
     asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
     ledger.submit(pod(uid, *asks)).settle()
     return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
 
 
 def where(share: Share) -> str:
-    """Return the position of a share's instance, as in `group1-3 1g.5gb@6`."""
+    """Return group, position, profile and start of a share's instance: `group1-3 1g.5gb@6`."""
     cut = share.instance
     assert cut is not None
     return f"{cut.group}-{cut.position} {cut.profile}@{cut.start}"

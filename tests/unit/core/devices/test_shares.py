@@ -17,7 +17,6 @@ from tests.support.pods import instance, share
 
 
 def state_of(device: Device) -> DeviceState:
-    """Return the state of an empty device."""
     return DeviceState(
         device=device,
         memory_free_mib=device.memory_mib,

@@ -77,22 +77,21 @@ WELL = Facts(
 
 
 def ledger(**fields: Any) -> Facts:
-    """Return healthy facts, except for these fields of the ledger."""
+    """Return the facts of a healthy installation, except for these ledger facts."""
     return structs.replace(WELL, ledger=structs.replace(SOUND, **fields))
 
 
 def cluster(**fields: Any) -> Facts:
-    """Return healthy facts, except for these fields of the cluster."""
+    """Return the facts of a healthy installation, except for these cluster facts."""
     return structs.replace(WELL, cluster=structs.replace(CALM, **fields))
 
 
 def kube(**fields: Any) -> Facts:
-    """Return healthy facts, except for these fields of Kubernetes."""
+    """Return the facts of a healthy installation, except for these Kubernetes facts."""
     return structs.replace(WELL, kube=structs.replace(KUBE, **fields))
 
 
 def others(**fields: Any) -> Facts:
-    """Return healthy facts, except for these top-level fields."""
     return structs.replace(WELL, **fields)
 
 
@@ -214,7 +213,6 @@ CASES: list[tuple[str, str, Facts, str]] = [
 
 
 def found(facts: Facts, name: str) -> CheckAnswer:
-    """Return the answer of the named check for these facts."""
     return next(check for check in examined(facts) if check.id == name)
 
 

@@ -17,13 +17,14 @@ DRAFT = PodDraft(namespace="default", name="p", shape=Shape(), dialect="none")
 
 
 def nobody(_: str) -> bool:
-    """Return False, so that no claim belongs to another pod."""
+    """Report for every claim that no other pod uses the claim."""
     return False
 
 
 def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
-    """Return a pod as the API server sends it; `made` is the name of the claim generated from its
-    template."""
+    """Return a pod as JSON from the API server.
+
+    `made` is the name of the claim that Kubernetes created from the pod's template."""
     pod = claiming_pod(name, "mine", template=bool(fields.pop("template", False)))
     pod["metadata"] |= {"uid": name, "namespace": "default"}
     pod["spec"] |= fields
@@ -33,7 +34,7 @@ def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
 
 
 def claims(**fields: Any) -> dict[str, ResourceClaim]:
-    """Return a dictionary with one claim, by its key."""
+    """Return the claim `mine`, which requests 1 GiB by default, under its key `default/mine`."""
     meta = {"uid": "c-1", "namespace": "default"} | fields.pop("metadata", {})
     document = resource_claim("mine", *fields.pop("requests", [request(memory="1Gi")])) | fields
     document["metadata"] |= meta

@@ -16,7 +16,6 @@ ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
 
 def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
-    """Return a claim as the API server sends it."""
     document = resource_claim("mine", *requests)
     document["metadata"] |= {"uid": UID, "namespace": "default"}
     document["spec"]["devices"] |= devices
@@ -24,7 +23,7 @@ def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
 
 
 def asked(**fields: Any) -> Ask:
-    """Return the only ask of a claim with one request of these fields."""
+    """Return the ask that a claim with a single request of these fields should become."""
     return Ask(container=container_of(UID), family="nvidia", **fields)
 
 

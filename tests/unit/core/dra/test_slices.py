@@ -15,12 +15,10 @@ from tests.support.ledger_of import Ledger
 
 
 def specs(*devices: Any) -> list[dict[str, Any]]:
-    """Return the ResourceSlice specs of a node with these devices."""
     return pool("n1", Ledger(node("n1", *devices)).state.nodes["n1"].devices)
 
 
 def devices_of(slices: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return all devices of a pool by name."""
     return {device["name"]: device for each in slices for device in each.get("devices", ())}
 
 
@@ -81,7 +79,7 @@ CARDS = {each.id: each for each in (gpu("g0"), gpu("g1"), gpu("g2", mode="mig", 
 
 
 def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> Share:
-    """Return a share that belongs to the claim."""
+    """Return a share that was allocated for claim `c-1`."""
     return Share(
         container=container_of("c-1"),
         device=device,

@@ -29,19 +29,19 @@ from tests.support.pods import ask, cards, gang, member, pod, shape
 def wants(
     uid: str, *asks: Ask, selector: dict[str, str] | None = None, **devices: Any
 ) -> PodSubmitted:
-    """Return the submission of a pod that accepts only these devices and nodes."""
+    """Return a submitted pod that is restricted to these devices and to nodes with this selector,
+    if any."""
     node = NodeConstraints(selector=selector or {})
     only = DeviceConstraints(**devices)
     return pod(uid, shape=shape(*asks, devices=only, node=node))
 
 
 def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
-    """Submit the pod, and return why it is pending."""
     return why(ledger.submit(wanted).settle().state, ledger.pod(wanted.uid))
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """Return the answer's advice for each cause."""
+    """Return the advice of the answer for each refusal code."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 

@@ -31,7 +31,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def happen(state: State, *payloads: Payload) -> State:
-    """Fold these payloads at the next revisions."""
+    """Fold these events into the state, at the revisions that follow its own."""
     for data in payloads:
         event = Event(id="e", source="s", time=TIME, data=data)
         change = fold.apply(state, state.revision + 1, event, digest="0" * 64)
@@ -40,7 +40,6 @@ def happen(state: State, *payloads: Payload) -> State:
 
 
 def begun() -> State:
-    """Return a state with two nodes and a pod on the first node."""
     nodes = (rack("node-00000", 2), rack("node-00001", 2))
     return happen(State(), *nodes, *life(0, 2))
 
@@ -53,7 +52,7 @@ def test_equal_states_do_not_differ() -> None:
 
 
 def shown(row: Difference) -> tuple[str, str, str, str]:
-    """Return the object, the differing property and both sides, as text."""
+    """Return a difference as text: the object, the property, the old value and the new value."""
     return row.name, row.what, side_words(row.was), side_words(row.now)
 
 
@@ -116,7 +115,7 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
-    """Return the pods that started or stopped waiting, as shown to users."""
+    """Return the rows about pods that joined or left the queue since the picture was taken."""
     return [
         (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
     ]

@@ -30,12 +30,12 @@ def small(name: str, count: int = 8) -> NodeReported:
 
 
 def large(name: str, count: int = 8) -> NodeReported:
-    """Return a node of 80 GiB devices."""
+    """Return a node of 80 GiB devices, large enough for 70,000 MiB."""
     return rack(name, count, model=H100, memory_mib=81_559)
 
 
 def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
-    """Return a ledger with four small nodes, a large node in use and a pending pod."""
+    """Return a ledger with four small nodes, a large node in use, and the pending pod `p`."""
     ledger = Ledger(large("z-large")).submit(pod("big", holds or cards(8))).settle()
     for number in range(4):
         ledger.play(small(f"a-small-{number}"))
@@ -43,7 +43,6 @@ def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
 
 
 def answer_of(ledger: Ledger) -> Why:
-    """Return why pod `p` is pending."""
     return why(ledger.state, ledger.pod("p"))
 
 
@@ -150,7 +149,7 @@ def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
 
 
 def told(ledger: Ledger) -> str:
-    """Return the text of the event that refuses pod `p`."""
+    """Return the text of pod `p`'s Kubernetes event about its refusal."""
     waits = ledger.pod("p")
     assert waits.refusal is not None
     return event_words(ledger.state, waits, waits.refusal)
@@ -238,7 +237,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """Return the answer for a pod that this fleet could place later."""
+    """Submit a pod that this fleet could fit once empty. Return why the pod is pending."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None

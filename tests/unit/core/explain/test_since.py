@@ -18,20 +18,21 @@ from tests.support.pods import ask, pod
 
 
 def told(ledger: Ledger) -> Why:
-    """Return why the large pod is pending."""
     return why(ledger.state, ledger.pod("large"))
 
 
 def taken(ledger: Ledger) -> tuple[OffOffer, ...]:
-    """Return the nodes and devices that closed after the refusal of the large pod."""
+    """Return the nodes and devices that stopped taking pods after the large pod was refused."""
     refused = told(ledger).refused
     assert refused is not None
     return refused.since
 
 
 def waiting(*nodes: str) -> Ledger:
-    """Return a ledger with a pod that needs most of a device. All devices are in use, and a T4
-    could never fit the pod."""
+    """Return a ledger in which pod `large` is refused.
+
+    Each of these nodes has one device, most of which another pod uses. A further node has a T4,
+    which is too small for the pod."""
     ledger = Ledger(*(rack(name, 1) for name in nodes), rack("small", 1, model=T4))
     for name in nodes:
         ledger.submit(pod(f"holds-{name}", ask(70_000)))

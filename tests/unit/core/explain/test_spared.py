@@ -18,7 +18,8 @@ from tests.support.pods import ask, gang, member, placed, pod
 
 
 def sentence(first: PodSubmitted, urgent: PodSubmitted) -> str:
-    """Return the sentence of `why` for the urgent pod."""
+    """Place the first pod, then submit the urgent one, which must evict no pod. Return the sentence
+    of `why` for the urgent pod."""
     ledger = Ledger(rack("n1", 1)).submit(first).settle().submit(urgent).settle()
     assert not ledger.state.evictions
     return why(ledger.state, ledger.pod(urgent.uid)).sentence

@@ -51,12 +51,12 @@ THEIRS = PodAnswer(
 
 
 def sees(namespace: str) -> bool:
-    """Return True for namespace `ml`, the only namespace that the tenant may see."""
+    """Return True for namespace `ml`, the only namespace that the tenant of these tests may see."""
     return namespace == "ml"
 
 
 def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
-    """Return the redacted JSON, and the answer decoded from that JSON."""
+    """Redact the answer for the tenant. Return it as JSON and as decoded from that JSON."""
     body = msgspec.json.encode(redacted(answer, sees))
     return body.decode(), msgspec.json.decode(body, type=type(answer))
 

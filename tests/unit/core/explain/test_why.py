@@ -31,7 +31,7 @@ from tests.support.pods import ask, cards, gang, member, placed, pod, shape, sha
 
 
 def explained(ledger: Ledger, uid: str) -> Why:
-    """Return the answer for one pod, after checking that exactly one of its three parts is set."""
+    """Return the answer of `why` for one pod, which must be either placed, refused or waiting."""
     answer = why(ledger.state, ledger.pod(uid))
     assert [bool(part) for part in (answer.placed, answer.refused, answer.waiting)].count(True) == 1
     assert answer.revision == ledger.state.revision
@@ -211,8 +211,9 @@ def test_gang_that_does_not_fit(golden: Golden) -> None:
 
 
 def gang_beside_a_cordon(needs: int) -> Why:
-    """Return why a gang with 8 GPUs per pod is pending. Of six nodes, two are in use, one is
-    cordoned and three are free."""
+    """Return why a gang of `needs` pods, each with a whole node's 8 GPUs, is pending.
+
+    Of the six nodes, two are in use, one is cordoned and three are free."""
     ledger = Ledger(*(rack(f"n{number}", 8) for number in range(6)), gang("team/job", needs))
     ledger.play(NodeCordoned(node="n0", by="ann", reason="fan"))
     ledger.submit(pod("h1", cards(8)), pod("h2", cards(8))).settle()
@@ -381,7 +382,7 @@ def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit(golden: 
 
 
 def refused(node: str) -> ReportRefused:
-    """Return the event with which an intake refuses a report of this node's agent."""
+    """Return the event that records the intake's refusal of a report from this node's agent."""
     return ReportRefused(node=node, cause="implausible-device", message="a T4 of 16 TiB")
 
 

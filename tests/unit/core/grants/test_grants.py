@@ -30,13 +30,12 @@ NODE = Node(library="/opt/apportion/libvgpu.so", preload="/opt/apportion/ld.so.p
 def granted(
     *shares: Share, node: Node = NODE, devices: tuple[Device, ...] = (FIRST, SECOND), **more: object
 ) -> Grant:
-    """Return the grant of the container `train`."""
+    """Return the environment and mounts that the container `train` gets for these shares."""
     known = {device.id: device for device in devices}
     return grant(Held.of("uid-1", "train", shares, known, **more), node)  # type: ignore[arg-type]
 
 
 def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more: object) -> Share:
-    """Return a share of one device for the container `train`."""
     return Share(container="train", device=device, memory_mib=memory_mib, cores=cores, **more)  # type: ignore[arg-type]
 
 
@@ -192,7 +191,6 @@ def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
 
 
 def soft_npus(*indexes: int) -> tuple[Device, ...]:
-    """Return Ascend NPUs in soft-split mode, with these indexes."""
     return tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, family="ascend910b3") for at in indexes
     )

@@ -19,7 +19,7 @@ BARE = Node()
 
 
 def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
-    """Return the grant of a command with these devices: 1000 MiB of the first, 2000 MiB of the
+    """Return the grant of a host process with these devices: 1000 MiB of the first, 2000 MiB of the
     second."""
     shares = [
         Share(container="run", device=device, memory_mib=1000 * number, cores=cores)

@@ -17,7 +17,8 @@ NOW_S, RECENT_S = 1_000_000.0, 10.0
 
 
 def region(priority: int = 1, *devices: str) -> Region:
-    """Return a new region with this priority and these devices."""
+    """Return the usage region of a container with this priority and these devices, before its first
+    process."""
     names = devices or ("GPU-1",)
     plan = RegionPlan("r", names, (1 << 20,) * len(names), (30,) * len(names), priority)
     return Region(StoredBytes(made(plan)))
@@ -114,8 +115,11 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """Run one control round over containers with these regions, each in the namespace given by its
-    letter."""
+    """Run one control round over the containers with these regions, which blocks or limits each of
+    them.
+
+    `namespaces` has one letter per container: the name of its namespace. Containers of priority 0
+    in a namespace of `first` go before containers of other namespaces."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)
@@ -209,7 +213,7 @@ def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
 
 
 def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
-    """Write values that a container would forge to stop other containers."""
+    """Forge the device list and the launch times in the region, as a hostile container would."""
     of._stored.write(56, struct.pack("<Q", len(devices)))
     for at, device in enumerate(devices):
         of._stored.write(64 + 96 * at, device.encode().ljust(96, b"\0"))

@@ -19,7 +19,6 @@ by_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
 
 def identity(role: str, *nodes: str) -> Identity:
-    """Return an identity of this role that is named like the role."""
     return Identity(role, role, nodes)
 
 
@@ -29,7 +28,7 @@ def test_committed_configurations_are_the_generated_ones() -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return True if some subject matches both patterns."""
+    """Return True if some NATS subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):

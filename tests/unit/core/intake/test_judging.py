@@ -32,13 +32,14 @@ from tests.support.pods import ask, placed, pod, share
 def said(
     ledger: Ledger, data: Payload, *, by: str = "n1", basis: int = 0, cause: int = 0
 ) -> Verdict:
-    """Return the verdict on an event signed by a node's agent."""
+    """Return the intake's verdict on an event that arrives from node n1 and names agent `by` as its
+    source."""
     event = Event(id="x", source=f"agent/{by}", time=TIME, data=data, basis=basis, cause=cause)
     return judge(ledger.state, "n1", event)
 
 
 def cause(verdict: Verdict) -> str:
-    """Return the cause of a refusal, or an empty string for another verdict."""
+    """Return the cause if the intake refused the event, or else an empty string."""
     return verdict.cause if isinstance(verdict, Refusal) else ""
 
 
@@ -69,7 +70,7 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
 
 
 def breach(pod: str, device: str, **more: Any) -> ShareBreached:
-    """Return the event for a breach that an agent found in the pod's container."""
+    """Return an event in which an agent reports that the pod's container exceeds its share."""
     at: dict[str, Any] = {"node": "n1", "attempt": 1} | more
     return ShareBreached(pod=pod, container="main", device=device, code="raised", **at)
 
@@ -98,7 +99,7 @@ def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
 
 
 def used(device: str, uid: str, **more: int) -> ShareUsed:
-    """Return the usage record of a share for one hour."""
+    """Return the usage of a share during one hour, as an agent reports it."""
     amounts: Any = {"seconds": 3600, "memory_mib_seconds": 36_000, "memory_mib_peak": 10} | more
     return ShareUsed(
         pod=uid, namespace="default", name=uid, container="main", device=device, memory_mib=1000,

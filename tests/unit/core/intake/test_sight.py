@@ -34,7 +34,6 @@ NAMES = ["n1", "gpu.example", "a b", "ü", "*", ">", "n" * 253]
 
 
 def call(name: str, api: str, body: object) -> Call:
-    """Return the NATS API call for this request of the node's agent."""
     return call_of(name, read_asked(json.dumps({"api": api, "body": body}).encode()))
 
 
@@ -137,7 +136,7 @@ def test_the_part_has_all_that_containers_are_given() -> None:
 
 
 def _given(state: State) -> PodPlaced:
-    """Return the placement with everything that the pod's containers receive."""
+    """Return pod `mine`'s placement with everything that its containers receive."""
     found = state.pods["mine"]
     assert found.placement is not None
     devices = [each.device for each in state.nodes["n1"].devices]

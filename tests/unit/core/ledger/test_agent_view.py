@@ -15,7 +15,6 @@ ASK = Ask(container="main", family="nvidia", memory_mib=2000, cores=30)
 
 
 def pod(**more: object) -> PodSubmitted:
-    """Return the submission of the placed pod with these fields."""
     return PodSubmitted(
         uid="a", namespace="default", name="a", shape=Shape(asks=(ASK,)), dialect="hami", **more  # type: ignore[arg-type]
     )  # fmt: skip

@@ -21,7 +21,7 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Return the same memory and cores under the resource names of both dialects."""
+    """Return the memory and cores that a node shows, once per dialect's resource names."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 

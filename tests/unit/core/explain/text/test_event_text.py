@@ -37,7 +37,7 @@ from tests.support.pods import ask, cards, instance, placed, pod, shape, share
 
 
 def sample(row: EventType) -> object:
-    """Return the smallest payload of an event type: text for strings, zero or one for numbers."""
+    """Return an event of this type that sets only the required fields, to dummy values."""
     filled: dict[str, object] = {}
     for field in msgspec.structs.fields(row.payload):
         if field.required:

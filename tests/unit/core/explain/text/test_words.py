@@ -14,7 +14,7 @@ from tests.support.pods import shape
 def refused(
     reasons: dict[RefusalCode, int], *nearest: NearMiss, gang: GangShortage | None = None
 ) -> PodRefused:
-    """Return a refusal whose node count is the sum of the counts in `reasons`."""
+    """Return a pod's refusal with these node counts by code and these nearest nodes."""
     return PodRefused(
         pod="p1", namespace="default", name="p1", reasons=reasons,
         nodes=sum(reasons.values()), nearest=nearest, gang=gang,
@@ -22,7 +22,7 @@ def refused(
 
 
 def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> NearMiss:
-    """Return a near miss on node n1."""
+    """Return a near miss: what node n1 or its device lacks, with needed and available amount."""
     return NearMiss(node="n1", code=code, needed=needed, available=available, device=device)
 
 

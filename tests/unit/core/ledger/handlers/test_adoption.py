@@ -24,7 +24,7 @@ CARD = node("n1", gpu("g0"), gpu("g1"))
 
 
 def adopted(uid: str = "p1", *shares: Share, **fields: object) -> PodAdopted:
-    """Return the adoption of a pod with these shares on n1."""
+    """Return the event that adopts a pod, which already runs on n1 with these shares."""
     wanted = pod(uid, ask(1000), shape=fields.pop("shape", wants(ask(1000))))
     return PodAdopted(pod=uid, node="n1", submitted=wanted, shares=shares, **fields)  # type: ignore[arg-type]
 

@@ -19,13 +19,12 @@ from tests.support.pods import ask, cards, placed, pod
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the number of removed nodes that the state keeps."""
+    """Let the state keep only a few removed nodes, so that the tests need few nodes."""
     monkeypatch.setattr(departures, "LEFT_MAX", 2)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 3)
 
 
 def come_and_go(ledger: Ledger, *names: str) -> None:
-    """Add each named node with a GPU, and remove the node again."""
     for name in names:
         ledger.play(observed(name, version=1), rack(name, 1), NodeGone(node=name))
 

@@ -29,13 +29,13 @@ NO_CDI = handing_out(HOST, AT_ALLOCATE)
 
 
 def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
-    """Return a ledger with a node of these devices."""
+    """Return a ledger with one node of these simulated devices. The node has no CDI by default."""
     devices = simulated_devices("n1", spec)
     return Ledger(NodeReported(node="n1", devices=devices, host=host or NO_CDI))
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:
-    """Place a pod with these shares on the node."""
+    """Submit a pod and place it on the node with these shares."""
     book.play(
         PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
         PodPlaced(
@@ -46,12 +46,12 @@ def place(book: Ledger, uid: str, *shares: Share) -> None:
 
 
 def of(card: Device, memory_mib: int = 700) -> Share:
-    """Return a share of the device."""
     return Share(container="main", device=card.id, memory_mib=memory_mib, cores=10)
 
 
 def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) -> Ledger:
-    """Return a ledger in which pod a is placed first and pod b second."""
+    """Return a ledger in which pod `a` was placed first and pod `b` second, both on the first
+    device."""
     book = ledger(spec, host)
     card = book.state.nodes["n1"].devices[0].device
     place(book, "a", of(card))
@@ -60,7 +60,7 @@ def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) ->
 
 
 def waits_for(book: Ledger) -> str:
-    """Return the uid of the pod that b waits for."""
+    """Return the uid of the pod that must be allocated before pod `b`, or an empty string."""
     found = ahead(book.state, book.pod("b"))
     return found.uid if found is not None else ""
 
