@@ -53,11 +53,10 @@ class Written:
 
     @property
     def revision(self) -> int:
-        """Return the newest revision."""
         return self.auditor.state.revision
 
     def write(self, *payloads: Payload, **fields: Any) -> Self:
-        """Append the events of one decision; all of them have the same basis."""
+        """Append these events as one decision, so that all of them have the same basis."""
         basis = fields.pop("basis", self.revision)
         for payload in payloads:
             data = payload
@@ -88,12 +87,10 @@ class Written:
 
 @pytest.fixture
 def ledger() -> Written:
-    """Return a ledger of three events: one node with two devices, and two pods."""
     return Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(pod("p2", ask(1000)))
 
 
 def on(uid: str, device: str = "n1-g0", **fields: Any) -> PodPlaced:
-    """Return a placement of the pod on the node."""
     return placed(uid, "n1", [share(device)], **fields)
 
 
@@ -121,7 +118,7 @@ def test_a_gap(ledger: Written) -> None:
 
 
 def event(data: Payload) -> Event:
-    """Return an event that the watcher wrote, without further fields."""
+    """Return an event whose source is the watcher, without basis and cause."""
     return Event(id="x", source="watcher", time=TIME, data=data)
 
 
@@ -280,7 +277,7 @@ def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
 
 
 def of_a_gang() -> Written:
-    """Return a ledger of four events with a gang of two pods."""
+    """Return a ledger with a node of two devices and a gang of two pending pods: four events."""
     return Written().write(rack("n1", 2), gang("t/g", 2), member("p1", ask(1), group="t/g"),
                            member("p2", ask(1), group="t/g"))  # fmt: skip
 

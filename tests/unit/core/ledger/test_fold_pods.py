@@ -42,7 +42,7 @@ def pending() -> Ledger:
 
 
 def placed() -> Ledger:
-    """Return that ledger with the pod placed on the first device, with 1,000 MiB."""
+    """Return the ledger of `pending` after its pod was placed on the first device."""
     return pending().play(placement("p1", shares=[share("n1-g0")]))
 
 

@@ -30,13 +30,13 @@ Entry = tuple[int, str, bytes]
 
 
 def entry(revision: int, data: Payload, source: str = "cli/ada") -> Entry:
-    """Return an event as it is stored in a ledger."""
+    """Return the revision, subject and bytes with which a ledger stores this event."""
     event = Event(id=f"id-{revision}", source=source, time=TIME, data=data)
     return revision, subject_of(data), encode(event)
 
 
 def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """Return an event of an unknown type on the subject of a pod."""
+    """Return an event of a type that this build does not know, on the subject of pod `p1`."""
     document = {
         "specversion": "1.0", "type": f"apportion.dev/{name}", "schemaversion": version,
         "id": f"id-{revision}", "source": "watcher", "time": TIME, "data": {"more": 1},
@@ -45,22 +45,22 @@ def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
 
 
 def enabled(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """Return the event with which an operator enables a format."""
+    """Return the event with which an operator allows events of this format."""
     return entry(revision, FormatEnabled(format=name, version=version, by="ada"))
 
 
 def aside(revision: int, of: int, reason: str = "bug 99") -> Entry:
-    """Return the event with which an operator sets a revision aside."""
+    """Return the event with which an operator makes all readers ignore the revision `of`."""
     return entry(revision, RevisionSetAside(revision=of, by="ada", reason=reason))
 
 
 def ahead(entries: Sequence[Entry]) -> Rules:
-    """Return the rules, which a reader collects before it folds anything."""
+    """Return the rules in these entries. A reader collects them before it folds the first entry."""
     return rules_of(said for each in entries if (said := said_at(*each)) is not None)
 
 
 def folded(entries: Sequence[Entry], state: State | None = None) -> State:
-    """Fold these entries into a state."""
+    """Fold those of these entries that are newer than the state."""
     state = state or State(rules=ahead(entries))
     for each in entries[state.revision :]:
         Auditor(state).take(*each)

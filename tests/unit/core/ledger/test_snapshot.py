@@ -38,7 +38,6 @@ N1 = node("n1", gpu("g0"), gpu("g1"))
 
 
 def folded(*events: Payload) -> State:
-    """Return the state of these events."""
     state = State()
     for data in events:
         happen(state, data)
@@ -46,12 +45,11 @@ def folded(*events: Payload) -> State:
 
 
 def on(uid: str, at: str = "n1", device: str = "g0", attempt: int = 1) -> PodPlaced:
-    """Return a placement of the pod."""
     return placed(uid, at, [share(device)], attempt=attempt)
 
 
 def refused(name: str) -> ReportRefused:
-    """Return the event with which an intake refuses a report of this node's agent."""
+    """Return the event that records the intake's refusal of a report from this node's agent."""
     return ReportRefused(node=name, cause="implausible-device", message="a T4 of 16 TiB")
 
 

@@ -22,14 +22,15 @@ BEGIN = micros_of(TIME) or 0
 
 
 def timed(*payloads: object) -> Ledger:
-    """Return a ledger whose engine uses the time of its events as the current time."""
+    """Return a ledger whose engine starts at a fixed time, which tests move forward."""
     ledger = Ledger(*payloads)  # type: ignore[arg-type]
     ledger.engine = Engine(ledger.state, now=BEGIN)
     return ledger.settle()
 
 
 def refuse(ledger: Ledger, uid: str = "p") -> str:
-    """Refuse the pod's placement as its agent and void it. Return the node."""
+    """Refuse the pod's placement as the node's agent would, and let the scheduler void it. Return
+    the node."""
     held = ledger.placement(uid)
     failed = AllocationFailed(pod=uid, node=held.node, attempt=held.attempt, message="conflict")
     ledger.play(failed)
@@ -39,7 +40,8 @@ def refuse(ledger: Ledger, uid: str = "p") -> str:
 
 
 def placed_at(ledger: Ledger, seconds: float) -> list[str]:
-    """Return the pods that are placed this many seconds after the last event."""
+    """Move the engine's clock to this many seconds after its start. Return the pods that it then
+    places."""
     ledger.engine.tell_time(BEGIN + int(seconds * SECOND))
     return [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
 

@@ -22,7 +22,8 @@ GEOMETRIES = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [ONE_GROUP]}]
 
 
 class Asked:
-    """A class cache over a ledger's state, queried with a share's memory."""
+    """A cache of placement classes and the ledger that it follows; tests ask it for shares by
+    memory."""
 
     def __init__(self, *payloads: Any) -> None:
         self.ledger = Ledger(*payloads)
@@ -30,13 +31,13 @@ class Asked:
         self.cache = ClassCache(self.ledger.state, self.columns)
 
     def play(self, data: Any) -> None:
-        """Fold one event."""
+        """Fold one event, and report the changed node to the cache's index."""
         change = self.ledger.take(data)
         if change.node is not None:
             self.columns.touch(change.node, change.shares)
 
     def class_of(self, memory_mib: int) -> PlacementClass:
-        """Return the class of a share with this memory."""
+        """Return the cached class for pods that request a share with this memory."""
         about = pod("p", ask(memory_mib))
         return self.cache.class_of(str(memory_mib).encode(), about.shape)
 
@@ -96,7 +97,7 @@ def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
 
 
 def parts(cache: ClassCache) -> int:
-    """Return the number of calls until the cache has prepared everything."""
+    """Return how many calls of `prepare` the cache needs until everything is prepared."""
     return next(number for number in range(100) if cache.prepare())
 
 

@@ -28,7 +28,8 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
-    """Return an up-to-date class and the columns of this state."""
+    """Return the placement class of this shape, with every node scored, and the index that it
+    reads."""
     columns = Columns(state)
     columns.sync()
     class_ = PlacementClass(wanted, BINPACK, None)
@@ -37,7 +38,6 @@ def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
 
 
 def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
-    """Fold events, and update the columns."""
     for data in events:
         change = ledger.take(data)
         if change.node is not None:
@@ -73,7 +73,7 @@ UNLOOKED = 77
 
 
 def looked_at(class_: PlacementClass, columns: Columns) -> list[int]:
-    """Return the rows that a refresh evaluates."""
+    """Refresh the class. Return the rows that it scored again."""
     class_.board.points[:] = UNLOOKED
     class_.refresh(columns)
     return [row for row, points in enumerate(class_.board.points.tolist()) if points != UNLOOKED]

@@ -44,13 +44,11 @@ C = RefusalCode
 
 
 def policy(nodes: str, devices: str = "binpack") -> PolicyChanged:
-    """Return the event that sets the policies for nodes and devices."""
     return PolicyChanged(by="ann", node_policy=nodes, device_policy=devices)  # type: ignore[arg-type]
 
 
 def half_full(*policies: PolicyChanged) -> Ledger:
-    """Return a ledger with two nodes of two devices. On the second node, half of one device is in
-    use."""
+    """Return a ledger with two nodes of two devices. Half of one device of node `b` is in use."""
     return Ledger(
         *policies,
         rack("a", 2),
@@ -223,7 +221,6 @@ def test_decide_leaves_the_state_as_it_was() -> None:
 
 
 def by_pod(decision: Decision) -> list[DecisionEvent]:
-    """Return the events of a decision, sorted by pod."""
     return sorted(decision.events, key=lambda event: event.pod)
 
 

@@ -27,7 +27,8 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with a fit query and with another scheduler's choices of nodes."""
+    """A ledger with the two interfaces for kube-scheduler: a query whether nodes fit, and its
+    choices."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
@@ -36,23 +37,22 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and update the query and the choices."""
+        """Fold one event, and pass the change on to the query and to the choices."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
         return change
 
     def refusals(self, of: Shape, *names: str) -> dict[str, RefusalCode | None]:
-        """Return the refusal code of each of these nodes, or None if the node fits."""
+        """Return why the pod would not fit each of these nodes; None means that it fits."""
         return self.fit_query.filter(of, names).refused
 
     def decided(self) -> list[PodPlaced | PodRefused]:
-        """Return the decisions on the choices."""
+        """Return the engine's decisions on the nodes that kube-scheduler chose."""
         return [event for _, event in self.chosen.decide(lambda _: True, events_max=256)]
 
 
 def chosen_pod(uid: str, *asks: Any, **fields: Any) -> PodSubmitted:
-    """Return a pod whose node is chosen by another scheduler."""
     return pod(uid, *asks, chooser=CHOOSER, **fields)
 
 

@@ -25,14 +25,13 @@ BIG = ask(99_999)
 
 
 def workers(count: int, *asks: Any, task: str = "worker", first: int = 0) -> list[PodSubmitted]:
-    """Return gang members `worker-0`, `worker-1` and so on, with one whole device each by
+    """Return gang members `worker-0`, `worker-1` and so on. Each requests one whole device by
     default."""
     numbers = range(first, first + count)
     return [member(f"{task}-{n}", *(asks or (cards(),)), task=task) for n in numbers]
 
 
 def placed(events: list[Payload]) -> list[str]:
-    """Return the placed pods, in order."""
     return [event.pod for event in events if isinstance(event, PodPlaced)]
 
 
@@ -201,7 +200,8 @@ def test_refused_gang_leaves_room_for_others() -> None:
 
 
 def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupState:
-    """Return a gang with these pending pods."""
+    """Return the state of gang `team/job` with these pending pods, and with this declaration if
+    any."""
     ledger = Ledger(*pods, *([declared] if declared else []))
     return ledger.state.groups["team/job"]
 

@@ -28,12 +28,11 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def amounts(ledger: Ledger, uid: str) -> list[tuple[str, int, int]]:
-    """Return device, memory in MiB and cores of each share."""
+    """Return device, memory in MiB and cores of each of the pod's shares."""
     return [(share.device, share.memory_mib, share.cores) for share in ledger.shares(uid)]
 
 
 def instances(ledger: Ledger, uid: str) -> list[str]:
-    """Return the profiles of the pod's MIG instances."""
     return [share.instance.profile for share in ledger.shares(uid) if share.instance]
 
 

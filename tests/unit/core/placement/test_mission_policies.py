@@ -69,12 +69,12 @@ def test_C5_cards_of_a_node(policy: str, device: str) -> None:
 
 
 def exclusive(name: str, index: int = 0) -> Device:
-    """Return a device that the vendor's own plugin allocates whole."""
+    """Return a GPU that NVIDIA's own plugin allocates only as a whole."""
     return gpu(name, index=index, mode="exclusive", slots=1)
 
 
 def beside() -> NodeReported:
-    """Return a node whose devices NVIDIA's own plugin allocates."""
+    """Return a node whose two GPUs NVIDIA's own plugin allocates."""
     return node("theirs", exclusive("e0"), exclusive("e1", 1))
 
 
@@ -139,7 +139,7 @@ QUEUED = {"scheduling.volcano.sh/queue-name": "ml"}
 
 
 def queued(uid: str, limits: dict[str, object]) -> PodSubmitted:
-    """Return a pod whose manifest names the queue `ml`."""
+    """Return a pod with these limits whose manifest names the queue `ml`."""
     return submitted(structs.replace(draft(manifest(limits, QUEUED)), name=uid), uid)
 
 

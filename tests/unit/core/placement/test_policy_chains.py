@@ -12,7 +12,8 @@ NUMA = node("n1", gpu("g0", numa=1), gpu("g1", numa=0), gpu("g2", numa=1), gpu("
 
 
 def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) -> list[str]:
-    """Return the devices of a pod with this policy, on a node where g2 and g3 are partly used."""
+    """Place a pod with this device policy on a node whose devices g2 and g3 are partly used. Return
+    its devices."""
     held = [share("g2", 1000, 10), share("g3", 9000, 50)]
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", held))
     wanted = shape(ask(2000, count=count), device_policy=policy, device_weights=weights)
@@ -67,7 +68,7 @@ def test_scoring_weights_decide_what_full_is() -> None:
 
 
 def weighed(policy: Policy, weights: NodeWeights | None) -> Ledger:
-    """Return a ledger without prices, with CPU in use on node a and a GPU in use on node b."""
+    """Return a ledger with two nodes: `a` has CPU in use, `b` has a GPU in use."""
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)
     ledger = Ledger(change, node("a", gpu("a0"), gpu("a1")), node("b", gpu("b0"), gpu("b1")))
     ledger.play(observed("a", cpu_milli=16_000), observed("b", cpu_milli=16_000))

@@ -33,23 +33,22 @@ C = RefusalCode
 
 
 def low(uid: str, count: int = 1, priority: int = 0, **fields: Any) -> PodSubmitted:
-    """Return a low-priority pod that requests whole devices."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def high(uid: str, count: int = 1, priority: int = 100, **fields: Any) -> PodSubmitted:
-    """Return a high-priority pod that requests whole devices."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def evicted(ledger: Ledger) -> list[tuple[str, str]]:
-    """Return all evictions so far as (pod, beneficiary)."""
+    """Return every eviction so far as a pair: the evicted pod, and the pod that it makes room
+    for."""
     return [(e.pod, e.beneficiary) for e in ledger.events if isinstance(e, PodEvicted)]
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Return nodes with one low-priority pod on each: `low-0-0` and so on, each with all `width`
-    devices."""
+    """Return nodes of `width` devices, each device in use by a low-priority pod:
+    `low-NODE-DEVICE`."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -58,7 +57,6 @@ def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
 
 
 def on(ledger: Ledger, uid: str) -> str:
-    """Return the name of the pod's node, or an empty string."""
     return ledger.where(uid)
 
 
@@ -204,7 +202,7 @@ def test_who_started_last_goes_of_equals() -> None:
 
 
 def budget(allowed: int, app: str = "a") -> BudgetObserved:
-    """Return a disruption budget that allows this many evictions of pods with the label."""
+    """Return a disruption budget that allows this many evictions of the application's pods."""
     selector = (LabelExpression(key="app", operator="In", values=(app,)),)
     return BudgetObserved(namespace="default", budget="b", selector=selector, allowed=allowed)
 

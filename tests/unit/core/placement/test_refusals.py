@@ -50,17 +50,16 @@ NEAR = node("n1", gpu("g0", numa=0), gpu("g1", numa=1))
 
 
 def held(*shares: object, report: Payload = MIG) -> tuple[Payload, ...]:
-    """Return a node with a pod that uses these shares."""
+    """Return the events of a node and of a pod that has these shares on it."""
     return report, pod("x"), placement("x", "n1", shares)  # type: ignore[arg-type]
 
 
 def small(start: int) -> object:
-    """Return the smallest MIG instance of a 40 GB GPU, at this start."""
     return share("m0", 5120, 0, instance=instance("1g.5gb", start, 1))
 
 
 def die(index: int) -> Device:
-    """Return the die of a 910C with this index."""
+    """Return one die (an NPU of its own) of an Ascend 910C module."""
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 

@@ -15,18 +15,17 @@ from tests.support.pods import ask, pod, shape
 
 
 def running(*asks: Any, memory_mib: int = 10_000) -> Ledger:
-    """Return a ledger with a device of this memory and the running pod `a`."""
+    """Return a ledger with one device of this memory, on which pod `a` runs with these asks."""
     ledger = Ledger(rack("n1", 1, memory_mib=memory_mib), pod("a", *asks)).settle()
     return ledger.bound("a").allocated("a")
 
 
 def wish(uid: str = "a", **fields: Any) -> ResizeAsked:
-    """Return a user's resize request."""
     return ResizeAsked(pod=uid, by="ann", **fields)
 
 
 def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
-    """Return the scheduler's answer to the request, after folding both."""
+    """Fold a user's resize request. Return the scheduler's answer after it is folded too."""
     ledger.play(asked)
     (event,) = ledger.decide()
     assert isinstance(event, PodResized | ResizeRefused)

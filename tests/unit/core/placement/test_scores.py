@@ -42,8 +42,8 @@ def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
 
 
 def three_nodes() -> State:
-    """Return three nodes: empty, with a quarter of the device memory in use, and with half of the
-    host in use."""
+    """Return a state with an idle node, a node whose device has half of its memory in use, and a
+    node with half of its CPU in use."""
     return Ledger(
         *(rack(name, 1, memory_mib=1000) for name in ("empty", "gpu-busy", "host-busy")),
         pod("p1"),
@@ -105,7 +105,6 @@ def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
 
 
 def ordered(ledger: Ledger, order: Order) -> list[DeviceState]:
-    """Return the devices of the node in the order in which the scheduler tries them."""
     return sorted(ledger.node().devices, key=lambda state: order(free_amounts(state), state))
 
 

@@ -25,25 +25,23 @@ DRIVER = "csi.example.com"
 
 
 def zone(*names: str) -> tuple[NodeExpression, ...]:
-    """Return a term for nodes in these zones."""
     return (NodeExpression(key="zone", operator="In", values=names),)
 
 
 def claim(
     name: str = "data", state: Any = "bound", *terms: tuple[NodeExpression, ...], **fields: Any
 ) -> VolumeClaimObserved:
-    """Return the event of a claim in the default namespace."""
     return VolumeClaimObserved(namespace="default", claim=name, state=state, nodes=terms, **fields)
 
 
 def mounting(uid: str = "p", *claims: str, **fields: Any) -> PodSubmitted:
-    """Return a pod that mounts these claims."""
+    """Return a pod that mounts these claims, or the claim `data` by default."""
     fields.setdefault("shape", shape(ask(1_000)))
     return pod(uid, volume_claims=claims or ("data",), **fields)
 
 
 def zones(*names: str) -> Ledger:
-    """Return a ledger with one node in each of these zones: `n-a` in zone a, and so on."""
+    """Return a ledger with one node in each of these zones: node `n-a` in zone `a`, and so on."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(f"n-{name}", 1))
@@ -164,7 +162,8 @@ def test_nobody_is_evicted_where_the_volume_is_not() -> None:
 
 
 def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
-    """Return a ledger of nodes with a limit on one driver's volumes."""
+    """Return a ledger with these nodes, each of which can attach `limit` volumes of one CSI
+    driver."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(name, 1))

@@ -12,17 +12,16 @@ GANG = "default/g"
 
 
 def of_gang(uid: str, *claims: str, **fields: Any) -> PodSubmitted:
-    """Return a pod of the gang that mounts these claims."""
     return mounting(uid, *claims, group=GANG, **fields)
 
 
 def together(least: int) -> PodGroupObserved:
-    """Return the event of a gang with this minimum."""
     return PodGroupObserved(group=GANG, min_available=least)
 
 
 def full(*names: str) -> Ledger:
-    """Return zones whose only GPU is used by a pod of priority zero: `low-a` and so on."""
+    """Return a ledger with one node in each zone, whose only GPU a pod of priority zero uses:
+    `low-a` in zone `a`."""
     ledger = zones(*names)
     for name in names:
         ledger.play(claim(f"in-{name}", "bound", zone(name)))

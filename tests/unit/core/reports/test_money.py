@@ -28,7 +28,8 @@ MAY_BE_EMPTY = {"ChargeClass"}
 
 
 def spent(*, step: int = 0) -> Accounted:
-    """Return the accounts of half of an A100 for ten hours and a quarter of a T4 for five hours."""
+    """Return the accounting for half of an A100 during ten hours and a quarter of a T4 during
+    five."""
     cards = node("n1", gpu("g0", model=A100_80), gpu("g1", model=T4, memory_mib=16_000))
     accounted = Accounted(step=step).at(0, cards, pod("p1"), pod("p2", namespace="web"))
     accounted.at(0, placement("p1", shares=[share("g0", 40_960)]))

@@ -15,7 +15,7 @@ HALF = 40_960
 
 
 def running(by: str = "namespace", *, step: int = 0, idle: int = IDLE) -> Accounted:
-    """Return the accounts of a pod that has half of a device from the start of the period."""
+    """Return the accounting for a pod that has half of a device during the whole period."""
     accounted = Accounted(by, step=step, idle=idle).at(
         0, rack("n1", 1), pod("p1", labels={"team": "a"})
     )
@@ -23,7 +23,8 @@ def running(by: str = "namespace", *, step: int = 0, idle: int = IDLE) -> Accoun
 
 
 def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: Any) -> ShareUsed:
-    """Return the usage of the pod's share: cores in percent of the device, and memory."""
+    """Return the usage of the pod's share: `cores` is the percentage of the device in use, `mib`
+    the memory."""
     work: dict[str, Any] = {}
     if cores is not None:
         work = {"cores_seconds": cores * seconds, "cores_peak": cores}
@@ -35,7 +36,7 @@ def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: A
 
 
 def told(*shares: ShareUsed, seconds: int = 3600) -> UsageRecorded:
-    """Return the node's report of the last hour."""
+    """Return the usage report that a node sends every hour."""
     return UsageRecorded(node="n1", seconds=seconds, shares=shares)
 
 

@@ -12,7 +12,6 @@ from tests.support.manifests import container, pod, refused
 
 
 def nested(levels: int) -> Any:
-    """Return lists nested to this depth."""
     value: Any = 1
     for _ in range(levels):
         value = [value]

@@ -30,22 +30,18 @@ class Pods(NamedTuple):
 
 
 def gpu(container: str = "main", **fields: Any) -> Ask:
-    """Return an ask for NVIDIA GPUs."""
     return Ask(container=container, family="nvidia", **fields)
 
 
 def mode(name: Any) -> DeviceConstraints:
-    """Return a constraint to GPUs shared in this mode."""
     return DeviceConstraints(modes=(name,))
 
 
 def gang(name: str, pods: int) -> PodGroupObserved:
-    """Return a gang in the queue that the samples use."""
     return PodGroupObserved(group=f"default/{name}", min_available=pods, queue="training")
 
 
 def host(cpus: int, gib: int) -> NodeConstraints:
-    """Return node constraints with these CPUs and this memory."""
     return NodeConstraints(cpu_milli=cpus * 1000, memory_mib=gib * GIB)
 
 
@@ -133,7 +129,7 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
 
 
 def documents(name: str) -> list[Manifest]:
-    """Return the documents of one sample, read as by `submit`."""
+    """Return the pods and gangs read from one sample file, as `submit` reads them."""
     found = list(read_manifest_files([str(SAMPLES / f"{name}.yaml")], io.BytesIO()))
     problems = [each for each in found if not isinstance(each, Document)]
     assert not problems

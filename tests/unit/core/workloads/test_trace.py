@@ -12,7 +12,6 @@ HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the asks of a pod with one container, as the trace's rows become."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 

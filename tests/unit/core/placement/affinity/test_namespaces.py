@@ -19,8 +19,8 @@ HOST = "kubernetes.io/hostname"
 
 
 def by(key: str, *values: str) -> tuple[LabelExpression, ...]:
-    """Return a selector for namespaces whose label has one of these values. Without values, any
-    value matches."""
+    """Return a namespace selector: the label must have one of these values, or any value if none is
+    given."""
     if not values:
         return (LabelExpression(key=key, operator="Exists"),)
     return (LabelExpression(key=key, operator="In", values=values),)
@@ -33,12 +33,11 @@ def away(uid: str, selector: PodSelector, **fields: Any) -> PodSubmitted:
 
 
 def one_node() -> Ledger:
-    """Return a ledger with one node that runs a pod of namespace `a`."""
     return Ledger(rack("n1", 1)).submit(pod("there", ask(100), namespace="a")).settle()
 
 
 def labels(name: str, version: int = 1, **found: str) -> NamespaceObserved:
-    """Return a namespace with these labels."""
+    """Return the event in which the watcher reports a namespace with these labels."""
     return NamespaceObserved(namespace=name, labels=found, version=version)
 
 

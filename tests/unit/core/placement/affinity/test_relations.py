@@ -36,27 +36,28 @@ C = RefusalCode
 
 
 def app(*names: str) -> PodSelector:
-    """Return a selector of these applications."""
+    """Return a selector of pods whose label `app` is one of these names."""
     return PodSelector(expressions=(LabelExpression(key="app", operator="In", values=names),))
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """Return a term for domains that contain pods of these applications."""
+    """Return a term that is met in a zone or node (by `key`) with a pod of one of these
+    applications."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
 def minding(
     uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
 ) -> PodSubmitted:
-    """Return a pod with the label `app` and these constraints."""
+    """Return a pod with these affinity, anti-affinity and spread constraints."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
     return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
 
 
 def fleet(**zones: str) -> Ledger:
-    """Return a ledger of nodes by name, each in its zone (empty for none), with room for two pods
-    per node."""
+    """Return a ledger with nodes in these zones. A node with zone "" has no zone label; each node
+    has room for three pods."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -114,12 +115,11 @@ def test_affinity_follows_and_the_first_goes_ahead() -> None:
 
 
 def others(**fields: Any) -> tuple[Neighbour, ...]:
-    """Return a tuple with one pod of another scheduler in the default namespace."""
     return (Neighbour(namespace="default", **fields),)
 
 
 def at_a(**fields: Any) -> Any:
-    """Return the event with which Kubernetes reports node a."""
+    """Return the event in which the watcher reports node `a` in zone `x`."""
     return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
 
 
@@ -256,7 +256,6 @@ def test_a_gang_whose_pods_want_one_another() -> None:
 
 
 def domain(node: NodeState, key: str) -> str | None:
-    """Return the node's value of the label."""
     return node.host.labels.get(key)
 
 
@@ -273,7 +272,7 @@ def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
 
 
 def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
-    """Return True if the selector selects the pod."""
+    """Return True if the selector selects the pod, by namespace and by label."""
     there = not (selector.namespaces or selector.by_label)
     there = there or asked.namespace in selector.namespaces
     if selector.by_label and asked.namespace in state.namespaces:
@@ -291,7 +290,8 @@ def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
 
 
 def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if anti-affinity allows the pod on the node, in both directions."""
+    """Return True if the pod may be on the node: neither its own anti-affinity nor that of a placed
+    pod forbids it."""
     for other, at in placed(state):
         for term in other.shape.pods.anti_affinity:
             here = domain(node, term.topology_key)
@@ -313,8 +313,10 @@ def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if the pod keeps the skew of the node's domain within its limit, over nodes that
-    have all labels."""
+    """Return True if the pod on this node would keep every spread constraint within its maximum
+    skew.
+
+    Only nodes that have all of the constraints' topology labels count."""
     wishes = asked.shape.pods.spread
     keys = [each.topology_key for each in wishes]
     counted = [n for n in state.nodes.values() if all(domain(n, key) is not None for key in keys)]
@@ -332,7 +334,8 @@ def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def allowed(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if Kubernetes' rules allow the pod on the node."""
+    """Return True if Kubernetes' rules of affinity, anti-affinity and spread allow the pod on the
+    node."""
     room = len(node.pods) < node.host.pods
     return room and all(rule(state, asked, node) for rule in (apart, together, even))
 

@@ -26,8 +26,8 @@ from tests.support.pods import placed as placement
 def chosen(
     wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
 ) -> tuple[Share, ...] | None:
-    """Return the shares that a pod of this shape gets on the node, in addition to existing
-    shares."""
+    """Return the shares that a pod of this shape gets on a node where pods already have the shares
+    `held`."""
     ledger = Ledger(report, pod("x"))
     ledger.play(placement("x", report.node, held))
     columns = Columns(ledger.state)
@@ -41,7 +41,7 @@ def chosen(
 
 
 def devices(shares: tuple[Share, ...] | None) -> list[str]:
-    """Return the devices, in the order of the shares."""
+    """Return the device of every share."""
     assert shares is not None
     return [found.device for found in shares]
 

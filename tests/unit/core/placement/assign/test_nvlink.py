@@ -16,7 +16,8 @@ Pairs = dict[tuple[int, int], int]
 
 
 def wired(count: int, pairs: Pairs) -> list[Device]:
-    """Return devices with these links; only the first device of a pair reports the link."""
+    """Return `count` devices with these NVLink lanes. Only the first device of a pair reports the
+    lanes."""
     lanes: list[dict[str, int]] = [{} for _ in range(count)]
     for (one, other), number in pairs.items():
         lanes[one][f"g{other}"] = number
@@ -24,7 +25,7 @@ def wired(count: int, pairs: Pairs) -> list[Device]:
 
 
 def lanes_of(pairs: Pairs, positions: tuple[int, ...]) -> int:
-    """Return the number of links between all pairs of these devices."""
+    """Return the sum of NVLink lanes between the devices at these positions."""
     return sum(pairs.get(pair, 0) for pair in itertools.combinations(positions, 2))
 
 

@@ -37,7 +37,8 @@ _C = RefusalCode
 
 
 def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
-    """Return the code of the filter that refuses the only node."""
+    """Return the code with which the only node refuses a pod of this shape, or None if the pod
+    fits."""
     found = feasibility(wanted, ledger.node(), occupancy, rules_of(ledger.state, wanted))
     return None if found is None else found.code
 

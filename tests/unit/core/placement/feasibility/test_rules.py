@@ -52,23 +52,21 @@ TAINT = Taint(key="team", value="red", effect="NoSchedule")
 
 
 def node_of(*events: Payload) -> NodeState:
-    """Return node n1 after these events."""
     return Ledger(*events).node()
 
 
 def tolerating(**fields: Any) -> Shape:
-    """Return a shape with one toleration."""
     return wants(tolerations=(Toleration(**fields),))
 
 
 def expression(key: str, operator: str, *values: str) -> Shape:
-    """Return a shape that requires one label expression."""
+    """Return the shape of a pod that requires nodes with this label expression."""
     found = NodeExpression(key=key, operator=operator, values=values)  # type: ignore[arg-type]
     return wants(required=((found,),))
 
 
 def named(name: str) -> Shape:
-    """Return a shape that requires the node with this name (`matchFields`)."""
+    """Return the shape of a pod that requires the node of this name, by `matchFields`."""
     found = NodeExpression(key="metadata.name", operator="In", values=(name,), of_field=True)
     return wants(required=((found,),))
 

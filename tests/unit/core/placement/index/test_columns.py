@@ -28,14 +28,15 @@ from tests.support.pods import placed as placement
 
 
 def synced(state: State) -> Columns:
-    """Return new columns that are synced with this state."""
     columns = Columns(state)
     columns.sync()
     return columns
 
 
 def assert_equal(one: Columns, other: Columns) -> None:
-    """Check that both have equal rows; numbering of kinds and width may differ."""
+    """Check that both indexes have the same nodes in the same order with the same contents.
+
+    The numbers of device kinds and the width of the rows may differ."""
     rows, others = taken(one), taken(other)
     assert [one.names[row] for row in rows] == [other.names[row] for row in others]
     assert [one.nodes[row].name for row in rows] == [other.nodes[row].name for row in others]
@@ -51,8 +52,7 @@ def assert_equal(one: Columns, other: Columns) -> None:
 
 
 def taken(columns: Columns) -> list[int]:
-    """Return the rows that have a node, in order, and check that each node's name leads to its
-    row."""
+    """Return the rows in use, after a check that `row_of` finds each of them by its node's name."""
     rows = np.flatnonzero(~columns.vacant).tolist()
     assert [columns.row_of(columns.names[row]) for row in rows] == rows
     assert columns.count == len(rows)
@@ -60,7 +60,6 @@ def taken(columns: Columns) -> list[int]:
 
 
 def kind_names(columns: Columns, row: int) -> list[str]:
-    """Return the models of a row's devices."""
     return [
         columns.kinds[kind - FIRST_KIND].model
         for kind in columns.kind[row].tolist()
@@ -244,7 +243,6 @@ def test_a_node_that_joins_moves_few_others() -> None:
 
 
 def row_numbers(columns: Columns) -> dict[str, int]:
-    """Return the row of each node."""
     return {columns.names[row]: row for row in taken(columns)}
 
 

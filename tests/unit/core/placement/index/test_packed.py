@@ -17,8 +17,9 @@ LARGEST = gpu(memory_mib=1 << 24, physical_memory_mib=1 << 24, cores=10_000, slo
 
 
 def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
-    """Return True if the amounts fit, and check that the tests of one device and of many devices
-    agree."""
+    """Return True if the packed demand fits into the packed free amounts.
+
+    The check of a single device and the check of an array must give the same result."""
     held, need = GUARDS | amounts(*free), amounts(*needed)
     found = not packed.lacking(held, need)
     each = packed.lacking_each(np.array([held, held]), need) == 0
@@ -27,7 +28,6 @@ def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
 
 
 def state_of(device: Device) -> DeviceState:
-    """Return the state of an empty device."""
     return Ledger(node("n1", device)).device(device.id)
 
 

@@ -28,23 +28,23 @@ C = RefusalCode
 
 
 def queue(name: str = "ml", **fields: Any) -> QueueObserved:
-    """Return the event of a queue with these fields."""
     return QueueObserved(queue=name, **fields)
 
 
 def limited(**capability: int) -> QueueObserved:
-    """Return the event of the queue `ml` with this capability; `_` and `__` mean `.` and `/`."""
+    """Return the event of queue `ml` with these limits.
+
+    In a resource's name, `_` stands for a dot and `__` for a slash."""
     names = {name.replace("__", "/").replace("_", "."): most for name, most in capability.items()}
     return queue(capability=names)
 
 
 def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
-    """Return a pod of the queue `ml`."""
     return pod(uid, *asks, **({"queue": "ml"} | fields))
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:
-    """Return which amount the pod's queue was short of, from the pod's refusal."""
+    """Return what the pod's queue had too little of, according to the pod's refusal."""
     found = ledger.refusal(uid).queue
     assert found is not None
     return found
@@ -331,7 +331,7 @@ def test_nothing_is_counted_for_one_queue_without_limits() -> None:
 
 
 def chosen(ledger: Ledger, uid: str) -> Payload:
-    """Return the decision on the pod if kube-scheduler chose node `n1`."""
+    """Return the engine's decision on the pod after kube-scheduler has chosen node `n1` for it."""
     choices = ExternalChoices(ledger.state)
     choices.choose(uid, "n1")
     ((_, event),) = choices.decide(lambda _: True, events_max=9)

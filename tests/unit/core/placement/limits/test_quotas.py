@@ -36,19 +36,19 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaObserved:
-    """Return the event of a quota with `memory`, `cores` and `count` in namespace `team`."""
+    """Return the event of a quota in namespace `team` that limits GPU `memory`, `cores` or
+    `count`."""
     names = {"memory": MEMORY, "cores": CORES, "count": COUNT}
     limits = {names[key]: most for key, most in hard.items()}
     return QuotaObserved(namespace=namespace, quota=name, hard=limits)
 
 
 def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
-    """Return a pod of namespace `team`."""
     return pod(uid, *asks, **({"namespace": "team"} | fields))
 
 
 def shortage(ledger: Ledger, uid: str) -> QuotaShortage:
-    """Return which amount the namespace's quota was short of, from the pod's refusal."""
+    """Return what the namespace's quota had too little of, according to the pod's refusal."""
     found = ledger.refusal(uid).quota
     assert found is not None
     return found

@@ -37,7 +37,8 @@ NODES = 8
 
 
 def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
-    """Return a few shapes; every shape has a price entry and is also placed."""
+    """Return random shapes of pods with their prices: shares, whole devices and a pod without
+    devices."""
     shares = [
         priced(
             piece(size),
@@ -53,7 +54,6 @@ def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
 
 
 def shape_of(sort: PricedShape) -> Shape:
-    """Return the shape of a pod of this price entry."""
     asks = (sort.ask,) if sort.ask else ()
     return wants(*asks, cpu_milli=sort.cpu_milli, memory_mib=sort.memory_mib)
 
@@ -72,7 +72,7 @@ def nodes(drawn: random.Random) -> list[NodeReported]:
 
 
 def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmitted | PodPlaced]:
-    """Return pods that use parts of some devices."""
+    """Return pods, already placed, that use random parts of these nodes' devices."""
     found: list[PodSubmitted | PodPlaced] = []
     for report in reports:
         for device in report.devices:
@@ -86,15 +86,16 @@ def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmit
 
 
 def lefts(ledger: Ledger, report: NodeReported) -> Left:
-    """Return what the node has left, as input for the slow reference formulas."""
+    """Return the node's free CPU, memory and devices, in the form that the reference formulas
+    take."""
     state = ledger.node(report.node)
     devices = tuple(IDLE if device.idle else device.cores_free for device in state.devices)
     return Left(report.host.cpu_milli, report.host.memory_mib, devices)
 
 
 def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
-    """Return every way in which a pod may use the node's devices: the first device used, and what
-    is then left."""
+    """Return every way to place a pod of this shape on the node: the first device that it uses, and
+    what it leaves free."""
     host = (sort.cpu_milli, sort.memory_mib)
     if left.cpu_milli < host[0] or left.memory_mib < host[1]:
         return []
@@ -117,7 +118,8 @@ def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
 def scored(
     ledger: Ledger, policy: Policy, sort: PricedShape
 ) -> tuple[PlacementClass, dict[str, int]]:
-    """Return the placement class of pods of this shape, with every node's score."""
+    """Return the placement class for this shape of pod, and the score of every node under the
+    policy."""
     assert ledger.state.prices is not None
     columns = Columns(ledger.state)
     columns.sync()
@@ -130,7 +132,8 @@ def scored(
 
 
 def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, ...]]:
-    """Return a small cluster in use, with its node reports and price entries."""
+    """Return a ledger with random nodes, pods and prices, together with its nodes and its priced
+    shapes."""
     drawn = random.Random(seed)
     sorts, reports = shapes(drawn), nodes(drawn)
     ledger = Ledger(*reports, *holders(drawn, reports), learnt(*sorts))

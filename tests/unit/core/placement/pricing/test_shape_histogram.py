@@ -15,7 +15,7 @@ from tests.support.prices import learnt, piece, priced
 
 
 def counted(*pods: PodSubmitted) -> ShapeHistogram:
-    """Return a histogram that has counted these pods."""
+    """Return a histogram of shapes after these pods were submitted."""
     state = State()
     histogram = ShapeHistogram(state)
     for revision, each in enumerate(pods, 1):
@@ -24,7 +24,6 @@ def counted(*pods: PodSubmitted) -> ShapeHistogram:
 
 
 def pods(count: int, first: int = 0) -> list[PodSubmitted]:
-    """Return `count` pods of one shape."""
     return [pod(f"p{first + number}", ask(1000)) for number in range(count)]
 
 

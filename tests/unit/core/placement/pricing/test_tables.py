@@ -26,7 +26,7 @@ CUT = gpu("g0", model=A100_40, mode="mig")
 
 
 def random_shapes(seed: int) -> tuple[PricedShape, ...]:
-    """Return a few different shares, whole devices and pods without devices."""
+    """Return random priced shapes: shares of a device, whole devices, and a pod without devices."""
     drawn = random.Random(seed)
     shares = [
         priced(piece(size), drawn.randrange(1, 13_000) * size, 1000 * drawn.randrange(1, 9))
@@ -72,7 +72,8 @@ def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
 
 
 def masks(wanted: Ask, occupied: int = 0) -> list[int]:
-    """Return the mask of used slices after each instance, placing as many instances as fit."""
+    """Place instances on a MIG device until it is full. Return its mask of used slices after
+    each."""
     after, found = after_share(wanted, CUT), []
     while after[occupied] != NOWHERE:
         occupied = int(after[occupied])

@@ -36,25 +36,24 @@ NO = Reasons({RefusalCode.MEMORY_INSUFFICIENT: 1}, (), 1)
 
 
 def names(events: list[Payload], kind: type[Payload]) -> list[str]:
-    """Return the pods of the events of one type, in order."""
     return [event.pod for event in events if isinstance(event, kind)]  # type: ignore[attr-defined]
 
 
 class Work:
-    """Counters of the engine's work: rows evaluated and refusals explained."""
+    """Counts what the engine does: the rows that it scores and the refusals that it explains."""
 
     def __init__(self) -> None:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Return the number of rows and of explanations since the last call."""
+        """Return the number of scored rows and of explained refusals since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Count the engine's work, which tests compare instead of elapsed time."""
+    """Count the rows that the engine scores and the refusals that it explains."""
     counted = Work()
     explain = refusals.explain
 
@@ -120,8 +119,7 @@ def test_new_reasons_are_told_to_all() -> None:
 
 
 def full() -> Ledger:
-    """Return a ledger in which pod `first` uses the only device whole and pod `second` has been
-    refused."""
+    """Return a ledger where pod `first` has the only device and pod `second` was refused."""
     ledger = Ledger(rack("n1", 1), pod("first", cards()))
     ledger.decide()
     return ledger.submit(pod("second", cards())).settle()
@@ -283,7 +281,6 @@ def test_who_gives_up_leaves_the_queue() -> None:
 
 
 def queue_of(*uids: str) -> tuple[State, PendingQueue]:
-    """Return a queue with pods of one shape."""
     state = Ledger(*(pod(uid, ask(1)) for uid in uids)).state
     return state, PendingQueue(state)
 

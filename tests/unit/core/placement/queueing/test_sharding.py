@@ -14,7 +14,6 @@ FOUR = ("s0/a1", "s1/b2", "s2/c3", "s3/d4")
 
 
 def owners(members: tuple[str, ...]) -> dict[str, str]:
-    """Return the owner of each key."""
     return {key: owner(key, members) for key in KEYS}
 
 

@@ -27,22 +27,23 @@ SMALL = ask(1000, cores=1)
 
 
 def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
-    """Return the pods of this scheduler."""
+    """Return the pods that this scheduler must decide."""
     return [uid for uid in UIDS if owner(uid, names) == name]
 
 
 def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
-    """Return the pods of the events of one type."""
+    """Return the pods of the events of this type, sorted."""
     return sorted(event.pod for event in events if isinstance(event, kind))
 
 
 def crowd(*names: str) -> Members:
-    """Return these schedulers with a large node and forty pending pods."""
+    """Return schedulers of these names that share forty pending pods and a node with room for
+    them."""
     return Members(names, rack("n1", 8)).submit(*(pod(uid, SMALL) for uid in UIDS))
 
 
 def fleet(names: tuple[str, ...], nodes: int) -> Members:
-    """Return these schedulers over nodes with one device each."""
+    """Return schedulers of these names that share this many nodes with one device each."""
     return Members(names, *(rack(f"n{number:02}", 1) for number in range(nodes)))
 
 

@@ -25,7 +25,7 @@ MIXED = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=(GROUP,)),
 def bound(
     annotations: dict[str, str], *asks: Ask, containers: tuple[str, ...] = ("main",)
 ) -> BoundPod:
-    """Return a bound pod with these annotations."""
+    """Return a pod that another scheduler has bound, with these annotations and asks."""
     return BoundPod(annotations, (), containers, asks, DialectConfig())
 
 

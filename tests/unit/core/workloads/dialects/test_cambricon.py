@@ -23,18 +23,16 @@ MEMORY, CORES = "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 
 
 def mlu(count: object = None, memory: object = None, cores: object = None) -> dict[str, Any]:
-    """Return a pod with Cambricon's resource names."""
     amounts = {COUNT: count, MEMORY: memory, CORES: cores}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", family="cambricon", **fields),)
 
 
 def ledger() -> Ledger:
-    """Return a ledger with two nodes of simulated MLUs; the nodes have different models."""
+    """Return a ledger with two nodes of simulated Cambricon MLUs, each of another model."""
     host = Host(cpu_milli=64_000, memory_mib=262_144)
     reports = (
         NodeReported(node=name, devices=simulated_devices(name, spec), host=host)

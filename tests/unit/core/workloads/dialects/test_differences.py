@@ -37,18 +37,16 @@ TESLA = "Tesla V100-PCIE-32GB"
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """Return a pod with HAMi's resource names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
-    `priority`."""
+    """Return a pod with these amounts of HAMi's resources, such as `gpumem_percentage`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
 def placed(document: dict[str, Any], *before: Payload) -> Ledger:
-    """Return a ledger in which these events are folded and pod `p` of this document is decided."""
+    """Fold these events, submit the manifest as pod `p`, and let the scheduler decide it."""
     found = draft(document)
     pod_p = submitted(
         "p", shape=found.shape, dialect=found.dialect, borrowing=found.borrowing,
@@ -58,7 +56,6 @@ def placed(document: dict[str, Any], *before: Payload) -> Ledger:
 
 
 def on(device: str) -> DeviceConstraints:
-    """Return a constraint to this device."""
     return DeviceConstraints(use_ids=(device,))
 
 
@@ -219,7 +216,7 @@ CARD = node("n1", gpu("g0", memory_mib=8000))
 
 
 def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
-    """Return containers that request these amounts under a name."""
+    """Return one container per keyword, each of which requests that amount of the resource."""
     return [container(name, {names: amount}) for name, amount in amounts.items()]
 
 
@@ -370,7 +367,8 @@ DIES = pod({"huawei.com/Ascend910C": 2})
 
 
 def dies(*indexes: int) -> NodeReported:
-    """Return a node with these dies of 910C modules, two per module."""
+    """Return node n1 with these dies of Ascend 910C modules: dies 0 and 1 are one module, and so
+    on."""
     kind: dict[str, Any] = {"model": "Ascend910C", "memory_mib": 65536, "cores": 20}
     return node("n1", *(npu(f"d{n}", family="ascend910c", **kind) for n in indexes))
 
@@ -406,7 +404,7 @@ SPLIT_SOFTLY = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 def soft(name: str = "u0", **fields: Any) -> Device:
-    """Return an NPU in soft-split mode."""
+    """Return an Ascend 310P whose memory and cores can be split into any amounts."""
     return gpu(
         name, family="ascend310p", model="Ascend310P3", memory_mib=21527, mode="hami-core", **fields
     )

@@ -12,19 +12,16 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """Return a pod with HAMi's resource names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
-    `priority`."""
+    """Return a pod with these amounts of HAMi's resources, such as `gpumem_percentage`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def volcano(**amounts: object) -> dict[str, Any]:
-    """Return a pod with Volcano's resource names: `number`, `memory`, `memory_percentage`,
-    `cores`."""
+    """Return a pod with these amounts of Volcano's vGPU resources, such as `memory_percentage`."""
     return pod({f"volcano.sh/vgpu-{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 

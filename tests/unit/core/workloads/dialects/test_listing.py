@@ -85,7 +85,7 @@ TPU = Dialect(
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Add a new dialect to the list for the duration of a test."""
+    """Add a dialect for TPUs to the list of dialects for the duration of a test."""
     kept = (
         *(listing.claims, listing.claimed, listing.meanings, listing.resources),
         quotas.amounts_by_name,

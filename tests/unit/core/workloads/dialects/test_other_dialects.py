@@ -12,18 +12,18 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
 def vcuda(core: object = None, memory: object = None, by: str = "tencent") -> dict[str, Any]:
-    """Return a pod with gpu-manager's resource names."""
+    """Return a pod with gpu-manager's resources, `tencent.com/vcuda-core` and
+    `tencent.com/vcuda-memory`."""
     amounts = {f"{by}.com/vcuda-core": core, f"{by}.com/vcuda-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any]:
-    """Return a pod with Ascend's resource names."""
+    """Return a pod with these amounts of an Ascend resource, such as `huawei.com/Ascend310P`."""
     amounts = {f"huawei.com/{word}": count, f"huawei.com/{word}-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 

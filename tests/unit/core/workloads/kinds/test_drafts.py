@@ -10,7 +10,7 @@ from tests.support.manifests import container, draft, pod, read, refused, task, 
 
 
 def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
-    """Return a Job or Deployment named `many`."""
+    """Return a document of this kind, named `many`, whose pods request one GPU each."""
     template = {"spec": {"containers": [container(limits={"nvidia.com/gpu": 1})]}}
     return {
         "apiVersion": version,
@@ -21,17 +21,14 @@ def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
 
 
 def job(**spec: Any) -> dict[str, Any]:
-    """Return a batch Job."""
     return replicated("Job", "batch/v1", **spec)
 
 
 def deployment(**spec: Any) -> dict[str, Any]:
-    """Return a Deployment."""
     return replicated("Deployment", "apps/v1", **spec)
 
 
 def pod_group(**spec: Any) -> dict[str, Any]:
-    """Return a PodGroup named `gang`."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -108,7 +105,7 @@ def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: i
 
 
 def gang_of(api_version: str, **spec: Any) -> Any:
-    """Return the gang that is read from a PodGroup of this API."""
+    """Return what is read from a PodGroup of this API and spec."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     return read(made).group

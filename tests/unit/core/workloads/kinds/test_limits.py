@@ -12,7 +12,6 @@ from apportion_schemas import QueueObserved, QuotaObserved
 
 
 def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
-    """Return a Volcano Queue."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -22,7 +21,6 @@ def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
 
 
 def quota(hard: object, **metadata: str) -> dict[str, Any]:
-    """Return a ResourceQuota."""
     return {
         "apiVersion": "v1",
         "kind": "ResourceQuota",

@@ -17,12 +17,11 @@ POD_SPEC = {"containers": [{"name": "main", "image": "x"}]}
 
 
 def pod(name: str | None) -> dict[str, Any]:
-    """Return a pod that names this scheduler."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec(name)}
 
 
 def spec(name: str | None) -> dict[str, Any]:
-    """Return the spec of a pod that names this scheduler."""
+    """Return the spec of a pod with this `schedulerName`, or without one."""
     return POD_SPEC | ({} if name is None else {"schedulerName": name})
 
 

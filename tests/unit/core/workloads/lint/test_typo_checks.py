@@ -18,7 +18,9 @@ CONFIG = DialectConfig()
 
 
 def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, Any]:
-    """Return a pod with these annotations and limits; `__` means a slash and `_` a hyphen."""
+    """Return a pod with these annotations and limits.
+
+    In a resource's name, `_` stands for a hyphen and `__` for a slash."""
     named = {name.replace("__", "/").replace("_", "-"): value for name, value in limits.items()}
     return {
         "kind": "Pod",
@@ -28,7 +30,7 @@ def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, A
 
 
 def found(document: object, *, placed: bool = False) -> list[str]:
-    """Return each warning as a field and a reason."""
+    """Return each warning about this document as its field and its reason."""
     return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
 
 

@@ -25,29 +25,26 @@ IS_NEW = LabelExpression(key="version", operator="In", values=("2",))
 
 
 def document(labels: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """Return a pod in the namespace `team` with these labels."""
     made = pod(**spec)
     made["metadata"] |= {"namespace": "team", "labels": labels or {}}
     return made
 
 
 def wishes(**spec: Any) -> PodConstraints:
-    """Return the pod constraints of a pod with labels `app: web` and `version: 2`."""
+    """Return the affinity and spread constraints read from a pod labelled `app: web` and `version:
+    2`."""
     return draft(document({"app": "web", "version": "2"}, **spec)).shape.pods
 
 
 def term(selector: object = WEB, key: str = HOST, **fields: Any) -> dict[str, Any]:
-    """Return a term of pod affinity."""
     return {"labelSelector": selector, "topologyKey": key, **fields}
 
 
 def anti(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod spec field with required anti-affinity of these terms."""
     return {"affinity": {"podAntiAffinity": {REQUIRED: list(terms)}}}
 
 
 def near(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod spec field with required affinity of these terms."""
     return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
 
 
@@ -56,7 +53,7 @@ def web(
     namespaces: tuple[str, ...] = ("team",),
     by_label: tuple[LabelExpression, ...] = (),
 ) -> PodSelector:
-    """Return a selector of the application, by default in the pod's own namespace."""
+    """Return the selector of pods with the label `app: web`, by default in namespace `team`."""
     return PodSelector(expressions=(IS_WEB, *more), namespaces=namespaces, by_label=by_label)
 
 
@@ -128,7 +125,6 @@ def test_preferences_have_a_sign() -> None:
 
 
 def spread(**fields: Any) -> dict[str, Any]:
-    """Return one topology spread constraint."""
     whole = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term(key=ZONE), **fields}
     return {"topologySpreadConstraints": [whole]}
 

@@ -15,19 +15,17 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def using(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """Return a container with `requests`, `limits` or both."""
     restart = {"restartPolicy": fields.pop("restart")} if "restart" in fields else {}
     return {"name": name, "resources": fields, **restart}
 
 
 def amounts(**spec: Any) -> tuple[int, int]:
-    """Return the CPU in thousandths and the memory in MiB of a pod with this spec."""
+    """Return the CPU in millicores and the memory in MiB that a pod with this spec needs."""
     node = draft(pod(**spec)).shape.node
     return node.cpu_milli, node.memory_mib
 
 
 def affinity(kind: str, value: object) -> dict[str, Any]:
-    """Return a pod with node affinity of one kind."""
     return pod(affinity={"nodeAffinity": {kind: value}})
 
 
@@ -227,7 +225,7 @@ TERM = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]"
 
 
 def term(**expression: object) -> dict[str, Any]:
-    """Return a pod with this required expression."""
+    """Return a pod that requires nodes with this label expression, or that has an empty term."""
     expressions = [expression] if expression else []
     return affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]})
 

@@ -30,7 +30,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def a_claim(**spec: Any) -> Claim:
-    """Return a claim of class `fast` that requests two GiB."""
+    """Return a PersistentVolumeClaim for 2 GiB of storage class `fast`."""
     notes = spec.pop("annotations", {})
     status = {"phase": spec.pop("phase", "Pending")}
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if spec.pop("deleting", False) else {}
@@ -45,8 +45,9 @@ def a_claim(**spec: Any) -> Claim:
 
 
 def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
-    """Return a volume of class `fast` with ten GiB, on these nodes or, without names, on all
-    nodes."""
+    """Return a PersistentVolume of 10 GiB and storage class `fast`.
+
+    Only these nodes can use the volume; without names, all nodes can."""
     labels = spec.pop("labels", {})
     offered = {
         "capacity": {"storage": "10Gi"},
@@ -65,7 +66,7 @@ def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
 
 
 def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageClass:
-    """Return the storage class `fast`, which delays binding until the first pod."""
+    """Return storage class `fast`, which binds a claim only when a pod needs it."""
     fields.setdefault("volumeBindingMode", "WaitForFirstConsumer")
     about = {"metadata": {"name": "fast"}, "provisioner": provisioner, **fields}
     return read_class(msgspec.json.encode(about))
@@ -74,13 +75,12 @@ def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageCla
 def fact(
     claim: Claim | None, *volumes: Volume, class_: StorageClass | None = None
 ) -> VolumeClaimObserved:
-    """Return the event of the claim when these volumes and this class exist."""
+    """Return what the watcher reports about the claim while these volumes and this class exist."""
     classes = {} if class_ is None else {"fast": class_}
     return claim_fact("d/data", claim, Storage({v.metadata.name: v for v in volumes}, classes), 7)
 
 
 def within(key: str, *values: str) -> tuple[NodeExpression, ...]:
-    """Return a node term for these values of one label."""
     return (NodeExpression(key=key, operator="In", values=values),)
 
 
@@ -256,14 +256,15 @@ def test_H13_how_many_volumes_a_node_can_have() -> None:
 
 
 def capacity(node: str | None, **fields: Any) -> Capacity:
-    """Return the storage capacity of class `fast` on a node; `None` means on no node."""
+    """Return the CSI storage capacity of class `fast` on a node; `None` matches no node."""
     topology = {} if node is None else {"nodeTopology": {"matchLabels": {"host": node}}}
     about = {"metadata": {"name": str(node)}, "storageClassName": "fast", **topology, **fields}
     return read_capacity(msgspec.json.encode(about))
 
 
 def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeClaimObserved:
-    """Return the event of a 2 GiB claim whose driver reports these capacities."""
+    """Return what the watcher reports about a 2 GiB claim while the driver has these capacities
+    left."""
     spec = {"storageCapacity": minded}
     about = {"metadata": {"name": "example.com/disks"}, "spec": spec}
     storage = Storage(
