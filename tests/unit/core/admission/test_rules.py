@@ -129,8 +129,10 @@ def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
 
 
 def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
-    """Under an extended scheduler, the webhook checks amounts and leaves node constraints to
-    kube-scheduler."""
+    """If another scheduler is configured as extended, its pods keep it as their scheduler.
+
+    The webhook checks and completes only their device amounts. The other scheduler checks the rest.
+    """
     under = rules({"extendedSchedulerNames": ["default-scheduler"]})
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"}, schedulerName="default-scheduler")
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -169,7 +171,8 @@ def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[st
     """The webhook sets missing amounts to HAMi's defaults: one GPU, exclusive if the pod requests
     the GPU's whole memory.
 
-    A container that sets an amount but no device count gets one slot."""
+    A container whose resource names contain no device count also requests one `apportion.dev/slot`.
+    """
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
@@ -207,8 +210,8 @@ def test_a_container_without_limits_gets_them() -> None:
 
 
 def test_an_init_container_that_takes_no_devices_is_filled_in_too() -> None:
-    """An init container that uses no devices gets defaults too, because its device plugin reads the
-    resources."""
+    """The webhook also sets missing amounts of init containers, because the device plugin reads
+    them."""
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"})
     init = {"name": "i", "image": "app", "resources": {"limits": {"nvidia.com/gpumem": "100"}}}
     pod["spec"]["initContainers"] = [init]
@@ -235,8 +238,8 @@ def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
-    """With `overwriteEnv`, containers without a GPU see no GPU. Pods that name another scheduler
-    are exempt."""
+    """With `overwriteEnv`, the webhook hides all GPUs from containers that request none. It does
+    not change pods that name another scheduler."""
     under = rules({"nvidia": {"overwriteEnv": True}})
     mixed = pod_of(
         container("asks", share()),
@@ -267,14 +270,14 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """With `overwriteEnv`, pods that get GPUs in another way or name another scheduler keep their
-    environment."""
+    """With `overwriteEnv`, the webhook changes no pod that is privileged, requests MIG profiles,
+    uses a ResourceClaim, has the ignore label or names another scheduler."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 
 def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
-    """With `disablecorelimit`, a container with a GPU has no core limit unless the container sets
-    the policy variable."""
+    """With `disablecorelimit`, the webhook lifts the core limit of every container with a GPU,
+    unless the container sets `GPU_CORE_UTILIZATION_POLICY` itself."""
     under = rules({"nvidia": {"disablecorelimit": True}})
     force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
     pod = pod_of(
@@ -311,8 +314,8 @@ def test_the_environment_is_nobodys_business_by_default() -> None:
     ],
 )
 def test_a_contradiction_is_rejected_with_its_fix(pod: dict[str, Any], words: str) -> None:
-    """The webhook rejects contradictory amounts with the same fix as `apportion submit`, because
-    both use one parser."""
+    """The webhook rejects contradictory amounts, and its message suggests the same fix as
+    `apportion submit`."""
     assert words in rejection(created(pod))
 
 
@@ -362,7 +365,7 @@ def test_nobody_creates_a_pod_with_our_annotations() -> None:
 )
 def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, str]) -> None:
     """Only the binder may add, change or remove Apportion's annotations. Other accounts may change
-    everything else."""
+    everything else of a pod."""
     old, new = (
         kube_pod("p", annotations={f"apportion.dev/{k}": v for k, v in notes.items()})
         for notes in (before, after)

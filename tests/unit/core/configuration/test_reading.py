@@ -91,7 +91,8 @@ def test_an_empty_document_is_the_default() -> None:
 
 
 def test_other_spellings() -> None:
-    """HAMi's spellings of two keys are accepted, and so are its MIG groups without a name."""
+    """HAMi's key `memoryFactor` is accepted. Allowed MIG groups may lack a name, and are then named
+    `group1`, `group2` and so on."""
     bare = [group["geometries"] for group in A30["allowedGeometries"]]
     read = read_configuration(
         nvidia(memoryFactor=2, knownMigGeometries=[{"models": ["A30"], "allowedGeometries": bare}])
@@ -155,7 +156,8 @@ def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) ->
 
 
 def test_geometries_of_one_model_twice() -> None:
-    """Two entries for one model, in any spelling, are refused."""
+    """A second list of MIG geometries for the same model is refused, even if the model is spelled
+    differently."""
     both = [A30, A30 | {"models": ["a30"]}]
     said = refused(nvidia(knownMigGeometries=both))
     assert said.startswith('nvidia.knownMigGeometries[1].models: "a30" ')

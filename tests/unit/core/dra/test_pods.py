@@ -42,8 +42,8 @@ def claims(**fields: Any) -> dict[str, ResourceClaim]:
 
 
 def test_a_pod_asks_for_what_its_claim_says() -> None:
-    """A pod's ask equals its claim's request, under a container name that no real container can
-    have."""
+    """A pod with a ResourceClaim gets the claim's request as its ask. The ask's container name is
+    made from the claim's uid."""
     found = PodClaims(raw()).drafted(DRAFT, claims(), nobody)
     assert found is not None
     (ask,) = found.shape.asks
@@ -145,8 +145,8 @@ MAIN = {"resources": {"claims": [{"name": "card"}]}}
 def test_a_part_of_a_card_is_for_one_container_at_a_time(
     spec: dict[str, Any], asked: dict[str, Any], *, taken: bool
 ) -> None:
-    """Only one container may use a share, because HAMi-core counts per container. Several
-    containers may use a whole device."""
+    """Containers that run at the same time may not use one share, because HAMi-core counts per
+    container. They may use one whole device or MIG instance."""
     known = claims(requests=[request(**asked)])
     pod = PodClaims(raw(**spec))
     if taken:
