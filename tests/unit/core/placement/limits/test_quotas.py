@@ -185,8 +185,8 @@ def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
 
 
 def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
-    """A new quota blocks only pods of its namespace, even if pods of other namespaces wait in the
-    same shape queue. When the quota is removed, the scheduler retries the pods."""
+    """A new quota blocks only pods of its namespace, even if pending pods of other namespaces have
+    the same shape. When the quota is removed, the scheduler retries the pods."""
     ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
     ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
     assert len(ledger.engine._queue.unschedulable()) == 1
