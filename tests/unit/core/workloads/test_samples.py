@@ -1,4 +1,4 @@
-"""Tests that the sample manifests are read with the meaning they have in their original systems.
+"""Tests that every sample manifest is read as its original system would read it.
 
 Expectations are written by hand from those systems' documentation, one line per pod."""
 
@@ -18,7 +18,7 @@ GIB = 1024
 
 
 class Pods(NamedTuple):
-    """The expected reading of one document: identical pods, and their gang."""
+    """What a sample document should be read as: a number of identical pods, and their gang."""
 
     dialect: str
     asks: tuple[Ask, ...]
@@ -143,7 +143,7 @@ def test_every_sample_is_expected() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_sample(name: str) -> None:
-    """Each document has the expected dialect, asks, constraints, gang and pod names."""
+    """Every sample is read with the expected dialect, asks, constraints, gang and pod names."""
     manifests = documents(name)
     assert len(manifests) == len(EXPECTED[name])
     for manifest, wanted in zip(manifests, EXPECTED[name], strict=True):
