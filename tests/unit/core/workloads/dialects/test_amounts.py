@@ -103,8 +103,7 @@ def test_limit_of_a_whole_number() -> None:
     [("one", 'write a whole number such as "2"'), (-1, "write 1 or more, or remove it")],
 )
 def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
-    """A device count with a unit is refused. The error suggests a number only if that number is
-    plausible."""
+    """A device count that is not a number, or is negative, is refused with a fix."""
     container = Container("main", "spec", {"nvidia.com/gpu": value}, {})
     with pytest.raises(ManifestError) as refused:
         amount_of(container, "nvidia.com/gpu")

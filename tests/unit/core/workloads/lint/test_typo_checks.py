@@ -457,8 +457,8 @@ NAMESPACES = "unless the node's agent has --priority-namespace"
 def test_the_priority_of_a_container_is_named(
     value: str | None, limits: dict[str, Any], doubtful: bool
 ) -> None:
-    """A container's priority causes a warning: 0 needs permission, and every other value has no
-    effect."""
+    """The variable `CUDA_TASK_PRIORITY` causes a warning. On an NVIDIA GPU, 0 needs permission; in
+    all other cases the variable has no effect."""
     env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
     document = pod()
     document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}
