@@ -163,7 +163,7 @@ def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
 )
 def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
     """Under `nodes`, a key of HAMi's NPU plugin is accepted if its value changes nothing in
-    Apportion, and refused if it would hide NPUs or change their mode."""
+    Apportion. A key that would hide NPUs or change their mode is refused."""
     node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
     assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
     with pytest.raises(ManifestError) as caught:

@@ -114,8 +114,8 @@ def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant
 def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
     golden: Golden, *, full: bool
 ) -> None:
-    """A pod that needs all devices of a node is told to wait for the repair of a failed device, and
-    also for the pods on the other devices."""
+    """If a pod needs all devices of a node and one has failed, its repair is not enough. The advice
+    also mentions the pods on the other devices."""
     ledger = Ledger(rack("n1", 4))
     if full:
         ledger.submit(pod("held", ask(60_000, count=3))).settle()

@@ -242,8 +242,8 @@ def test_the_first_rule_that_fails_is_named(
 
 
 def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
-    """If a pod requests a whole device and the only one is in use, the refusal says so, even if the
-    device also has no slot left."""
+    """If a pod requests a whole device and the only one is in use, the refusal says that. It does
+    not say that the device has no free slot."""
     ledger = Ledger(*held(share("n1-g0"), report=rack("n1", 1, slots=1)), pod("p", cards()))
     ledger.decide()
     assert ledger.reasons("p") == {C.DEVICE_IN_USE: 1}

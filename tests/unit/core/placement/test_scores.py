@@ -42,8 +42,8 @@ def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
 
 
 def three_nodes() -> State:
-    """Return a state with an idle node, a node whose device has half of its memory in use, and a
-    node with half of its CPU in use."""
+    """Return a state with three nodes. One is idle, one has half of its device's memory in use, and
+    one has half of its CPU in use."""
     return Ledger(
         *(rack(name, 1, memory_mib=1000) for name in ("empty", "gpu-busy", "host-busy")),
         pod("p1"),
