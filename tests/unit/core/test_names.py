@@ -11,7 +11,7 @@ from tests.support.ledger_of import Ledger
 
 
 def test_numbers_count() -> None:
-    """Numbers anywhere in a name compare by their value."""
+    """Numbers inside names are compared by value, so `n2` comes before `n10`."""
     names = ["n10", "n2", "a", "n2-b10", "n2-b9", "10", "9", "n"]
     ordered = ["9", "10", "a", "n", "n2", "n2-b9", "n2-b10", "n10"]
     assert sorted(names, key=natural) == ordered
@@ -19,7 +19,7 @@ def test_numbers_count() -> None:
 
 @given(st.lists(st.text("a01-.²٣", max_size=6), unique=True))
 def test_it_is_a_total_order(names: list[str]) -> None:
-    """The order is total: no two different names compare as equal, not even `a1` and `a01`."""
+    """No two different names count as equal in the natural order, not even `a1` and `a01`."""
     assert len({natural(name) for name in names}) == len(names)
     backwards = names[::-1]
     assert sorted(backwards, key=natural) == sorted(names, key=natural)

@@ -1,5 +1,5 @@
-"""Tests that the API server policies cover every annotation on bound pods and every device resource
-of the dialects."""
+"""Tests that the admission policies' regular expressions match every annotation and resource name
+that they must protect."""
 
 import re
 from pathlib import Path
@@ -29,13 +29,13 @@ PLAIN = (
 
 
 def patterns(name: str) -> set[str]:
-    """Return every regular expression in the policy of this name."""
+    """Return every regular expression that the admission policy of this name matches against."""
     (policy, _) = yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text("utf-8"))
     return set(re.findall(r"k\.matches\('([^']+)'\)", str(policy["spec"]).replace("\\'", "'")))
 
 
 def test_whatever_is_read_back_as_held_is_guarded() -> None:
-    """Every annotation from which a pod's devices are read is protected from other writers."""
+    """The admission policy protects every annotation from which a bound pod's devices are read."""
     (pattern,) = patterns("annotations")
     missed = {key for key in RECOVERS if not re.fullmatch(pattern, key)}
     assert missed == {WISHED}
@@ -44,7 +44,8 @@ def test_whatever_is_read_back_as_held_is_guarded() -> None:
 
 @pytest.mark.parametrize("module", [ascend, cambricon, hami, vcuda, volcano_share])
 def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> None:
-    """The policy protects every annotation that a dialect writes for a device plugin."""
+    """The admission policy protects every annotation that a dialect writes for its device
+    plugin."""
     (pattern,) = patterns("annotations")
     text = Path(str(module.__file__)).read_text("utf-8")  # type: ignore[attr-defined]
     written = re.findall(
@@ -54,7 +55,8 @@ def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> N
 
 
 def test_whatever_asks_for_devices_is_looked_at() -> None:
-    """The policy covers every device resource of every dialect."""
+    """The admission policy matches every resource name with which a pod can request devices, and no
+    other."""
     (pattern,) = patterns("shares")
     assert not [name for name in claimed(DialectConfig()) if not re.fullmatch(pattern, name)]
     assert not re.fullmatch(pattern, "cpu")

@@ -20,7 +20,6 @@ WRITER = "system:serviceaccount:apportion:binder"
 
 
 def rules(document: dict[str, Any] | None = None) -> Rules:
-    """Return the admission rules under this configuration."""
     configuration = read_configuration(document) if document else Configuration()
     names = scheduler_names(configuration)
     return Rules(
@@ -32,19 +31,18 @@ def rules(document: dict[str, Any] | None = None) -> Rules:
 
 
 def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
-    """Return the admission rules' verdict on a new pod."""
+    """Return what the admission rules decide when a user creates this pod in namespace `team`."""
     return admit(Asked(operation="CREATE", pod=pod, namespace="team"), under or rules())
 
 
 def admitted(pod: dict[str, Any], under: Rules | None = None) -> Admitted:
-    """Return the verdict on a new pod, and fail unless the pod is admitted."""
+    """Return the verdict on a new pod. Fail the test if the rules reject the pod."""
     verdict = created(pod, under)
     assert isinstance(verdict, Admitted), verdict
     return verdict
 
 
 def rejection(verdict: Admitted | Rejected) -> str:
-    """Return the message of a rejection."""
     assert isinstance(verdict, Rejected), verdict
     return str(verdict.error)
 
@@ -67,7 +65,7 @@ def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
 
 
 def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str, str]]:
-    """Return the environment of each container."""
+    """Return each container's environment variables that concern GPUs."""
     return [
         {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
          or "NVIDIA" in each["name"]}
@@ -76,13 +74,12 @@ def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str,
 
 
 def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
-    """Return the limits of one container."""
     found: dict[str, str] = pod["spec"]["containers"][container]["resources"]["limits"]
     return found
 
 
 def samples() -> list[Any]:
-    """Return every pod of the samples, with its file name."""
+    """Return every pod of the sample manifests as a test parameter named after its file."""
     found: list[Any] = []
     for path in sorted((ROOT / "examples").glob("*/*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
@@ -132,8 +129,10 @@ def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
 
 
 def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
-    """Under an extended scheduler, the webhook checks amounts and leaves node constraints to
-    kube-scheduler."""
+    """If another scheduler is configured as extended, its pods keep it as their scheduler.
+
+    The webhook checks and completes only their device amounts. The other scheduler checks the rest.
+    """
     under = rules({"extendedSchedulerNames": ["default-scheduler"]})
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"}, schedulerName="default-scheduler")
     pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -172,7 +171,8 @@ def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[st
     """The webhook sets missing amounts to HAMi's defaults: one GPU, exclusive if the pod requests
     the GPU's whole memory.
 
-    A container that sets an amount but no device count gets one slot."""
+    A container whose resource names contain no device count also requests one `apportion.dev/slot`.
+    """
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 
@@ -210,8 +210,8 @@ def test_a_container_without_limits_gets_them() -> None:
 
 
 def test_an_init_container_that_takes_no_devices_is_filled_in_too() -> None:
-    """An init container that uses no devices gets defaults too, because its device plugin reads the
-    resources."""
+    """The webhook also sets missing amounts of init containers, because the device plugin reads
+    them."""
     pod = kube_pod("p", {"nvidia.com/gpumem": "3000"})
     init = {"name": "i", "image": "app", "resources": {"limits": {"nvidia.com/gpumem": "100"}}}
     pod["spec"]["initContainers"] = [init]
@@ -228,20 +228,18 @@ ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a container with these limits, as a user writes it in a manifest."""
     return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
 
 
 def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a pod with these containers and the default scheduler."""
     pod = kube_pod("p", schedulerName="default-scheduler", **fields)
     pod["spec"]["containers"] = [*containers]
     return pod
 
 
 def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
-    """With `overwriteEnv`, containers without a GPU see no GPU. Pods that name another scheduler
-    are exempt."""
+    """With `overwriteEnv`, the webhook hides all GPUs from containers that request none. It does
+    not change pods that name another scheduler."""
     under = rules({"nvidia": {"overwriteEnv": True}})
     mixed = pod_of(
         container("asks", share()),
@@ -272,14 +270,14 @@ def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
     ],
 )
 def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
-    """With `overwriteEnv`, pods that get GPUs in another way or name another scheduler keep their
-    environment."""
+    """With `overwriteEnv`, the webhook changes no pod that is privileged, requests MIG profiles,
+    uses a ResourceClaim, has the ignore label or names another scheduler."""
     assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
 
 
 def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
-    """With `disablecorelimit`, a container with a GPU has no core limit unless the container sets
-    the policy variable."""
+    """With `disablecorelimit`, the webhook lifts the core limit of every container with a GPU,
+    unless the container sets `GPU_CORE_UTILIZATION_POLICY` itself."""
     under = rules({"nvidia": {"disablecorelimit": True}})
     force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
     pod = pod_of(
@@ -316,8 +314,8 @@ def test_the_environment_is_nobodys_business_by_default() -> None:
     ],
 )
 def test_a_contradiction_is_rejected_with_its_fix(pod: dict[str, Any], words: str) -> None:
-    """The webhook rejects contradictory amounts with the same fix as `apportion submit`, because
-    both use one parser."""
+    """The webhook rejects contradictory amounts, and its message suggests the same fix as
+    `apportion submit`."""
     assert words in rejection(created(pod))
 
 
@@ -367,7 +365,7 @@ def test_nobody_creates_a_pod_with_our_annotations() -> None:
 )
 def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, str]) -> None:
     """Only the binder may add, change or remove Apportion's annotations. Other accounts may change
-    everything else."""
+    everything else of a pod."""
     old, new = (
         kube_pod("p", annotations={f"apportion.dev/{k}": v for k, v in notes.items()})
         for notes in (before, after)

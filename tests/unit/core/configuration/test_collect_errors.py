@@ -4,7 +4,7 @@ from apportion.core.configuration.collect_errors import every_error
 
 
 def keys(document: object) -> list[str]:
-    """Return the keys of all errors, in order."""
+    """Return the configuration key of every error, sorted."""
     return sorted(error.field for error in every_error(document))
 
 

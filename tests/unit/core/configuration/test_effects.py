@@ -34,7 +34,6 @@ def draft(limits: dict[str, object], **nvidia: Any) -> PodDraft:
 
 
 def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
-    """Return the only ask of the pod with these limits."""
     (only,) = draft(limits, **nvidia).shape.asks
     return only
 
@@ -62,8 +61,8 @@ def test_D1_every_name_can_be_changed() -> None:
 
 
 def test_the_dialect_of_names_of_one_s_own() -> None:
-    """Renamed resources need an explicit dialect, because only Volcano caps memory at the GPU's
-    memory."""
+    """If a configuration renames the resources, its `dialect` decides how pods are read: Volcano
+    caps a request at the GPU's memory, HAMi does not."""
     names = {"resourceCountName": "a.b/gpu", "resourceMemoryName": "a.b/mem"}
     volcano = draft({"a.b/gpu": 1, "a.b/mem": 1}, dialect="volcano-vgpu", **names)
     assert (volcano.dialect, volcano.shape.asks[0].cap_memory) == ("volcano-vgpu", True)
@@ -81,8 +80,8 @@ def test_D3_defaults() -> None:
 
 
 def test_D4_mig_strategy() -> None:
-    """With the mixed strategy, pods request MIG instances by profile. Every instance is a separate
-    ask, and several may share a GPU."""
+    """With the mixed strategy, pods request MIG instances by profile. Three instances of a profile
+    are three asks, so they may be on one GPU."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
@@ -93,13 +92,13 @@ def test_D4_mig_strategy() -> None:
 
 
 def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
-    """Return the devices that node n1 offers out of these devices."""
+    """Return those of these devices that node n1 offers under this configuration."""
     return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """The configuration scales a GPU's slots, memory and cores, but not those of NPUs and MIG
-    devices."""
+    """The configuration sets the slots and scales the memory and cores of shared GPUs. It does not
+    change NPUs and MIG devices."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5, "deviceCoreScaling": 2}
     }
@@ -144,8 +143,8 @@ def test_devices_that_are_not_offered() -> None:
     ],
 )
 def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says: str) -> None:
-    """A device takes the mode configured for its node. If it cannot, the device is not offered and
-    the reason advises what to do."""
+    """A device gets the mode that the configuration sets for its node. If it cannot have that mode,
+    it counts as unhealthy, and the reason advises a fix."""
     document = {"nodeconfig": [{"name": "n1", "operatingmode": mode}]}
     (found,) = offers(document, device, switchable=switchable)
     assert found.healthy is not bool(says)
@@ -155,7 +154,6 @@ def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says
 
 
 def changed(**fields: Any) -> ConfigurationChanged:
-    """Return the event for a configuration with these fields."""
     return ConfigurationChanged(by="ada", reason="test", configuration=Configuration(**fields))
 
 
@@ -184,8 +182,8 @@ def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
 
 
 def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
-    """Every fold refuses a contradictory configuration, even if the event decodes, and leaves the
-    state unchanged."""
+    """The fold refuses an event with a contradictory configuration, and leaves the state
+    unchanged."""
     nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     said = Ledger().contradict(nonsense)
     assert said.startswith('nvidia.resourceMemoryName: "nvidia.com/gpu" ')

@@ -16,7 +16,7 @@ from tests.support.golden import Golden
 
 
 def chip(npu: Npu) -> dict[str, Any]:
-    """Return the chart's entry for an Ascend chip."""
+    """Return this NPU's entry as it appears in the configuration of HAMi's chart."""
     templates = [
         {"name": t.name, "memory": t.memory_mib, "aiCore": t.cores}
         | ({"aiCPU": t.cpu} if t.cpu else {})
@@ -73,7 +73,7 @@ SIX = (
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """Return the chart's document with the value at this path replaced."""
+    """Return a copy of the chart's configuration in which `value` replaces the key at this path."""
     document = deepcopy(CHART)
     *above, last = (int(key) if key.isdecimal() else key for key in path.split("."))
     part: Any = document
@@ -84,7 +84,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
-    """HAMi's chart file is accepted whole, and every key without effect is listed once."""
+    """The configuration file of HAMi's chart is accepted unchanged. Keys that have no effect in
+    Apportion are listed, each once."""
     names = {key: name for key, name in CHART["nvidia"].items() if key.endswith("Name")}
     kept = {key: name for key, name in names.items() if key != "runtimeClassName"}
     assert read_configuration(CHART) == read_configuration({"nvidia": kept})
@@ -109,8 +110,8 @@ def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
 
 
 def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
-    """The key `core` in HAMi 2.9's instances and the section `iluvatar` of charts up to 2.6 are
-    accepted."""
+    """The key `core` of MIG instances (HAMi 2.9) and the section `iluvatar` (charts up to 2.6) are
+    accepted and listed as without effect."""
     instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
     geometries = [
         {"models": ["A100-40GB"], "allowedGeometries": [{"group": "g", "geometries": [instance]}]}
@@ -125,8 +126,8 @@ def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
 
 
 def test_G6_a_known_npu_by_another_word_is_refused() -> None:
-    """An NPU of a supported model under another resource word (charts up to 2.6) is refused,
-    because its pods would stay pending forever."""
+    """A chart (up to 2.6) may name a supported NPU model by another resource word. That is refused,
+    because pods with this word would stay pending forever."""
     chips = [chip(NPUS[2]) | {"chipName": "910B3", "commonWord": "Ascend910B"}]
     other = {"resourceName": "huawei.com/Ascend910B"}
     other["resourceMemoryName"] = "huawei.com/Ascend910B-memory"
@@ -161,8 +162,8 @@ def test_F6_templates_of_the_910b4_1_in_older_charts(golden: Golden) -> None:
     [("hami-vnpu-core", True), ("filterDevices", {"index": [0]}), ("operatingmode", "mig")],
 )
 def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
-    """Node keys that describe existing NPU settings are ignored; a key that hides NPUs is
-    refused."""
+    """Under `nodes`, a key of HAMi's NPU plugin is accepted if its value changes nothing in
+    Apportion. A key that would hide NPUs or change their mode is refused."""
     node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
     assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
     with pytest.raises(ManifestError) as caught:
@@ -208,7 +209,8 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
 def test_F6_what_would_be_otherwise_is_refused_by_its_key(
     path: str, value: object, says: str
 ) -> None:
-    """A value that HAMi obeys and Apportion does not is refused by its key."""
+    """If HAMi obeys a value and Apportion cannot, the configuration is refused with the key's
+    path."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(changed(path, value))
     assert says in str(caught.value)

@@ -23,17 +23,15 @@ A30: dict[str, Any] = {
 
 
 def nvidia(**keys: Any) -> dict[str, Any]:
-    """Return a document with these keys under `nvidia`."""
     return {"nvidia": keys}
 
 
 def node(**keys: Any) -> dict[str, Any]:
-    """Return a document with one node that has these keys."""
     return {"nodeconfig": [{"name": "n1", **keys}]}
 
 
 def refused(document: object) -> str:
-    """Return the error message for an invalid document."""
+    """Return the error message with which parsing refuses this document."""
     with pytest.raises(ManifestError) as caught:
         read_configuration(document)
     return str(caught.value)
@@ -93,7 +91,8 @@ def test_an_empty_document_is_the_default() -> None:
 
 
 def test_other_spellings() -> None:
-    """HAMi's spellings of two keys are accepted, and so are its MIG groups without a name."""
+    """HAMi's key `memoryFactor` is accepted. Allowed MIG groups may lack a name, and are then named
+    `group1`, `group2` and so on."""
     bare = [group["geometries"] for group in A30["allowedGeometries"]]
     read = read_configuration(
         nvidia(memoryFactor=2, knownMigGeometries=[{"models": ["A30"], "allowedGeometries": bare}])
@@ -157,7 +156,8 @@ def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) ->
 
 
 def test_geometries_of_one_model_twice() -> None:
-    """Two entries for one model, in any spelling, are refused."""
+    """A second list of MIG geometries for the same model is refused, even if the model is spelled
+    differently."""
     both = [A30, A30 | {"models": ["a30"]}]
     said = refused(nvidia(knownMigGeometries=both))
     assert said.startswith('nvidia.knownMigGeometries[1].models: "a30" ')
@@ -165,7 +165,7 @@ def test_geometries_of_one_model_twice() -> None:
 
 
 def paths(kind: Any, prefix: str = "") -> list[str]:
-    """Return every key of this struct, with `[]` for list entries."""
+    """Return the path of every configuration key in this struct. `[]` marks list entries."""
     found: list[str] = []
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         at = f"{prefix}{field.encode_name}"

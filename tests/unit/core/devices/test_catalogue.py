@@ -106,8 +106,8 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS)
 def test_profiles_hang_together(model: Model) -> None:
-    """Profiles are sorted by size and fit the device, and the placements of one profile do not
-    overlap."""
+    """For every model, the MIG profiles are sorted by size and fit the device. No two places of one
+    profile overlap."""
     sizes = [profile.memory_mib for profile in model.profiles]
     assert sizes == sorted(sizes)
     usual = [profile.cores for profile in model.profiles if not profile.by_name]

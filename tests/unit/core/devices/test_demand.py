@@ -1,4 +1,4 @@
-"""Tests of an ask's demand on each kind of device and in each mode."""
+"""Tests of what an ask needs on a device, for each kind of device and each sharing mode."""
 
 import pytest
 from msgspec import structs
@@ -20,7 +20,6 @@ A910 = npu(family="ascend910a", model="Ascend910A", memory_mib=32768, cores=30)
 
 
 def npu_ask(memory_mib: int | None = None, family: str = "ascend310p", **fields: int) -> Ask:
-    """Return an ask for Ascend devices."""
     return ask(memory_mib, family=family, **fields)
 
 
@@ -41,7 +40,7 @@ MEMORY = [
     ("asked", "device", "mib"), [case[1:] for case in MEMORY], ids=[case[0] for case in MEMORY]
 )
 def test_memory(asked: Ask, device: Device, mib: int) -> None:
-    """An ask's memory demand comes from an amount, a percentage or a cap."""
+    """The memory that an ask needs on a device follows from an amount, a percentage or a cap."""
     assert memory_needed_mib(asked, device) == mib
 
 
@@ -67,8 +66,9 @@ SHARES = [
     ("asked", "device", "wanted"), [case[1:] for case in SHARES], ids=[case[0] for case in SHARES]
 )
 def test_shared_whole_and_exclusive(asked: Ask, device: Device, wanted: Demand) -> None:
-    """A demand has the amounts that must be free and the amounts charged. An ask without cores
-    still needs one percent free."""
+    """A demand contains the amounts that must be free and the amounts that are charged.
+
+    An ask without cores is charged none, but needs a device with one percent of its cores free."""
     assert demand(asked, device) == wanted
 
 
@@ -97,8 +97,7 @@ INSTANCES = [
     ids=[case[0] for case in INSTANCES],
 )
 def test_smallest_instance(asked: Ask, device: Device, profile: str, mib: int) -> None:
-    """The demand is the smallest MIG instance with enough memory and cores, and its slices cover
-    the cores."""
+    """On a MIG device, an ask gets the smallest instance that has enough memory and cores."""
     wanted = demand(asked, device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -111,7 +110,9 @@ B300 = gpu(model="NVIDIA B300", mode="mig", memory_mib=275_040)
 
 
 def reporting(device: Device, **sizes: int) -> Device:
-    """Return the device with these reported memory sizes per profile, keyed by compute slices."""
+    """Return the device as if it had reported these memory sizes of its MIG profiles.
+
+    The keyword is the number of compute slices of a profile, such as `1g`."""
     profiles = mig_profiles(device.family, device.model)
     return structs.replace(
         device,
@@ -135,7 +136,7 @@ def reporting(device: Device, **sizes: int) -> Device:
 def test_the_size_that_a_card_reports_counts(
     device: Device, asked: int, profile: str, mib: int
 ) -> None:
-    """A profile size that the device reports overrides the catalogue's size."""
+    """If a device reports the memory of a MIG profile, that memory replaces the catalogue's."""
     wanted = demand(ask(asked), device)
     assert isinstance(wanted, Demand)
     assert wanted.profile is not None
@@ -143,8 +144,8 @@ def test_the_size_that_a_card_reports_counts(
 
 
 def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
-    """A share larger than the largest reported profile is refused, and a whole device is the
-    largest instance."""
+    """On a MIG device, an ask for more memory than the largest reported instance is refused. An ask
+    for the whole device gets that instance."""
     less = reporting(MIG_40, **{"7g": 40_000})
     assert demand(ask(40_001), less) is RefusalCode.MIG_NO_PROFILE
     assert largest_part(ask(40_001), less) == (40_001, 40_000)
@@ -154,8 +155,8 @@ def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
 
 
 def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -> None:
-    """Seven small instances fit a device whose reported memory is slightly below the data
-    sheet's."""
+    """If a MIG device reports less memory than its data sheet, its instances count as smaller too,
+    so that seven small instances still fit."""
     shy = gpu(model=A100_40, mode="mig", memory_mib=40000, physical_memory_mib=40000)
     small, half, most = (demand(asked, shy) for asked in (ask(1), ask(15000), ask()))
     assert isinstance(small, Demand)
@@ -198,7 +199,8 @@ TEMPLATES = [
     ids=[case[0] for case in TEMPLATES],
 )
 def test_templates(asked: Ask, device: Device, wanted: Demand) -> None:
-    """A vNPU is charged the memory, AI cores and AI CPUs of its template."""
+    """An ask for part of an NPU is charged the memory, AI cores and AI CPUs of its vNPU
+    template."""
     assert demand(asked, device) == wanted
 
 

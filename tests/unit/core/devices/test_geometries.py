@@ -1,4 +1,4 @@
-"""Tests of MIG devices that may only be split into groups of instances that the operator allows
+"""Tests of MIG devices that may only be split into groups of instances that the operator configures
 (A8)."""
 
 import re
@@ -24,8 +24,7 @@ HALVES = [("3g.20gb", 20480, 2)]
 
 
 def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") -> dict[str, Any]:
-    """Return a configuration document that allows these groups, named group1, group2 and so on, for
-    the model."""
+    """Return a configuration that allows these MIG groups on the model, named `group1` onwards."""
     allowed = [
         {
             "group": f"group{number}",
@@ -40,33 +39,32 @@ def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") ->
 
 
 def configured(document: dict[str, Any]) -> ConfigurationChanged:
-    """Return the configuration event for this document."""
     return ConfigurationChanged(by="ada", configuration=read_configuration(document))
 
 
 def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
-    """Return a ledger with one node of MIG devices that may be split into these groups."""
+    """Return a ledger with one node of MIG devices, which may only be split into these groups."""
     return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
 
 
 def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
-    """Submit a pod with these amounts per container, and return the position of its first
-    instance."""
+    """Submit a pod with one container per amount. Return the position of its first MIG instance, or
+    an empty string if the pod is not placed."""
     asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
     ledger.submit(pod(uid, *asks)).settle()
     return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
 
 
 def where(share: Share) -> str:
-    """Return the position of a share's instance, as in `group1-3 1g.5gb@6`."""
+    """Return group, position, profile and start of a share's instance: `group1-3 1g.5gb@6`."""
     cut = share.instance
     assert cut is not None
     return f"{cut.group}-{cut.position} {cut.profile}@{cut.start}"
 
 
 def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
-    """Generated groups equal the device plugin's: as many instances of one profile as fit, plus
-    whatever fits in the rest."""
+    """Without configured groups, a model has the groups of Volcano's device plugin: as many
+    instances of one profile as fit, plus smaller ones in the remaining slices."""
     made = [
         [(entry.name, entry.count) for entry in group.geometries] for group in generated(A100_80)
     ]
@@ -80,7 +78,8 @@ def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
 
 @pytest.mark.parametrize("model", [A100_40, A100_80, "NVIDIA A30", "NVIDIA H200", "NVIDIA B200"])
 def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
-    """The instances of a MIG group have disjoint slices, at starts that their profiles allow."""
+    """No two instances of a MIG group share a slice, and every instance starts where its profile
+    may start."""
     for number, group in enumerate(generated(model), 1):
         occupied = 0
         for position, place in enumerate(laid_out(group, number, model)):
@@ -91,8 +90,8 @@ def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
 
 
 def test_A8_a_card_follows_one_group_as_long_as_it_is_cut() -> None:
-    """The first instance selects a device's group, and the group stays until the device is
-    empty."""
+    """The first pod on a MIG device decides which group the device is split into. The device keeps
+    that group until it is empty."""
     ledger = cluster(MIXED, HALVES)
     assert placed(ledger, "p1", SMALL) == "group1-3 1g.5gb@6"
     assert placed(ledger, "p2", LARGE) == ""
@@ -117,8 +116,8 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
 
 
 def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
-    """A device keeps the shares from before it was split, and new instances must fit the remaining
-    slices."""
+    """If a device switches to MIG while a share is in use, new instances use only the slices that
+    the share leaves free."""
     ledger = Ledger(configured(groups(MIXED)), rack("n1", 1, model=A100_40), pod("x"))
     ledger.play(placement("x", "n1", [share("n1-g0", 27_000, 0)]))
     ledger.play(rack("n1", 1, model=A100_40, mode="mig", slots=7))
@@ -153,15 +152,15 @@ def test_a_profile_that_is_in_no_group_is_never_made() -> None:
 
 
 def test_memory_is_what_the_person_wrote() -> None:
-    """An instance has its configured memory: a 2g instance configured with 9,000 MiB does not fit a
-    request for 9,500 MiB."""
+    """An instance has the memory that the operator configured: a 2g instance with 9,000 MiB does
+    not fit a request for 9,500 MiB."""
     ledger = cluster([("2g.10gb", 9000, 3)])
     assert placed(ledger, "p1", 9500) == ""
     assert placed(ledger, "p2", 9000) == "group1-0 2g.10gb@0"
 
 
 def test_other_models_are_cut_freely() -> None:
-    """A model without a configured group is split freely."""
+    """A device whose model has no configured groups may be split in any way."""
     ledger = cluster(MIXED)
     other = card("x0", model=A100_80, mode="mig", slots=7)
     ledger.report(node("n2", other))
@@ -205,7 +204,8 @@ def test_a_share_of_another_group_is_refused_by_every_fold(golden: Golden) -> No
 
 
 def test_A2_volcano_s_plugin_finds_the_instance_that_was_chosen() -> None:
-    """Volcano's annotation has the group and position of the chosen instance."""
+    """The annotation for Volcano's device plugin names the chosen instance by its group and its
+    position in the group."""
     ledger = cluster(MIXED)
     ledger.play(observed("n1"))
     ledger.submit(pod("p1", ask(SMALL, cap_memory=True), dialect="volcano-vgpu")).settle()
@@ -247,8 +247,8 @@ def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "slices"), [("1g.10gb", 2), ("4g.20gb", 4), ("7g.39gb", 8)])
 def test_a_group_may_have_every_profile_of_the_model(name: str, slices: int) -> None:
-    """A group may use any profile of the model, including profiles with special engines and older
-    names."""
+    """A configured group may contain any MIG profile of the model, including special profiles and
+    older names of a profile."""
     group = MigGroup(group="g", geometries=(MigCount(name=name, memory=60_000, count=1),))
     (place,) = laid_out(group, 1, A100_40)
     assert (place.profile.name, place.profile.size) == (name, slices)

@@ -17,7 +17,6 @@ from tests.support.pods import instance, share
 
 
 def state_of(device: Device) -> DeviceState:
-    """Return the state of an empty device."""
     return DeviceState(
         device=device,
         memory_free_mib=device.memory_mib,
@@ -87,8 +86,8 @@ def test_release_undoes_occupy(device: Device, held: Share, left: tuple[int, ...
     ],
 )
 def test_oversold_charges_nothing(taken: list[Share], asked: Share, because: str) -> None:
-    """A share that exceeds a device is refused with device, quantity, demand and availability, and
-    charges nothing."""
+    """If a share needs more than its device has free, charging it raises an error with device,
+    quantity, demand and availability. Nothing is charged."""
     state = state_of(gpu())
     for held in taken:
         occupy(state, held)

@@ -1,4 +1,5 @@
-"""Tests of every doctor check on both sides of its limit: state, subject and fix."""
+"""Tests of every doctor check with a passing and a failing installation: result, subject and
+fix."""
 
 import re
 from typing import Any
@@ -77,22 +78,21 @@ WELL = Facts(
 
 
 def ledger(**fields: Any) -> Facts:
-    """Return healthy facts, except for these fields of the ledger."""
+    """Return the facts of a healthy installation, except for these ledger facts."""
     return structs.replace(WELL, ledger=structs.replace(SOUND, **fields))
 
 
 def cluster(**fields: Any) -> Facts:
-    """Return healthy facts, except for these fields of the cluster."""
+    """Return the facts of a healthy installation, except for these cluster facts."""
     return structs.replace(WELL, cluster=structs.replace(CALM, **fields))
 
 
 def kube(**fields: Any) -> Facts:
-    """Return healthy facts, except for these fields of Kubernetes."""
+    """Return the facts of a healthy installation, except for these Kubernetes facts."""
     return structs.replace(WELL, kube=structs.replace(KUBE, **fields))
 
 
 def others(**fields: Any) -> Facts:
-    """Return healthy facts, except for these top-level fields."""
     return structs.replace(WELL, **fields)
 
 
@@ -214,7 +214,6 @@ CASES: list[tuple[str, str, Facts, str]] = [
 
 
 def found(facts: Facts, name: str) -> CheckAnswer:
-    """Return the answer of the named check for these facts."""
     return next(check for check in examined(facts) if check.id == name)
 
 
@@ -236,8 +235,8 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
 
 
 def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
-    """If the server does not answer, agents and schedulers are unknown, because heartbeats go
-    through the server."""
+    """If the NATS server does not answer, the doctor reports agents and schedulers as unknown,
+    because their heartbeats come through that server."""
     mute = others(ledger=None, ledger_problem="no answer within 5 s", schedulers=SchedulerFacts())
     checks = {check.id: check for check in examined(mute)}
     unknown = {name for name, check in checks.items() if check.state == "unknown"}
@@ -248,8 +247,8 @@ def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
 
 
 def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
-    """A fix is a command for the failed device, so that an operator does not drain the whole
-    node."""
+    """If a device fails, the suggested command names that device, so that an operator does not
+    drain the whole node."""
     failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 2, 3, ("n2-g0", "n2-g5")))
     fix = found(cluster(devices=9, failed=failed), "devices").fix
     for verb in ("get devices --node n2", "who n2-g0", "drain n2-g0 --reason WHY"):
@@ -283,7 +282,8 @@ def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
 
 
 def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Golden) -> None:
-    """The doctor reports a stopped agent of many nodes first, and names only a few of its nodes."""
+    """If all nodes of one simulation are silent, the doctor first suggests restarting their agent,
+    and names only a few of the nodes."""
     names = tuple(f"s{number}" for number in range(8))
     silent = tuple(
         SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
@@ -307,15 +307,16 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Gold
 
 @pytest.mark.parametrize("bytes_seen", [{}, {"size_bytes": 20, "max_bytes": 100}])
 def test_a_full_ledger_is_broken_whatever_is_seen_of_its_size(bytes_seen: dict[str, int]) -> None:
-    """A full ledger fails the check, whatever size the doctor sees."""
+    """If the ledger is frozen because it is full, the checks fail even if its reported size is
+    small or unknown."""
     full = structs.replace(ledger(store_max_bytes=0, **bytes_seen), frozen="ledger-full")
     states = {check.id: check.state for check in examined(full)}
     assert (states["placements"], states["disk"]) == ("broken", "broken")
 
 
 def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Golden) -> None:
-    """The doctor reports the ledger's own size and its disk's usage as separate figures in the same
-    unit."""
+    """The doctor reports the size of the ledger and the use of the server's disk as two figures in
+    the same unit."""
     kib = 1024
     words = found(
         ledger(size_bytes=216 * kib, store_bytes=420 * kib, store_max_bytes=1 << 33), "disk"
@@ -378,8 +379,8 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
 
 
 def test_what_a_fold_says_of_nodes_and_agents() -> None:
-    """The facts from the fold include silent agents, nodes without reported devices and reports
-    about unknown nodes."""
+    """The doctor reads from the state which agents are silent, which nodes have no agent, and which
+    agents report a node that Kubernetes does not have."""
     ledger = Ledger(
         observed("n1", version=1),
         observed("n3", version=2, extended={"nvidia.com/gpu": 4}),
@@ -426,8 +427,8 @@ def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
 
 
 def test_what_a_fold_says_of_devices() -> None:
-    """The facts from the fold have failed devices by node; a pod on two failed devices counts
-    once."""
+    """The doctor reads the failed devices of each node from the state. A pod on two failed devices
+    counts as one affected pod."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(count=2)), rack("n2", 2)).settle()
     assert cluster_facts(ledger.state).failed == ()
     held = [share.device for share in ledger.shares("a")]
@@ -453,8 +454,8 @@ def test_models_that_have_left_need_no_price() -> None:
 
 
 def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
-    """A refused event that raced with the end of its pod is harmless; all other refused events are
-    not."""
+    """A refused event is harmless if its pod ended while the event was on its way. All other
+    refused events are errors."""
     bound = PodBound(pod="p", node="n1", attempt=1)
 
     def late(basis: int, gone: int, data: PodBound | PodGone = bound) -> bool:
@@ -469,8 +470,8 @@ def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
 
 
 def test_late_words_alone_alarm_nobody(golden: Golden) -> None:
-    """If all refused events are merely late, the check passes; otherwise the check names the newest
-    faulty event."""
+    """If all refused events came too late for their pod, the check passes. Otherwise it warns about
+    the newest of the other events."""
     ledger = Ledger()
     for name in ("p", "q"):
         ledger.take(PodBound(pod=name, node="n1", attempt=1))

@@ -14,7 +14,6 @@ GANG = "team/job"
 
 
 def member(uid: str) -> PodSubmitted:
-    """Return a pod of the gang, for a whole device."""
     return pod(uid, cards(), group=GANG)
 
 

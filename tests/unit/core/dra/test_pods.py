@@ -17,13 +17,14 @@ DRAFT = PodDraft(namespace="default", name="p", shape=Shape(), dialect="none")
 
 
 def nobody(_: str) -> bool:
-    """Return False, so that no claim belongs to another pod."""
+    """Report for every claim that no other pod uses the claim."""
     return False
 
 
 def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
-    """Return a pod as the API server sends it; `made` is the name of the claim generated from its
-    template."""
+    """Return a pod as JSON from the API server.
+
+    `made` is the name of the claim that Kubernetes created from the pod's template."""
     pod = claiming_pod(name, "mine", template=bool(fields.pop("template", False)))
     pod["metadata"] |= {"uid": name, "namespace": "default"}
     pod["spec"] |= fields
@@ -33,7 +34,7 @@ def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
 
 
 def claims(**fields: Any) -> dict[str, ResourceClaim]:
-    """Return a dictionary with one claim, by its key."""
+    """Return the claim `mine`, which requests 1 GiB by default, under its key `default/mine`."""
     meta = {"uid": "c-1", "namespace": "default"} | fields.pop("metadata", {})
     document = resource_claim("mine", *fields.pop("requests", [request(memory="1Gi")])) | fields
     document["metadata"] |= meta
@@ -41,8 +42,8 @@ def claims(**fields: Any) -> dict[str, ResourceClaim]:
 
 
 def test_a_pod_asks_for_what_its_claim_says() -> None:
-    """A pod's ask equals its claim's request, under a container name that no real container can
-    have."""
+    """A pod with a ResourceClaim gets the claim's request as its ask. The ask's container name is
+    made from the claim's uid."""
     found = PodClaims(raw()).drafted(DRAFT, claims(), nobody)
     assert found is not None
     (ask,) = found.shape.asks
@@ -144,8 +145,8 @@ MAIN = {"resources": {"claims": [{"name": "card"}]}}
 def test_a_part_of_a_card_is_for_one_container_at_a_time(
     spec: dict[str, Any], asked: dict[str, Any], *, taken: bool
 ) -> None:
-    """Only one container may use a share, because HAMi-core counts per container. Several
-    containers may use a whole device."""
+    """Containers that run at the same time may not use one share, because HAMi-core counts per
+    container. They may use one whole device or MIG instance."""
     known = claims(requests=[request(**asked)])
     pod = PodClaims(raw(**spec))
     if taken:

@@ -16,7 +16,6 @@ ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
 
 def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
-    """Return a claim as the API server sends it."""
     document = resource_claim("mine", *requests)
     document["metadata"] |= {"uid": UID, "namespace": "default"}
     document["spec"]["devices"] |= devices
@@ -24,7 +23,7 @@ def claim(*requests: dict[str, Any], **devices: Any) -> ResourceClaim:
 
 
 def asked(**fields: Any) -> Ask:
-    """Return the only ask of a claim with one request of these fields."""
+    """Return the ask that a claim with a single request of these fields should become."""
     return Ask(container=container_of(UID), family="nvidia", **fields)
 
 
@@ -44,7 +43,7 @@ def asked(**fields: Any) -> Ask:
     ],
 )
 def test_a_request_is_an_ask(fields: dict[str, Any], asks: tuple[Ask, ...]) -> None:
-    """Every requested device becomes an ask. Memory is rounded up to MiB, and a request without
+    """A request of a ResourceClaim becomes an ask, or one ask per MIG instance. A request without
     amounts means a whole device."""
     found = wanted(claim(request(**fields)))
     assert found.asks == asks
@@ -64,7 +63,8 @@ def test_selectors_that_compare_our_attributes_choose_among_devices() -> None:
 
 
 def test_every_share_knows_its_request() -> None:
-    """Shares are matched to their requests in the order of the asks."""
+    """Asks and shares follow the order of the claim's requests, so that every share can be matched
+    to its request."""
     of = claim(request("a", count=2, memory="1Gi"), request("b", memory="2Gi"))
     assert requests_of(of) == ["a", "a", "b"]
     assert [ask.memory_mib for ask in wanted(of).asks] == [1024, 2048]
@@ -110,8 +110,8 @@ def test_what_is_not_understood_is_refused_by_its_name(
 
 
 def test_requests_choose_alike() -> None:
-    """All requests of a pod must have the same device constraints; otherwise the claim is
-    refused."""
+    """A claim is refused if its requests select devices differently, because a pod has one set of
+    device constraints."""
     mig = request("a", cel=f'{ATTRIBUTES}.mode == "mig"')
     with pytest.raises(ManifestError, match="has different selectors"):
         wanted(claim(mig, request("b", memory="1Gi")))

@@ -15,17 +15,16 @@ from tests.support.ledger_of import Ledger
 
 
 def specs(*devices: Any) -> list[dict[str, Any]]:
-    """Return the ResourceSlice specs of a node with these devices."""
     return pool("n1", Ledger(node("n1", *devices)).state.nodes["n1"].devices)
 
 
 def devices_of(slices: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return all devices of a pool by name."""
     return {device["name"]: device for each in slices for device in each.get("devices", ())}
 
 
 def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
-    """A shared device has consumable capacity for several claims; an exclusive device has none."""
+    """In a ResourceSlice, a shared device has capacity that several claims can consume. An
+    exclusive device has none."""
     found = devices_of(specs(gpu("g0"), gpu("g1", mode="exclusive")))
     shared = found["gpu-0"]
     assert shared["allowMultipleAllocations"] is True
@@ -36,8 +35,8 @@ def test_a_shared_card_is_one_device_with_capacity_to_consume() -> None:
 
 
 def test_a_cut_card_is_every_instance_at_every_place() -> None:
-    """A MIG device lists an entry for every profile at every start. Shared counters prevent
-    overlapping instances."""
+    """A ResourceSlice lists a MIG device as one entry for each profile at each start. Shared
+    counters keep Kubernetes from allocating overlapping instances."""
     counters, devices = specs(gpu("g0", mode="mig"))
     (counted,) = counters["sharedCounters"]
     assert len(counted["counters"]) == 8
@@ -53,8 +52,8 @@ def test_a_cut_card_is_every_instance_at_every_place() -> None:
 
 
 def test_a_pool_stays_within_what_one_slice_may_have() -> None:
-    """A pool is split at the size limit of a ResourceSlice, and every slice has the pool's total
-    slice count."""
+    """A node's devices are spread over several ResourceSlices if one would be too large. Each of
+    them states how many there are."""
     found = specs(*(gpu(f"g{index}", mode="mig") for index in range(16)))
     assert all(len(each.get("devices", ())) <= DEVICES_MAX for each in found)
     assert all(len(each.get("sharedCounters", ())) <= COUNTERS_MAX for each in found)
@@ -63,7 +62,7 @@ def test_a_pool_stays_within_what_one_slice_may_have() -> None:
 
 
 def test_a_device_that_takes_nothing_new_is_left_out() -> None:
-    """Unhealthy devices and devices of other families are left out of the slices."""
+    """The ResourceSlices of a node contain only its healthy NVIDIA GPUs."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("npu2")))
     ledger.play(DeviceHealthChanged(node="n1", device="g1", healthy=False, reason="XID 79"))
     found = pool("n1", ledger.state.nodes["n1"].devices)
@@ -81,7 +80,7 @@ CARDS = {each.id: each for each in (gpu("g0"), gpu("g1"), gpu("g2", mode="mig", 
 
 
 def held(device: str, memory_mib: int, instance: MigInstance | None = None) -> Share:
-    """Return a share that belongs to the claim."""
+    """Return a share that was allocated for claim `c-1`."""
     return Share(
         container=container_of("c-1"),
         device=device,
@@ -111,7 +110,8 @@ def test_a_placement_is_the_allocation_of_its_claim() -> None:
 
 
 def test_whether_an_allocation_is_there_can_be_seen() -> None:
-    """An allocation of an earlier attempt counts as different, even on the same device."""
+    """A claim counts as allocated only if it has the allocation of the current attempt, even if an
+    earlier attempt had the same devices."""
     shares = [held("g0", 1024), held("g1", 1024), held("g0", 2048)]
     made = allocation(CLAIM, shares, CARDS, node="n1", attempt=1)
     raw = resource_claim("mine") | {

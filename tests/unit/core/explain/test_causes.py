@@ -1,4 +1,5 @@
-"""Tests of why a pod is pending and what would help; `why` omits advice that would not help."""
+"""Tests of why a pod is pending and of the advice for each cause. Advice that would not help the
+pod is left out."""
 
 from typing import Any
 
@@ -29,19 +30,19 @@ from tests.support.pods import ask, cards, gang, member, pod, shape
 def wants(
     uid: str, *asks: Ask, selector: dict[str, str] | None = None, **devices: Any
 ) -> PodSubmitted:
-    """Return the submission of a pod that accepts only these devices and nodes."""
+    """Return a submitted pod that is restricted to these devices and to nodes with this selector,
+    if any."""
     node = NodeConstraints(selector=selector or {})
     only = DeviceConstraints(**devices)
     return pod(uid, shape=shape(*asks, devices=only, node=node))
 
 
 def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
-    """Submit the pod, and return why it is pending."""
     return why(ledger.submit(wanted).settle().state, ledger.pod(wanted.uid))
 
 
 def cures(answer: Why) -> dict[RefusalCode, str]:
-    """Return the answer's advice for each cause."""
+    """Return the advice of the answer for each refusal code."""
     assert answer.refused is not None
     return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
 
@@ -82,7 +83,7 @@ def test_the_cards_that_alone_will_do_are_named_with_who_holds_them(golden: Gold
 def test_what_is_wanted_is_said_beside_what_is_there(
     wanted: PodSubmitted, said: str, needed: str, there: str
 ) -> None:
-    """The answer has both the requested value and the available value."""
+    """The answer shows what the pod requests next to what the nodes have."""
     answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
     assert f"{said} (1 node)" in answer.sentence
     assert answer.refused is not None
@@ -113,8 +114,8 @@ def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant
 def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
     golden: Golden, *, full: bool
 ) -> None:
-    """A pod that needs all devices of a node waits for the node's pods too, not only for a failed
-    device."""
+    """If a pod needs all devices of a node and one has failed, its repair is not enough. The advice
+    also mentions the pods on the other devices."""
     ledger = Ledger(rack("n1", 4))
     if full:
         ledger.submit(pod("held", ask(60_000, count=3))).settle()
@@ -125,8 +126,8 @@ def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(
 
 
 def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
-    """The answer does not advise freeing devices on a node of four for a pod that requests
-    eight."""
+    """If a pod requests eight devices and the node has four, the answer does not advise freeing
+    devices."""
     ledger = Ledger(rack("n1", 8), rack("n2", 4)).submit(pod("held", cards(8))).settle()
     found = cures(answer_of(ledger, pod("p", cards(8))))
     few = found[RefusalCode.DEVICES_TOO_FEW]
@@ -134,7 +135,8 @@ def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
 
 
 def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) -> None:
-    """Lifting a cordon is advised only for nodes that the pod could use."""
+    """The answer advises lifting a cordon only on nodes that the pod could use: not on full nodes,
+    nor on nodes that its selector excludes."""
     ledger = Ledger(rack("a", 1), rack("b", 1), rack("c", 1))
     for name, pool in {"a": "infer", "b": "train", "c": "train"}.items():
         ledger.play(observed(name, labels={"pool": pool}))
@@ -154,8 +156,8 @@ def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) ->
 
 @pytest.mark.parametrize("kind", ["queue", "quota"])
 def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str) -> None:
-    """If a limit blocks a pod, the answer names the pods that use up the limit, and mentions no
-    nodes or preemption."""
+    """If a queue's limit or a quota blocks a pod, the answer names the pods that use it up. It
+    mentions neither nodes nor preemption."""
     ledger = Ledger(rack("full", 1), rack("n1", 2))
     if kind == "queue":
         ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
@@ -179,8 +181,8 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str)
 def test_a_list_of_very_many_sorts_goes_by_the_events(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the pending list has very many different shapes, later rows take their cause from the
-    event without a fleet scan."""
+    """A list of pending pods scans the fleet only for its first different shapes. Later rows show
+    the cause from the pod's refusal event."""
     monkeypatch.setattr("apportion.core.explain.explainer.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
@@ -206,16 +208,16 @@ def test_to_lift_a_cordon_is_advised_where_that_alone_helps(golden: Golden) -> N
 
 
 def test_a_label_may_be_called_as_what_a_cure_names() -> None:
-    """The placeholder NODE in the advice is filled in, but a label value that contains NODE stays
-    unchanged."""
+    """The advice replaces its placeholder NODE by a node's name, but never inside a label value
+    such as `NODE-8`."""
     ledger = Ledger(rack("n1", 1), observed("n1", labels={"pool": "NODE-7"}))
     answer = answer_of(ledger, wants("a", cards(), selector={"pool": "NODE-8"}))
     assert " pool=NODE-7?" in cures(answer)[RefusalCode.NODE_LABELS_MISMATCH]
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """If gang members differ, the refusal omits device constraints, because the event does not name
-    the refused member."""
+    """If the members of a gang differ, no answer shows device constraints, because the refusal does
+    not record which member did not fit."""
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
@@ -230,8 +232,8 @@ def test_members_of_a_gang_that_want_different_cards() -> None:
 
 
 def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
-    """If gang members differ, the answer names the event's node and device with the pods that use
-    them."""
+    """If the members of a gang differ, each answer names the nearest node of the refusal and the
+    pods that use its device."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
     for name in ("a", "b"):
@@ -242,8 +244,8 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
 
 
 def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
-    """If gang members differ, the answer still names the cordoned node, because a cordon affects
-    every member."""
+    """If the members of a gang differ, each answer still advises lifting a cordon, because a cordon
+    blocks every member."""
     nodes = [rack(f"m{number}", 1) for number in range(3)]
     ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
     ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))
@@ -255,7 +257,8 @@ def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
 
 
 def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None:
-    """A placed member with another request does not count when the pending members are compared."""
+    """Pending members with equal requests count as equal, even if an already placed member requests
+    something else."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3))
     ledger.submit(member("m", ask(1000)), member("w1", cards()), member("w2", cards())).settle()
     ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
@@ -265,7 +268,8 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """If gang members differ, a refusal that names no gang omits device constraints too."""
+    """A running gang's pending members may differ. Then neither the answers nor the events show a
+    device constraint of only one of them."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))
@@ -281,7 +285,7 @@ def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) ->
 
 
 def test_where_no_node_is_left_nothing_can_never_fit() -> None:
-    """If the fleet has no nodes, no pod is reported as never fitting."""
+    """While the fleet has no nodes, no pod is reported as one that can never fit."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", cards(2))).settle().play(NodeGone(node="n1"))
     answer = why(ledger.state, ledger.pod("a"))
     assert answer.refused is not None
@@ -290,15 +294,15 @@ def test_where_no_node_is_left_nothing_can_never_fit() -> None:
 
 
 def test_a_gang_that_waits_for_pods_has_nobody_spared() -> None:
-    """The answer for a gang with missing pods does not mention preemption."""
+    """While a gang lacks pods, the answer does not explain why no lower-priority pod is evicted."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("a", cards(), queue="b"))
     answer = answer_of(ledger.settle(), member("m", cards(), priority=9))
     assert "lower priority" not in answer.sentence
 
 
 def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
-    """The pending list counts nodes over the whole fleet, as `why` does, and marks pods that never
-    fit."""
+    """The list of pending pods counts nodes per cause over the whole fleet, as `why` does. It marks
+    pods that can never fit."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, memory_mib=40_000), rack("n3", 1))
     ledger.submit(pod("held", cards(), priority=9)).settle()
     answer = answer_of(ledger, pod("p", ask(90_000)))
@@ -314,7 +318,8 @@ def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
 
 
 def test_how_few_nodes_could_hold_it_is_said_of_few_alone() -> None:
-    """The answer shows how many nodes could fit the pod only if that number is small."""
+    """The advice does not say how many nodes could fit the pod if most of the fleet's nodes
+    could."""
     ledger = Ledger(
         *(rack(f"n{number}", 1) for number in range(2)), rack("t", 1, memory_mib=15_360)
     )

@@ -1,5 +1,4 @@
-"""Tests of the differences between two states: both sides of every changed object, and nothing for
-unchanged objects."""
+"""Tests of the differences between two states: every changed object with its old and new value."""
 
 from msgspec import structs
 
@@ -31,7 +30,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def happen(state: State, *payloads: Payload) -> State:
-    """Fold these payloads at the next revisions."""
+    """Fold these events into the state, at the revisions that follow its own."""
     for data in payloads:
         event = Event(id="e", source="s", time=TIME, data=data)
         change = fold.apply(state, state.revision + 1, event, digest="0" * 64)
@@ -40,7 +39,6 @@ def happen(state: State, *payloads: Payload) -> State:
 
 
 def begun() -> State:
-    """Return a state with two nodes and a pod on the first node."""
     nodes = (rack("node-00000", 2), rack("node-00001", 2))
     return happen(State(), *nodes, *life(0, 2))
 
@@ -53,12 +51,13 @@ def test_equal_states_do_not_differ() -> None:
 
 
 def shown(row: Difference) -> tuple[str, str, str, str]:
-    """Return the object, the differing property and both sides, as text."""
+    """Return a difference as text: the object, the property, the old value and the new value."""
     return row.name, row.what, side_words(row.was), side_words(row.now)
 
 
 def test_a_picture_stays_when_its_state_goes_on() -> None:
-    """A picture of the state keeps its revision while the fold changes nodes and pods in place."""
+    """A picture of the state stays as it was, although the fold then changes nodes and pods in
+    place."""
     state = begun()
     before = picture(state)
     uid = next(iter(state.pods))
@@ -69,8 +68,8 @@ def test_a_picture_stays_when_its_state_goes_on() -> None:
 
 
 def test_each_side_of_a_thing_is_a_row() -> None:
-    """Every changed property is a row: a device's health and cordon are two rows, a removed node is
-    one row."""
+    """Every changed property is a row of its own: a device's health and its cordon are two rows. A
+    removed node is one row."""
     state = begun()
     before = picture(state)
     happen(
@@ -90,9 +89,10 @@ def test_each_side_of_a_thing_is_a_row() -> None:
 
 
 def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
-    """A new node is one row that counts its devices; only failed devices have a row too.
+    """A new node is one row with the number of its devices. Of these devices, only failed ones have
+    a row.
 
-    A device that is added later has a row."""
+    A device that an existing node reports later has a row."""
     before = picture(State())
     first, second = rack("node-00000", 8), rack("node-00001", 1)
     broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
@@ -116,15 +116,17 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
 
 
 def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
-    """Return the pods that started or stopped waiting, as shown to users."""
+    """Return the rows about pods that joined or left the queue since the picture was taken."""
     return [
         (row.name, row.was.state, row.now.state) for row in SHOWN["waiting"](before, picture(state))
     ]
 
 
 def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
-    """Pods that came or ended are differences in the list of pending pods, and placed pods in
-    another list. A recreated pod that is still pending is unchanged."""
+    """New and ended pods are in the list of pending pods, and newly placed pods are in another
+    list.
+
+    A pending pod that was recreated under the same name is no difference."""
     state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))
     before = picture(state)
     again = pod("another", name="same")
@@ -136,7 +138,8 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
 
 
 def test_the_one_before_under_a_name_is_named() -> None:
-    """A recreated pod names its predecessor; an unchanged pod names none."""
+    """If a placed pod was recreated and placed again, its row also names the old pod's uid. The row
+    of a pod that only ended names none."""
     state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
     before = picture(state)
     happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))

@@ -1,4 +1,4 @@
-"""Tests of advice, which names only nodes that could fit the pod."""
+"""Tests that the advice for a pending pod names only nodes that could fit the pod."""
 
 import pytest
 
@@ -31,12 +31,12 @@ def small(name: str, count: int = 8) -> NodeReported:
 
 
 def large(name: str, count: int = 8) -> NodeReported:
-    """Return a node of 80 GiB devices."""
+    """Return a node of 80 GiB devices, large enough for 70,000 MiB."""
     return rack(name, count, model=H100, memory_mib=81_559)
 
 
 def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
-    """Return a ledger with four small nodes, a large node in use and a pending pod."""
+    """Return a ledger with four small nodes, a large node in use, and the pending pod `p`."""
     ledger = Ledger(large("z-large")).submit(pod("big", holds or cards(8))).settle()
     for number in range(4):
         ledger.play(small(f"a-small-{number}"))
@@ -44,7 +44,6 @@ def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
 
 
 def answer_of(ledger: Ledger) -> Why:
-    """Return why pod `p` is pending."""
     return why(ledger.state, ledger.pod("p"))
 
 
@@ -56,8 +55,8 @@ def answer_of(ledger: Ledger) -> Why:
     ],
 )
 def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCode) -> None:
-    """The nearest node is the large node that could be freed, not one of the small nodes in the
-    event."""
+    """The nearest node is the large node, which could fit the pod once freed. The small nodes,
+    which the refusal event lists, never could."""
     ledger = held_up(ask(70_000, count=8), holds=holds)
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -73,8 +72,8 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
 
 
 def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Golden) -> None:
-    """If all nodes are too small, the largest node is the nearest, however little memory is free
-    there."""
+    """If all nodes are too small, the largest of them is the nearest, even if little of its memory
+    is free."""
     ledger = held_up(ask(100_000))
     answer = answer_of(ledger)
     assert answer.refused is not None
@@ -88,7 +87,8 @@ def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest(golden: Gold
 
 
 def test_what_ends_on_a_small_node_is_said_to_help_nobody(golden: Golden) -> None:
-    """The advice to wait for pods to end counts only nodes that could fit the pod."""
+    """If a pod waits for other pods to end, the advice counts only the nodes that could then fit
+    the pod."""
     answer = answer_of(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)))
     assert answer.refused is not None
     [cause] = answer.refused.causes
@@ -110,7 +110,8 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
-    """The nearest node has the most of the required free devices, whatever the node's name."""
+    """If a pod requests empty devices, the nearest node is the one with the most of them, not the
+    first by name."""
     ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
     ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
     answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
@@ -151,14 +152,14 @@ def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
 
 
 def told(ledger: Ledger) -> str:
-    """Return the text of the event that refuses pod `p`."""
+    """Return the text of pod `p`'s Kubernetes event about its refusal."""
     waits = ledger.pod("p")
     assert waits.refusal is not None
     return event_words(ledger.state, waits, waits.refusal)
 
 
 def test_an_event_says_why_nothing_was_evicted() -> None:
-    """The event says why no pod was evicted, for its nearest nodes."""
+    """The event of a refusal says why the scheduler evicts no pod from the nearest nodes."""
     for policy, spared in (({"preempts": False}, True), ({}, False)):
         ledger = Ledger(large("n", 1)).submit(pod("low", ask(60_000), priority=1)).settle()
         ledger.submit(pod("p", ask(60_000), priority=9, **policy)).settle()
@@ -168,7 +169,7 @@ def test_an_event_says_why_nothing_was_evicted() -> None:
 
 
 def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) -> None:
-    """The event does not advise a node that could never fit the pod."""
+    """The event of a refusal does not mention a node that could never fit the pod."""
     alone = told(held_up(ask(70_000, count=8)))
     both = Ledger(large("a-held", 1), small("b-small", 1)).submit(pod("big", ask(60_000))).settle()
     both.submit(pod("p", ask(70_000))).settle()
@@ -185,8 +186,8 @@ def test_the_line_names_the_same_node() -> None:
 
 
 def test_a_node_that_lacks_less_is_nearer() -> None:
-    """Nodes that could fit the pod come first, in the event's order; nodes that could never fit the
-    pod come last."""
+    """The nearest nodes are those that could fit the pod once freed, the one that lacks least
+    first. Nodes that are too small are left out."""
     ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
     ledger.submit(pod("all", ask(30_000, count=8))).settle()
     ledger.play(large("n"))
@@ -221,7 +222,7 @@ NEVER = {
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str) -> None:
-    """If no node could ever fit a pod, the answer says so and does not advise freeing or repairing
+    """If no node could ever fit a pod, the answer says so. It does not advise freeing or repairing
     a node."""
     fleet, wanted = NEVER[kind]
     ledger = Ledger(*fleet).submit(wanted).settle()
@@ -239,7 +240,7 @@ def test_what_no_node_could_hold_is_said_to_never_fit(golden: Golden, kind: str)
 
 
 def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
-    """Return the answer for a pod that this fleet could place later."""
+    """Submit a pod that this fleet could fit once empty. Return why the pod is pending."""
     ledger = Ledger(*fleet)  # type: ignore[arg-type]
     ledger.submit(wanted).settle()
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None

@@ -1,4 +1,5 @@
-"""Tests that the packed rows of nodes have the same facts as the full answers."""
+"""Tests of packed rows, the short form of a node for lists: they have the same facts as the full
+answer."""
 
 import msgspec
 
@@ -37,7 +38,7 @@ def test_a_row_says_what_the_long_answer_says() -> None:
 
 
 def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
-    """A packed row names a gang only to users who may see the gang's pods."""
+    """A packed row names a gang only to users who may see the gang's namespace."""
     ledger = Ledger(
         rack("n1", 3),
         gang("ml/ring", 1),
@@ -82,7 +83,8 @@ def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:
 
 
 def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
-    """A pool's name comes from a supported provisioner's label, or else from the pool's devices."""
+    """A node's pool is named after its node-pool label, such as Karpenter's. Without such a label,
+    it is named after the node's devices."""
 
     def pool(report: NodeReported) -> tuple[str, dict[tuple[str, str], int]]:
         return pool_of(Ledger(report).node("n1"))

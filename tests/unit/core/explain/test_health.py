@@ -10,7 +10,6 @@ from tests.support.pods import ask, pod
 
 
 def failed(device: str, *, healthy: bool = False) -> DeviceHealthChanged:
-    """Return the event of a failed or recovered device of n1."""
     return DeviceHealthChanged(
         node="n1", device=device, healthy=healthy, reason="" if healthy else "XID 79"
     )

@@ -35,8 +35,8 @@ spec:
 
 
 def a_ledger() -> Ledger:
-    """Return a ledger with a pending pod, a pod that never fits, and cordons set after the
-    refusals."""
+    """Return a ledger with a pending pod and a pod that never fits. Both were refused before
+    operators cordoned a node and a device."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("small", 1, model=T4))
     ledger.submit(pod("holds-1", ask(70_000)), pod("holds-2", ask(70_000))).settle()
     ledger.submit(pod("large", ask(60_000)), pod("never", ask(900_000))).settle()
@@ -47,8 +47,9 @@ def a_ledger() -> Ledger:
 
 
 def plans(ledger: Ledger) -> Iterator[PlanRequest]:
-    """Yield plans for pods that exist, that fit, that must wait and that never fit. Some plans
-    include changes."""
+    """Yield requests to plan for pods that exist, that fit, that must wait and that never fit.
+
+    Some of the plans also remove nodes, add nodes or change the policy."""
     pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
     texts = {name: MANIFEST.replace("NAME", name).replace("COUNT", str(n)) for name, n in pods}
     yield PlanRequest(files=texts)
@@ -57,7 +58,8 @@ def plans(ledger: Ledger) -> Iterator[PlanRequest]:
 
 
 def answers(ledger: Ledger) -> list[Answer]:
-    """Return every answer about the state, each for a user with full access and for a tenant."""
+    """Return every answer about the ledger: unredacted, redacted for a user who sees all
+    namespaces, and redacted for a user who sees none."""
     state = ledger.state
     found: list[Answer] = [why(state, each) for each in state.pods.values()]
     found += [pod_answer(state, each) for each in state.pods.values()]
@@ -73,7 +75,8 @@ def answers(ledger: Ledger) -> list[Answer]:
 
 
 def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the differences in the answers after the sentences are replaced."""
+    """Build all answers before and after every sentence is replaced. Return the differences that
+    are not sentences."""
     ledger = a_ledger()
     before = msgspec.to_builtins(answers(ledger), str_keys=True)
     assert replaced(monkeypatch.setattr) > 50

@@ -11,7 +11,8 @@ from tests.support.pods import ask, cards, pod, shape
 
 
 def sentence(*events: Payload, wants: Payload) -> str:
-    """Return the refusal sentence for pod `p` with this request."""
+    """Fold these events, submit pod `p` as `wants`, and return the sentence that explains its
+    refusal."""
     ledger = Ledger(*events).settle()
     ledger.submit(wants).settle()
     return why(ledger.state, ledger.pod("p")).sentence

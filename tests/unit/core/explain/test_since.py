@@ -1,4 +1,5 @@
-"""Tests that `why` lists nodes and devices that were cordoned or lost after the pod's refusal."""
+"""Tests that `why` lists the nodes and devices that were cordoned or lost after the pod was
+refused."""
 
 from apportion.core.answers.reads import OffOffer, Why
 from apportion.core.explain.causes import TAKEN_NAMED
@@ -18,20 +19,21 @@ from tests.support.pods import ask, pod
 
 
 def told(ledger: Ledger) -> Why:
-    """Return why the large pod is pending."""
     return why(ledger.state, ledger.pod("large"))
 
 
 def taken(ledger: Ledger) -> tuple[OffOffer, ...]:
-    """Return the nodes and devices that closed after the refusal of the large pod."""
+    """Return the nodes and devices that stopped taking pods after the large pod was refused."""
     refused = told(ledger).refused
     assert refused is not None
     return refused.since
 
 
 def waiting(*nodes: str) -> Ledger:
-    """Return a ledger with a pod that needs most of a device. All devices are in use, and a T4
-    could never fit the pod."""
+    """Return a ledger in which pod `large` is refused.
+
+    Each of these nodes has one device, most of which another pod uses. A further node has a T4,
+    which is too small for the pod."""
     ledger = Ledger(*(rack(name, 1) for name in nodes), rack("small", 1, model=T4))
     for name in nodes:
         ledger.submit(pod(f"holds-{name}", ask(70_000)))
@@ -67,7 +69,8 @@ def test_a_cordon_after_the_decision_is_told_with_who_and_why(golden: Golden) ->
 
 
 def test_a_nearest_node_that_is_not_ready_any_more_is_told(golden: Golden) -> None:
-    """If the nearest node is no longer ready, the answer lists that node without a time."""
+    """If the nearest node became not ready or silent after the refusal, the answer lists that
+    node."""
     ledger = waiting("n1").play(observed("n1", ready=False))
     answer = told(ledger)
     assert answer.refused is not None
@@ -91,8 +94,8 @@ def test_a_node_that_was_not_ready_before_is_not_new() -> None:
 
 
 def test_of_many_the_first_are_named() -> None:
-    """If many nodes have closed, the answer names the first in natural order and counts the
-    rest."""
+    """If many nodes were cordoned after the refusal, the answer lists the first few by name and
+    counts the rest."""
     nodes = [f"n{number}" for number in range(1, 11)]
     ledger = waiting(*nodes)
     ledger.play(*(NodeCordoned(node=name, by="ann", reason="power") for name in nodes))
@@ -103,7 +106,8 @@ def test_of_many_the_first_are_named() -> None:
 
 
 def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
-    """A second cordon of a node or device that was already closed is not listed."""
+    """If a node was cordoned before the refusal, further cordons of the node or its devices are not
+    listed."""
     ledger = Ledger(rack("n1", 2), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("large", ask(60_000))).settle()
     ledger.play(

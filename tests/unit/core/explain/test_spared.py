@@ -1,4 +1,4 @@
-"""Tests of why no pod is evicted for a high-priority pod, by the engine's actual rules."""
+"""Tests of the explanation why no pod is evicted for a pod of higher priority."""
 
 import pytest
 
@@ -18,7 +18,8 @@ from tests.support.pods import ask, gang, member, placed, pod
 
 
 def sentence(first: PodSubmitted, urgent: PodSubmitted) -> str:
-    """Return the sentence of `why` for the urgent pod."""
+    """Place the first pod, then submit the urgent one, which must evict no pod. Return the sentence
+    of `why` for the urgent pod."""
     ledger = Ledger(rack("n1", 1)).submit(first).settle().submit(urgent).settle()
     assert not ledger.state.evictions
     return why(ledger.state, ledger.pod(urgent.uid)).sentence
@@ -54,15 +55,16 @@ def test_pods_that_may_not_be_evicted_stay(golden: Golden) -> None:
     ],
 )
 def test_where_the_rules_are_not_the_reason_nothing_is_said_of_them(out: Payload) -> None:
-    """If a node could not fit the pod even when empty, the answer does not mention preemption."""
+    """If the node or device is cordoned, failed or not ready, the answer does not mention
+    preemption."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     ledger.play(out).submit(pod("b", ask(60_000), priority=9)).settle()
     assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence
 
 
 def test_pods_that_hold_too_little_are_not_the_reason() -> None:
-    """If a higher-priority pod uses the missing amount, the answer does not name lower-priority
-    pods."""
+    """If pods of higher priority use what the pod lacks, the answer does not mention pods of lower
+    priority that use too little."""
     ledger = Ledger(rack("n1", 1)).submit(pod("much", ask(70_000), priority=20)).settle()
     ledger.submit(pod("little", ask(100), queue="other")).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
@@ -78,8 +80,8 @@ def test_of_pods_of_no_lower_priority_nothing_is_said(priority: int) -> None:
 
 
 def test_of_pods_that_go_nothing_is_said() -> None:
-    """If a pod of the pending pod's queue is being evicted, the answer does not explain why other
-    pods stay."""
+    """If a pod is being evicted for the pending pod, the answer does not explain why other pods
+    stay."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000))).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
     assert [type(each) for each in ledger.state.evictions.values()] == [PodEvicted]
@@ -87,8 +89,8 @@ def test_of_pods_that_go_nothing_is_said() -> None:
 
 
 def test_who_holds_nothing_of_what_is_lacking_is_not_named() -> None:
-    """The answer names only pods that use the missing resource, not unrelated pods of another
-    queue."""
+    """The answer does not mention a pod of lower priority that uses no device, because evicting
+    that pod would not help."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("a0", ask(70_000)), member("a1", ask(70_000), priority=20)).settle()
     ledger.play(pod("cpu", queue="other"), placed("cpu", ledger.where("a0")))

@@ -1,5 +1,4 @@
-"""Tests that a tenant sees other namespaces' amounts and positions, but nothing that identifies
-them."""
+"""Tests of what a tenant may see: amounts and queue positions of other namespaces, but no names."""
 
 import msgspec
 import pytest
@@ -51,12 +50,12 @@ THEIRS = PodAnswer(
 
 
 def sees(namespace: str) -> bool:
-    """Return True for namespace `ml`, the only namespace that the tenant may see."""
+    """Return True for namespace `ml`, the only namespace that the tenant of these tests may see."""
     return namespace == "ml"
 
 
 def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
-    """Return the redacted JSON, and the answer decoded from that JSON."""
+    """Redact the answer for the tenant. Return it as JSON and as decoded from that JSON."""
     body = msgspec.json.encode(redacted(answer, sees))
     return body.decode(), msgspec.json.decode(body, type=type(answer))
 
@@ -88,8 +87,8 @@ def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.
 
 
 def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
-    """A tenant sees that pods are evicted for another tenant, but neither the beneficiary nor a
-    sentence that names pods."""
+    """A tenant sees that pods are evicted for a pending pod of another tenant, and on which node.
+    The names of all these pods are hidden."""
     waits = QueuedPod(
         position=1, namespace="ops", name="secret", uid="secret-uid", priority=9, since_revision=4,
         since_time="", nominated="n1", leaving=2, leaving_names=("ops/secret-2",),
@@ -102,7 +101,7 @@ def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
 
 
 def test_what_is_his_own_is_as_it_was() -> None:
-    """Redaction leaves the tenant's own fields unchanged."""
+    """Redaction leaves answers about the tenant's own namespace unchanged."""
     mine = msgspec.structs.replace(THEIRS, namespace="ml", group="ml/job")
     page: PodPage = Page(revision=9, items=(mine, THEIRS))
     _, shown = through(page)
@@ -127,7 +126,8 @@ def test_what_is_his_own_is_as_it_was() -> None:
     ],
 )
 def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
-    """Redaction blanks names in free text, in answers and in events."""
+    """Redaction replaces names of other namespaces' objects in free text, such as the reason of a
+    cordon."""
     cordon = CordonAnswer(by="ann", reason=text, time="2026-01-01T00:00:00Z", revision=1)
     node: NodeAnswer = redacted(NodeAnswer(node="n1", ready=True, cordons=(cordon,)), sees)
     assert (node.node, node.cordons[0].reason) == ("n1", shown)
@@ -154,8 +154,8 @@ def test_evictions_of_others_are_left_out() -> None:
 
 
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
-    """A row about an event is shown by the namespaces of the event, even if the row's sentence only
-    has a uid."""
+    """A tenant sees the text of a log row only if its event belongs to the tenant's namespaces or
+    to none."""
     row = LogRow(
         revision=3, time="t", type="PodBound", parts=("pod uid-of-ops bound",), source="b",
         subject="apportion.v1.binding.n1", namespaces=("ops",),
@@ -172,7 +172,8 @@ def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
 
 
 def test_every_namespace_of_an_answer_is_asked_about() -> None:
-    """Redaction checks every namespace in an answer; a missing check would leak names."""
+    """Redaction finds every namespace that an answer contains. A namespace that it missed would be
+    shown to every tenant."""
     row = LogRow(
         revision=3,
         time="t",
@@ -206,6 +207,6 @@ def test_the_namespaces_of_an_event(event: msgspec.Struct, namespaces: tuple[str
 
 
 def test_an_event_that_is_not_known_to_be_harmless_is_nobodys() -> None:
-    """An event type that is not listed as harmless is shown to no tenant."""
+    """Tenants see no event of a type that is not listed as harmless."""
     event = ConfigurationChanged(by="ada", configuration=Configuration())
     assert namespaces_of(event, str) == (UNKNOWN,)

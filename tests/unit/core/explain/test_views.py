@@ -1,4 +1,4 @@
-"""Tests of answers about the state: amounts, phases, and the pods on devices."""
+"""Tests of answers about pods, devices, nodes and gangs: their amounts, phases and owners."""
 
 import pytest
 
@@ -42,8 +42,8 @@ def test_pod_with_a_place_and_without() -> None:
 
 
 def test_the_cause_of_a_list_is_that_of_the_nearest_node_that_could_run_the_pod() -> None:
-    """The listed cause comes from the nearest node that could run the pod, even if another cause
-    affects more nodes."""
+    """In a list, a pending pod shows the cause on the nearest node that could run it, even if
+    another cause affects more nodes."""
     fleet = [rack(f"a{number}", 1) for number in range(3)]
     silent = [NodeSilent(node=f"a{number}", grace_s=60) for number in range(3)]
     ledger = Ledger(*fleet, rack("v1", 1, model=V100), *silent)
@@ -79,7 +79,7 @@ def test_device_says_who_holds_it() -> None:
 def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
     taken: tuple[MigInstance, ...], more: int
 ) -> None:
-    """A MIG device has only as many free slots as further instances fit."""
+    """The free slots of a MIG device are the number of smallest instances that still fit on it."""
     ledger = Ledger(node("n1", gpu("g0", model=A100_40, mode="mig", cores=100, slots=7)), pod("p1"))
     shares = [share(memory_mib=40960 // 8 * each.size, cores=0, instance=each) for each in taken]
     ledger.play(placed("p1", shares=shares))
@@ -88,8 +88,8 @@ def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
 
 
 def test_node_counts_open_devices() -> None:
-    """A node's device count includes failed and cordoned devices; its count of open devices
-    excludes them."""
+    """A node's answer counts all its devices, and separately its open devices: those that are
+    neither failed nor cordoned."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -116,7 +116,8 @@ def test_node_counts_open_devices() -> None:
     ids=["silent", "cordoned", "not ready"],
 )
 def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> None:
-    """No device of a cordoned node counts as open, in the device's row and in all sums."""
+    """If a node is silent, cordoned or not ready, none of its devices counts as open, for the node
+    and in the summary."""
     ledger = Ledger(rack("n1", 3), closed)
     answer = node_answer(ledger.node("n1"))
     assert (answer.devices, answer.devices_open, answer.closed) == (3, 0, ())
@@ -161,7 +162,8 @@ def test_gang_counts_phases() -> None:
 
 
 def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
-    """Pods and gangs on a lost node are marked, because they may no longer run."""
+    """The answers for pods and gangs on a lost node say so, because these pods may no longer
+    run."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")

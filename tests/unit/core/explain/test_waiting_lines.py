@@ -1,4 +1,4 @@
-"""Tests of the queue in groups of identical pods: order, cause, and whether waiting helps."""
+"""Tests of how the queue is shown: identical pods as one group, with order, cause and advice."""
 
 from collections.abc import Iterator
 
@@ -25,8 +25,8 @@ from tests.support.pods import ask, cards, gang, member, pod, shape, wants
 
 
 def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
-    """Identical pods form one group, ordered by priority and then age. Positions count over all
-    groups."""
+    """Identical pending pods form one group, in which priority comes before age. A pod's position
+    counts the pods of all groups."""
     ledger = Ledger(
         rack("n1", 1),
         pod("a", ask(900_000)), pod("b", cards(8)), pod("c", ask(900_000), priority=5),
@@ -41,7 +41,7 @@ def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
 
 
 def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
-    """Groups are ordered by their first pods, and the first group starts at position 1."""
+    """Groups are listed in the queue order of their first pods."""
     ledger = Ledger(
         rack("n1", 1), pod("a", cards(8)), *(pod(name, ask(900_000)) for name in "bcd"),
     ).settle()  # fmt: skip
@@ -71,8 +71,8 @@ def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
     ids=["quota", "queue"],
 )
 def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> None:
-    """A limit is shown only for the pods that it blocks. Equal pods outside the limit form their
-    own group."""
+    """If a quota or a closed queue blocks only some of several identical pods, those pods form a
+    group of their own, which shows that limit."""
     taken = pod("x", cards(1))
     ledger = Ledger(rack("n1", 1), limit, taken).settle()
     theirs = pod("a", cards(1), namespace="theirs", queue="q")
@@ -108,7 +108,8 @@ def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
 
 
 def test_a_line_tells_of_one_pod_alone() -> None:
-    """A group shows the refusal of its first decided pod, not of an undecided pod before it."""
+    """A group shows the refusal of its first refused pod, even if a newer pod is ahead of that pod
+    in the queue."""
     ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle().submit(pod("a", cards(1)))
     ledger.settle().submit(pod("b", cards(1), namespace="other", priority=9))
     [line] = lines_answer(ledger.state).lines
@@ -119,8 +120,8 @@ def test_a_line_tells_of_one_pod_alone() -> None:
 
 
 def test_who_waits_for_another_reason_stands_in_another_line() -> None:
-    """Pods that are pending for different reasons form different groups, even if they request the
-    same devices."""
+    """Pods that request the same devices form different groups if they are pending for different
+    reasons."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("x", cards(1))).settle()
     ledger.submit(
         member("half", cards(1)),
@@ -163,7 +164,7 @@ def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod(golden: Golde
 
 
 def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
-    """A device type that no node has is distinguished from a device type that is in use."""
+    """If no node has the requested device type, the group is marked as one that will never fit."""
     b200 = shape(ask(1000), devices=DeviceConstraints(use_types=("B200",)))
     ledger = Ledger(rack("n1", 1), pod("a", shape=b200)).settle()
     answer = lines_answer(ledger.state)
@@ -173,8 +174,8 @@ def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
 
 
 def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
-    """The queue answer counts gated and unreadable pods separately from the groups of pending
-    pods."""
+    """Gated pods and pods with unreadable manifests are counted separately. They are in no
+    group."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(1000), gates=("quota",)))
     ledger.play(
         PodRejected(uid="u", namespace="d", name="x", field="f", value="v", problem="p", fix="m")
@@ -194,7 +195,8 @@ def test_namespaces_by_their_pods() -> None:
 
 
 def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
-    """A pod with a nominated node shows that node and the pods that are still to be evicted."""
+    """A pod for which pods are being evicted shows the node, and how many of those pods have not
+    yet ended."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
     answer = lines_answer(ledger.state)
@@ -209,8 +211,8 @@ def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
 
 
 def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Golden) -> None:
-    """A pod does not show the refusal of another pod's gang, even if both pods request the same
-    devices."""
+    """A single pod does not show the refusal of a gang, even if a pod of that gang requests the
+    same devices."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
@@ -222,7 +224,7 @@ def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Gol
 def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The nodes are scanned once for many gangs with the same request."""
+    """If many gangs have the same request, their groups are explained by one scan of the nodes."""
     looks: list[object] = []
     real = Room.could
 

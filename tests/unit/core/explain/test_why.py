@@ -1,4 +1,5 @@
-"""Tests of `why`: each kind of answer, from the events of the real engine."""
+"""Tests of every kind of answer that `why` gives about a pod, after decisions of the real
+engine."""
 
 import pytest
 from msgspec import structs
@@ -31,7 +32,7 @@ from tests.support.pods import ask, cards, gang, member, placed, pod, shape, sha
 
 
 def explained(ledger: Ledger, uid: str) -> Why:
-    """Return the answer for one pod, after checking that exactly one of its three parts is set."""
+    """Return the answer of `why` for one pod, which must be either placed, refused or waiting."""
     answer = why(ledger.state, ledger.pod(uid))
     assert [bool(part) for part in (answer.placed, answer.refused, answer.waiting)].count(True) == 1
     assert answer.revision == ledger.state.revision
@@ -82,7 +83,8 @@ SPREAD = "within n1, spread prefers the device with the fewest containers, then 
     ],
 )  # fmt: skip
 def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) -> None:
-    """The answer says how the scheduler chose the device: by best fit until prices are learnt."""
+    """The answer names the policy that chose the pod's device. Until prices are learnt, that is
+    best fit instead of a policy by price."""
     ledger = Ledger(rack("n1", 4))
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     ledger.submit(pod("p1", shape=shape(ask(1000), device_policy=own))).settle()
@@ -139,7 +141,8 @@ def test_who_waits_for_a_gate_stands_in_no_line(golden: Golden) -> None:
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool) -> None:
-    """Until a gang is declared and complete, lists show what is missing, without a refusal."""
+    """A pod whose gang is not declared yet is listed with that cause, although no scheduler has
+    refused the pod."""
     ledger = Ledger(rack("n1", 1), *([gang("team/job", 1)] if declared else []))
     ledger.submit(member("m0", cards(1)))
     cause = pod_answer(ledger.state, ledger.pod("m0")).cause
@@ -147,7 +150,8 @@ def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool
 
 
 def test_a_list_says_who_chooses_the_node() -> None:
-    """A list shows that another scheduler chooses the node."""
+    """If another scheduler chooses a pod's node, lists name that scheduler as the cause of the
+    wait."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
     cause = pod_answer(ledger.state, ledger.pod("p1")).cause
     assert "kube-scheduler" in cause
@@ -211,8 +215,9 @@ def test_gang_that_does_not_fit(golden: Golden) -> None:
 
 
 def gang_beside_a_cordon(needs: int) -> Why:
-    """Return why a gang with 8 GPUs per pod is pending. Of six nodes, two are in use, one is
-    cordoned and three are free."""
+    """Return why a gang of `needs` pods, each with a whole node's 8 GPUs, is pending.
+
+    Of the six nodes, two are in use, one is cordoned and three are free."""
     ledger = Ledger(*(rack(f"n{number}", 8) for number in range(6)), gang("team/job", needs))
     ledger.play(NodeCordoned(node="n0", by="ann", reason="fan"))
     ledger.submit(pod("h1", cards(8)), pod("h2", cards(8))).settle()
@@ -221,8 +226,8 @@ def gang_beside_a_cordon(needs: int) -> Why:
 
 
 def test_nodes_that_its_gang_would_take_are_not_said_to_be_held(golden: Golden) -> None:
-    """Nodes that the gang itself would use do not count as in use, and the cordon that blocks the
-    gang comes first."""
+    """If uncordoning one node would let a gang start, the cordon is the first cause. Free nodes
+    that the gang would use do not count as in use."""
     answer = gang_beside_a_cordon(4)
     assert answer.refused is not None
     cordon, in_use = answer.refused.causes
@@ -236,7 +241,8 @@ def test_nodes_that_its_gang_would_take_are_not_said_to_be_held(golden: Golden) 
 
 
 def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
-    """If uncordoning one node would not suffice for the gang, the cordon is not the first cause."""
+    """If a gang would not fit even after one node is uncordoned, the cordon is not the first
+    cause."""
     answer = gang_beside_a_cordon(5)
     assert answer.refused is not None
     assert answer.refused.causes[0].code is RefusalCode.DEVICE_IN_USE
@@ -244,8 +250,8 @@ def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
 
 
 def test_gang_beyond_what_is_left_of_its_queue(golden: Golden) -> None:
-    """If a gang exceeds its queue's limit, the answer shows the limit and counts the members that
-    fit as used."""
+    """If only some pods of a gang fit within their queue's limit, the answer shows the limit, what
+    is used and how many pods would fit."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 4}))
     ledger.submit(pod("runs", ask(1000, count=2), queue="ml")).settle()
@@ -288,8 +294,8 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(
 def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
     golden: Golden, wants: int, *, fits: bool
 ) -> None:
-    """A gang larger than its queue's GPU quota is reported as never fitting; the answer names that
-    quota and no other GPU type."""
+    """A gang that needs more GPUs than its queue's quota is reported as one that never fits, with
+    that quota as the cause."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", wants, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
     ledger.submit(*(member(f"m{number}", cards(4)) for number in range(wants))).settle()
@@ -307,7 +313,8 @@ def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
 
 
 def test_what_others_hold_of_the_cards_of_a_queue_may_end(golden: Golden) -> None:
-    """A sufficient quota that other pods currently use is not reported as too small."""
+    """If a quota is large enough but in use by other pods, the answer does not say that the pod
+    never fits."""
     ledger = Ledger(rack("a1", 16), rack("a2", 16))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
     ledger.submit(pod("runs", cards(8), queue="ml")).settle()
@@ -316,7 +323,8 @@ def test_what_others_hold_of_the_cards_of_a_queue_may_end(golden: Golden) -> Non
 
 
 def test_the_card_of_the_quota_is_named_of_which_too_little_is_left(golden: Golden) -> None:
-    """The answer names the GPU type whose quota is exhausted, even if another type is free."""
+    """If a queue's quota for a GPU type is used up, the answer names that type and the pods that
+    use it."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 14}))
     ledger.submit(pod("runs", cards(5), queue="ml")).settle()
@@ -381,12 +389,13 @@ def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit(golden: 
 
 
 def refused(node: str) -> ReportRefused:
-    """Return the event with which an intake refuses a report of this node's agent."""
+    """Return the event that records the intake's refusal of a report from this node's agent."""
     return ReportRefused(node=node, cause="implausible-device", message="a T4 of 16 TiB")
 
 
 def test_devices_that_are_wanted_alone_are_counted() -> None:
-    """For a request for exclusive devices, the answer counts unused devices, not slots."""
+    """If a pod requests whole devices, the answer compares their number with the number of unused
+    devices, not with free slots."""
     ledger = Ledger(rack("n1", 4), *(pod(f"p{at}", ask(60_000)) for at in range(3))).settle()
     answer = explained(ledger.submit(pod("large", cards(2))).settle(), "large")
     assert answer.refused
@@ -400,8 +409,8 @@ def test_devices_that_are_wanted_alone_are_counted() -> None:
 
 @pytest.mark.parametrize("unnamed", [(), ("nvidia",), ("ascend310p",)])
 def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str, ...]) -> None:
-    """The answer mentions pods of other schedulers only if such pods use devices of the requested
-    family."""
+    """The advice mentions pods of other schedulers only if a node reports such pods on devices of
+    the requested family."""
     failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     seen = observed("n2", unnamed_families=unnamed)
     ledger = Ledger(rack("n1", 1), failed, rack("n2", 1), seen)
@@ -427,7 +436,8 @@ def test_a_cordon_that_was_lifted_needs_no_lifting(golden: Golden) -> None:
 
 
 def test_a_cordon_of_a_device_that_left_stands(golden: Golden) -> None:
-    """If a cordoned device has left its node, the answer contains no uncordon command."""
+    """If a cordoned device is no longer on its node, the answer offers no command to uncordon
+    it."""
     ledger = Ledger(rack("n1", 1), DeviceCordoned(device="n1-g0", by="ann", reason="fan"))
     ledger.submit(pod("p1", ask(1000))).settle().play(node("n1", gpu("n1-g9")))
     refused = explained(ledger, "p1").refused
@@ -451,7 +461,8 @@ def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:
 
 
 def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> None:
-    """The answer for a request that never fits does not list free resources as missing."""
+    """If a request is larger than any device, the answer states the device's size, not its free
+    amount."""
     told = explained(Ledger(rack("n1", 1)).submit(pod("p1", ask(900_000))).settle(), "p1")
     assert told.refused is not None
     (cause,), (near,) = told.refused.causes, told.refused.nearest
@@ -461,7 +472,7 @@ def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> Non
 
 
 def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
-    """A MIG device with closed slices counts as a device that could fit the pod."""
+    """A MIG device whose slices other schedulers use counts as one that could fit the pod later."""
     shut = gpu("m1", model=A100_80, mode="mig", closed_slices=255)
     ledger = Ledger(node("n1", shut)).submit(pod("p1", ask(70_000))).settle()
     refused = explained(ledger, "p1").refused
@@ -480,8 +491,8 @@ def test_a_pod_of_a_gang_names_it() -> None:
 
 
 def test_a_headline_has_the_reason_that_counts(golden: Golden) -> None:
-    """The headline shows the limit or gang that blocks the pod, or else the first cause and the
-    nearest node."""
+    """The headline shows the limit or gang that blocks the pod. For other pods, it shows the first
+    cause and the nearest node."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.play(QuotaObserved(namespace="theirs", quota="q", hard={"nvidia.com/gpu": 0}))
     ledger.submit(pod("limited", cards(1), namespace="theirs"), pod("large", cards(3)))

@@ -1,5 +1,5 @@
-"""Tests of each mode's environment, mounts and region, which equal those of the original device
-plugins."""
+"""Tests of a container's environment and mounts in each sharing mode. They equal those of the
+device plugins that Apportion replaces."""
 # ruff: noqa: S108 - the paths are HAMi-core's and CUDA's own
 
 import pytest
@@ -30,19 +30,18 @@ NODE = Node(library="/opt/apportion/libvgpu.so", preload="/opt/apportion/ld.so.p
 def granted(
     *shares: Share, node: Node = NODE, devices: tuple[Device, ...] = (FIRST, SECOND), **more: object
 ) -> Grant:
-    """Return the grant of the container `train`."""
+    """Return the environment and mounts that the container `train` gets for these shares."""
     known = {device.id: device for device in devices}
     return grant(Held.of("uid-1", "train", shares, known, **more), node)  # type: ignore[arg-type]
 
 
 def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more: object) -> Share:
-    """Return a share of one device for the container `train`."""
     return Share(container="train", device=device, memory_mib=memory_mib, cores=cores, **more)  # type: ignore[arg-type]
 
 
 def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
-    """Limits are set as in HAMi's `server.go`: memory by the device's index in the container, cores
-    from the first device.
+    """A container gets the environment that HAMi's plugin (`server.go`) sets. Memory limits are
+    numbered by device index; the core limit is the first device's.
 
     Only the policy differs: see `test_F18_a_container_declines_hami_core_only_where_it_may`."""
     found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
@@ -65,8 +64,8 @@ def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
 
 
 def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
-    """The region has its limits before the container starts, so that clearing the environment does
-    not remove them."""
+    """HAMi-core's usage region contains the limits before the container starts. A container that
+    clears its environment therefore keeps its limits."""
     region = granted(share(memory_mib=3000, cores=30)).region
     assert region is not None
     assert region.path == "/var/lib/apportion/shares/uid-1_train/share.cache"
@@ -76,7 +75,8 @@ def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
 
 
 def test_D5_what_a_container_says_of_itself_stands() -> None:
-    """A container keeps its own policy, OOM killer and log level, but not its own limits."""
+    """A container's own settings of core policy, OOM killer, log level and priority take
+    precedence."""
     said = {
         "GPU_CORE_UTILIZATION_POLICY": "force",
         "ACTIVE_OOM_KILLER": "false",
@@ -99,8 +99,8 @@ FREEING = {"CUDA_DISABLE_CONTROL": "True", "GPU_CORE_UTILIZATION_POLICY": "disab
 
 
 def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
-    """A container without permission cannot opt out of HAMi-core: the library stays mounted and the
-    grant's policy overrides the container's."""
+    """A container can switch HAMi-core off only with permission. Otherwise the library stays
+    mounted, and the policy `disable` is replaced."""
     found = granted(share(), controls=FREEING)
     assert "/etc/ld.so.preload" in {mount.container_path for mount in found.edits.mounts}
     assert found.edits.env["GPU_CORE_UTILIZATION_POLICY"] == "default"
@@ -113,8 +113,8 @@ def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
 
 
 def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
-    """With permission, `CUDA_DISABLE_CONTROL=true` in a container removes the library and its
-    preload."""
+    """If a container with permission sets `CUDA_DISABLE_CONTROL=true`, HAMi-core's library is not
+    mounted or preloaded."""
     found = granted(share(), controls={"CUDA_DISABLE_CONTROL": "true"}, may_be_unheld=True)
     assert [mount.container_path for mount in found.edits.mounts] == [
         "/usr/local/vgpu", "/tmp/vgpulock",
@@ -123,15 +123,16 @@ def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
 
 
 def test_a_card_that_is_offered_larger_than_it_is_is_said_to_be() -> None:
-    """A device that is offered with more memory than it has sets HAMi's `CUDA_OVERSUBSCRIBE`."""
+    """If a device is offered with more memory than it physically has, its containers get
+    `CUDA_OVERSUBSCRIBE`."""
     larger = structs.replace(FIRST, memory_mib=2 * FIRST.physical_memory_mib)
     assert granted(share(), devices=(larger,)).edits.env["CUDA_OVERSUBSCRIBE"] == "true"
     assert "CUDA_OVERSUBSCRIBE" not in granted(share()).edits.env
 
 
 def test_mps_gives_each_client_its_own_part() -> None:
-    """Under MPS, every client gets its own amount of memory and threads; NVIDIA's plugin supports
-    only equal amounts."""
+    """Under MPS, a container is limited to the memory and the percentage of threads of its own
+    share. NVIDIA's plugin supports only equal shares."""
     card = structs.replace(FIRST, mode="mps")
     found = granted(share(memory_mib=8000, cores=60), devices=(card,))
     assert found.edits.env == {
@@ -144,7 +145,7 @@ def test_mps_gives_each_client_its_own_part() -> None:
 
 
 def test_a_process_has_one_mps_daemon() -> None:
-    """Two devices under MPS in one container are refused, because a process can use only one MPS
+    """A container with two devices under MPS is refused, because a process can use only one MPS
     daemon."""
     cards = (structs.replace(FIRST, mode="mps"), structs.replace(SECOND, mode="mps"))
     with pytest.raises(GrantRefused, match="has 2 GPUs under MPS"):
@@ -152,8 +153,8 @@ def test_a_process_has_one_mps_daemon() -> None:
 
 
 def test_mig_shows_the_instances_that_were_made() -> None:
-    """The container sees the created MIG instances by device and slice; a missing instance is
-    refused."""
+    """A container sees its MIG instances, in the order of their slices. A share whose instance does
+    not exist yet is refused."""
     card = structs.replace(FIRST, mode="mig")
     low = share(instance=MigInstance(profile="1g.5gb", start=0, size=1))
     high = share(instance=MigInstance(profile="1g.5gb", start=4, size=1))
@@ -177,8 +178,8 @@ def test_a_whole_card_is_only_shown() -> None:
 
 
 def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
-    """A container sees Ascend NPUs by index. A template requires exactly one NPU; without a
-    template there may be several."""
+    """A container sees Ascend NPUs by index. A container with a vNPU template may have only one
+    NPU; without a template it may have several."""
     npus = tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, mode="vnpu", family="ascend310p")
         for at in (3, 5)
@@ -192,15 +193,14 @@ def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
 
 
 def soft_npus(*indexes: int) -> tuple[Device, ...]:
-    """Return Ascend NPUs in soft-split mode, with these indexes."""
     return tuple(
         structs.replace(FIRST, id=f"NPU-{at}", index=at, family="ascend910b3") for at in indexes
     )
 
 
 def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() -> None:
-    """A soft-split NPU gets the environment of HAMi's `hami-vnpu-core`: its amounts, a shared
-    folder and a folder of its own."""
+    """A container with part of a soft-split NPU gets the environment and mounts of HAMi's
+    `hami-vnpu-core`."""
     node = structs.replace(NODE, npu_library="/usr/local/hami-vnpu-core")
     found = granted(share("NPU-3", 28_672, 40), devices=soft_npus(3), node=node)
     assert found.edits == Edits(
@@ -223,8 +223,9 @@ def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() ->
 
 
 def test_several_npus_have_the_part_of_the_first() -> None:
-    """All NPUs of a container get the first NPU's amounts, as in HAMi. A share without cores sets
-    no `NPU_PRIORITY`."""
+    """If a container has parts of several NPUs, the first NPU's amounts apply to all, as in HAMi.
+
+    A share without cores sets no `NPU_PRIORITY`."""
     found = granted(share("NPU-5", 1000, 0), share("NPU-3", 2000, 0), devices=soft_npus(3, 5))
     assert found.edits.env == {
         "ASCEND_VISIBLE_DEVICES": "3,5",
@@ -244,7 +245,8 @@ def test_a_whole_npu_is_shown_by_its_index() -> None:
 
 
 def test_what_is_not_there_is_refused_by_name() -> None:
-    """A container without a share, a lost device and conflicting modes are each refused by name."""
+    """A grant is refused if the container has no share, if a device is missing, or if its devices
+    have different modes."""
     with pytest.raises(GrantRefused, match="has no share on this node"):
         grant(Held.of("uid-1", "other", [share()], {"GPU-1": FIRST}), NODE)
     with pytest.raises(GrantRefused, match="GPU-9, which is not on this node"):

@@ -19,7 +19,7 @@ BARE = Node()
 
 
 def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
-    """Return the grant of a command with these devices: 1000 MiB of the first, 2000 MiB of the
+    """Return the grant of a host process with these devices: 1000 MiB of the first, 2000 MiB of the
     second."""
     shares = [
         Share(container="run", device=device, memory_mib=1000 * number, cores=cores)
@@ -29,7 +29,8 @@ def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
 
 
 def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
-    """All paths are paths on the host, the library is preloaded, and CUDA sees one device."""
+    """A process on the host gets host paths and a preloaded library, and CUDA sees only its
+    device."""
     found = granted("GPU-1")
     assert found.edits == Edits(
         {
@@ -47,8 +48,8 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
 
 
 def test_limits_stand_where_cuda_counts_the_cards() -> None:
-    """Limits are set by CUDA's numbering of the visible devices, and HAMi-core gets this
-    numbering."""
+    """CUDA numbers a process's devices from 0, so HAMi-core's limits are numbered in the same
+    way."""
     alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
     assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
@@ -73,7 +74,8 @@ def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
 
 
 def test_what_only_containers_can_have_is_refused_by_name() -> None:
-    """A vNPU and MPS need a container, so both are refused for a process on the host."""
+    """Shares by vNPU template or MPS are refused for a process on the host, because they need a
+    container."""
     npu = structs.replace(FIRST, id="NPU-1", family="ascend", mode="vnpu")
     share = Share("run", "NPU-1", 1000, 0, template="vir02")
     with pytest.raises(GrantRefused, match="vNPU works only in a container"):
@@ -93,8 +95,8 @@ def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> No
 
 
 def test_who_is_not_held_is_told() -> None:
-    """A missing limit is reported: every limit without the library, and the core limit on a second
-    device."""
+    """The caller is warned about limits that cannot be enforced: all limits without the library,
+    and the core limit of a device that is not the node's first."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)
@@ -104,8 +106,8 @@ def test_who_is_not_held_is_told() -> None:
 
 
 def test_so_is_who_starts_a_container() -> None:
-    """A missing library is reported for a container too; the container's devices are numbered from
-    0."""
+    """For a container, the caller is warned only if the library is missing, because a container's
+    devices are numbered from 0."""
     share = Share("run", "GPU-2", 1000, 30)
     held = Held.of("uid-1", "run", [share], BOTH)
     assert unheld(grant(held, NODE).edits, BOTH) == ""

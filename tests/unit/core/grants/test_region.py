@@ -1,4 +1,5 @@
-"""Tests of HAMi-core's usage region: its layout, valid contents, and which container must wait."""
+"""Tests of HAMi-core's usage region, a file that holds a container's limits and usage, and of the
+monitor that blocks or limits containers through it."""
 
 import struct
 
@@ -17,7 +18,8 @@ NOW_S, RECENT_S = 1_000_000.0, 10.0
 
 
 def region(priority: int = 1, *devices: str) -> Region:
-    """Return a new region with this priority and these devices."""
+    """Return the usage region of a container with this priority and these devices, before its first
+    process."""
     names = devices or ("GPU-1",)
     plan = RegionPlan("r", names, (1 << 20,) * len(names), (30,) * len(names), priority)
     return Region(StoredBytes(made(plan)))
@@ -39,7 +41,8 @@ def waits(of: Region) -> bool:
 
 
 def test_a_new_region_says_what_was_planned() -> None:
-    """A new region has HAMi-core's size, and has its limits before any process starts."""
+    """A new region has the size that HAMi-core expects, and contains the limits before any process
+    starts."""
     data = made(PLAN)
     found = Region(StoredBytes(data))
     assert len(data) == SIZE
@@ -49,7 +52,8 @@ def test_a_new_region_says_what_was_planned() -> None:
 
 
 def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
-    """A resize writes memory at byte 1600 and cores at byte 1728, eight bytes per device."""
+    """A resize writes the new limits where HAMi-core reads them: memory at byte 1600 and cores at
+    byte 1728, eight bytes per device."""
     data = StoredBytes(made(PLAN))
     plan = structs.replace(PLAN, memory=(1 << 30, 2 << 30), cores=(60, 60))
     assert Region(data).hold(plan)
@@ -78,7 +82,8 @@ def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -
 
 
 def test_numbers_that_a_process_made_up_end_nothing() -> None:
-    """Counts of processes and devices beyond the arrays are clipped to the arrays' length."""
+    """If a container writes impossible counts of processes or devices, the reader clips them to the
+    length of the arrays."""
     data = StoredBytes(made(PLAN))
     struct.pack_into("<i", data, COUNT, 1 << 30)
     struct.pack_into("<Q", data, 56, 1 << 60)
@@ -114,8 +119,11 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """Run one control round over containers with these regions, each in the namespace given by its
-    letter."""
+    """Run one control round over the containers with these regions, which blocks or limits each of
+    them.
+
+    `namespaces` has one letter per container: the name of its namespace. Containers of priority 0
+    in a namespace of `first` go before containers of other namespaces."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)
@@ -124,8 +132,8 @@ def advised(
 
 
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
-    """A container alone on its device has no core limit; two containers of the same priority have
-    core limits.
+    """A container that uses its device alone has no core limit. If two containers of equal priority
+    use a device, both are limited.
 
     A container that has just started counts as active for one round."""
     alone, other = region(), region()
@@ -142,8 +150,8 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
 
 
 def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
-    """A container without a core limit counts as active after its last kernel, although HAMi-core
-    of mid 2026 does not mark the kernel."""
+    """A container whose core limit is off still counts as active after a kernel launch. The monitor
+    then goes by the launch time, because HAMi-core of mid 2026 sets no mark."""
     free, other = region(), region()
     for each in (free, other):
         each.hold_cores(held=False)
@@ -156,7 +164,7 @@ def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
 
 
 def test_who_uses_another_card_holds_nobody() -> None:
-    """Containers on different devices do not limit each other's cores."""
+    """Containers on different devices do not cause each other's core limits."""
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)
@@ -169,8 +177,8 @@ def test_who_uses_another_card_holds_nobody() -> None:
 def test_D6_the_first_priority_goes_before_all_others(
     namespaces: str, first: tuple[str, ...]
 ) -> None:
-    """While a priority-0 container uses the device, all other containers wait; afterwards they
-    continue."""
+    """While a container of priority 0 uses the device, all containers of lower priority are
+    blocked. Once it is idle, they continue."""
     high, low = region(0), region(1)
     use(high)
     use(low)
@@ -183,8 +191,8 @@ def test_D6_the_first_priority_goes_before_all_others(
 
 
 def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> None:
-    """A priority-0 container whose namespace may not use priority 0 does not make other namespaces
-    wait."""
+    """A container of priority 0 blocks no container of another namespace unless its own namespace
+    has permission."""
     high, low = region(0), region(1)
     for each in (high, low):
         use(each)
@@ -195,8 +203,8 @@ def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> No
 
 
 def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
-    """Priority, time and devices come from the ledger, because a container can forge the values in
-    its region."""
+    """A container cannot block or limit others with a forged priority, time or device list in its
+    region: the monitor takes these from the ledger."""
     liar, other = region(1, "GPU-2"), region(1, "GPU-1")
     lie(liar, devices=("GPU-1", "GPU-2"), last_kernel=1 << 63)
     contenders = (Contender(liar, "a", ("GPU-2",), 1), Contender(other, "a", ("GPU-1",), 1))
@@ -209,7 +217,7 @@ def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
 
 
 def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
-    """Write values that a container would forge to stop other containers."""
+    """Forge the device list and the launch times in the region, as a hostile container would."""
     of._stored.write(56, struct.pack("<Q", len(devices)))
     for at, device in enumerate(devices):
         of._stored.write(64 + 96 * at, device.encode().ljust(96, b"\0"))
@@ -218,8 +226,8 @@ def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
 
 
 def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
-    """Usage numbers are clipped to the device's capacity, so that sums fit every record and
-    metric."""
+    """Usage that a container reports is clipped to what a device can have, so that sums never
+    overflow."""
     data = StoredBytes(made(PLAN))
     data[PROCESSES:COUNT] = b"\xff" * (COUNT - PROCESSES)
     for slot in range(1024):
@@ -233,8 +241,8 @@ def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
 
 
 def test_what_a_container_changed_is_found_and_put_right() -> None:
-    """A container's changes to memory, cores, devices and priority in its region are each detected
-    and reverted."""
+    """If a container changes memory, cores, devices or priority in its region, the monitor detects
+    the change and restores the planned value."""
     for at, value in ((1600, 14_000 << 20), (1728, 90), (56, 0), (64, 0), (COUNT + 12, 7)):
         data = StoredBytes(made(PLAN))
         region = Region(data)
@@ -245,8 +253,8 @@ def test_what_a_container_changed_is_found_and_put_right() -> None:
 
 
 def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
-    """A container without a core limit gets a limit of 99, because HAMi-core ignores 0 and 100.
-    Priority-0 containers are exempt."""
+    """A container without a core limit gets a limit of 99, because HAMi-core cannot block a
+    container with 0 or 100. Containers of priority 0 keep theirs."""
     for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
         plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
         data = StoredBytes(made(plan))
@@ -255,7 +263,8 @@ def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
 
 
 def test_processes_of_an_earlier_life_are_forgotten() -> None:
-    """When a container restarts, exactly the process slots of its previous run are cleared."""
+    """When a container restarts, its region is as new: only the process slots of the previous run
+    were cleared."""
     data = StoredBytes(made(PLAN))
     for slot in range(3):
         struct.pack_into("<iiQ", data, PROCESSES + slot * PROCESS, slot + 1, 4711, 600 << 20)

@@ -1,4 +1,5 @@
-"""Tests of which token gets which identity, and of refusals by name."""
+"""Tests of the identity that a ServiceAccount token gives its bearer on NATS, and of requests that
+are refused."""
 
 import pytest
 
@@ -11,15 +12,15 @@ ACCOUNTS = accounts_of("apportion", ("monitoring/billing=auditor",))
 
 
 def test_every_service_has_the_account_of_its_name_but_those_that_stay_offline() -> None:
-    """Every service has a ServiceAccount of its name, except bootstrap and callout, which use no
-    token."""
+    """Every service has a ServiceAccount of its own name. Only bootstrap and callout have none,
+    because they use no token."""
     roles = {each.role for (space, _), each in ACCOUNTS.items() if space == "apportion"}
     assert roles == set(BY_NAME) - {"bootstrap", "callout"}
 
 
 def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
-    """An identity has its pod's name, and an agent's identity also its node's, so neither can
-    impersonate another."""
+    """An identity is named after its pod, and an agent's identity also contains the pod's node. No
+    pod can therefore act as another."""
     scheduler = Bearer("apportion", "scheduler", "scheduler-7c-x", "n1")
     assert identity_of(scheduler, "scheduler-7c-x", ACCOUNTS) == Identity(
         "scheduler", "scheduler-7c-x"
@@ -36,8 +37,8 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
 
 @pytest.mark.parametrize("name", ["scheduler-7c-x", "operator", "apportion", "gateway-0"])
 def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name: str) -> None:
-    """A pod of another namespace with the name of one of Apportion's pods gets another identity,
-    other consumers and another inbox."""
+    """A pod of another namespace may have the name of one of Apportion's pods. Its identity,
+    consumers and inbox are still different ones."""
     stranger = Bearer("monitoring", "billing", name, "n1")
     with pytest.raises(InvalidIdentity, match=f"connects as monitoring_{name}"):
         identity_of(stranger, name, ACCOUNTS)
@@ -52,8 +53,8 @@ def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name
 
 
 def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
-    """Two pods of different namespaces never get the same identity name, because the separator is
-    unambiguous."""
+    """Two pods of different namespaces never get the same identity name, even if the names contain
+    hyphens."""
     accounts = accounts_of("apportion", ("a-b/x=auditor", "a/x=auditor"))
     one = identity_of(Bearer("a-b", "x", "c"), "a-b_c", accounts)
     other = identity_of(Bearer("a", "x", "b-c"), "a_b-c", accounts)
@@ -73,13 +74,14 @@ def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
     ],
 )
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
-    """A request that exceeds the token's identity is refused with the reason."""
+    """A connection is refused with the reason if its token has no role, or if it asks for another
+    name than the token's."""
     with pytest.raises(InvalidIdentity, match=words):
         identity_of(bearer, asked, ACCOUNTS)
 
 
 @pytest.mark.parametrize("text", ["billing=auditor", "a/b=bootstrap", "a/b", "a/=auditor", "a/b=x"])
 def test_an_account_that_is_written_wrongly_is_named(text: str) -> None:
-    """A malformed account is refused with the expected form."""
+    """A malformed account setting is refused with the expected form, `NAMESPACE/NAME=ROLE`."""
     with pytest.raises(InvalidIdentity, match="write NAMESPACE/NAME=ROLE"):
         accounts_of("apportion", (text,))

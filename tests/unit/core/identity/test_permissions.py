@@ -1,4 +1,5 @@
-"""Tests of the permission table: every row is safe, and the generated files are committed."""
+"""Tests of the NATS permissions of every role, and that the committed server configurations match
+them."""
 
 import re
 
@@ -19,7 +20,6 @@ by_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
 
 def identity(role: str, *nodes: str) -> Identity:
-    """Return an identity of this role that is named like the role."""
     return Identity(role, role, nodes)
 
 
@@ -29,7 +29,7 @@ def test_committed_configurations_are_the_generated_ones() -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return True if some subject matches both patterns."""
+    """Return True if some NATS subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
         if ">" in (a, b):
@@ -41,8 +41,8 @@ def overlap(one: str, other: str) -> bool:
 
 @pytest.mark.parametrize("account", BESIDE)
 def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
-    """Every role of an account may use a service under a fixed subject, because replies can be sent
-    to that subject.
+    """If an account imports a service under a fixed subject, every role of the account may use it.
+    NATS lets any role that can reply publish to such a subject.
 
     A service under a wildcard is not open to all roles; the tests of attack 5 in tests/security
     check that."""
@@ -56,8 +56,8 @@ def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> 
 
 @by_role
 def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
-    """A role that may reply to any request cannot send a request to itself, because the reply would
-    bypass its permissions."""
+    """A role that may reply to any request cannot send a request to itself, because its reply could
+    then go to any subject."""
     may = permissions_of(identity(role.name, "n1"))
     if may.responses:
         assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]
@@ -81,8 +81,8 @@ def test_an_agent_without_nodes_speaks_for_none() -> None:
 
 @by_role
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
-    """Each role may append only its own event types, except for roles that act on behalf of
-    others."""
+    """A role may append only the event types that the catalogue assigns to it. Operator, intake and
+    gateway may also append those of the role that they act for."""
     stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:
@@ -92,8 +92,8 @@ def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
 
 
 def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
-    """Only the built-in auditor uses fixed consumer names. Added users and users behind a callout
-    get their own names."""
+    """Only the built-in auditor uses the shared consumer names and inbox. Every other auditor has
+    names of its own."""
     added = Member("auditor", "eve").user.identity
     assert not added.shared
     assert Member("auditor", "auditor").user.identity.shared
@@ -108,15 +108,15 @@ def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
 
 @by_role
 def test_nobody_sends_to_the_inbox_of_another(role: Role) -> None:
-    """No role may send to another role's inbox, because replies use subjects that the server
-    provides."""
+    """No role may publish to an inbox. Replies go to the subject that the server provides."""
     may = permissions_of(identity(role.name, "n1"))
     assert not [each for each in may.publish if each.startswith(("_INBOX", "_DELIVER", ">", "*"))]
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "A", "a b", "-a", "a-", "*", ">", "a" * 64, "a\n"])
 def test_a_name_is_a_token(name: str) -> None:
-    """An identity's name is a single subject token, so that a name cannot widen a subject."""
+    """An identity's name has only lower-case letters, digits and hyphens, so that it cannot widen a
+    NATS subject."""
     with pytest.raises(InvalidIdentity, match="lower-case letters, digits and hyphens"):
         check_name(name)
 

@@ -1,4 +1,5 @@
-"""Tests of which devices a node can plausibly have, and of which changes are accepted at once."""
+"""Tests of an intake's checks of a node's report: whether its devices are plausible, and which
+changes must be confirmed."""
 
 from typing import Any
 
@@ -64,8 +65,8 @@ def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
 
 
 def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
-    """A MIG instance has at most its slices' memory; otherwise it would attract pods that need a
-    whole GPU."""
+    """A report is implausible if a MIG instance has more memory than its slices: it would attract
+    pods that need a whole GPU."""
 
     def said(memory_mib: int) -> str:
         sizes = (MigSize(profile="1g.5gb", memory_mib=memory_mib),)
@@ -76,7 +77,8 @@ def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
-    """The configuration may let devices offer more than they have, on all nodes or on one node."""
+    """A device may offer more than it has if the configuration allows it, for all nodes or for this
+    node."""
     report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
     scaled: Any = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
     everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))
@@ -93,8 +95,8 @@ def test_ids_and_indexes_stand_there_once() -> None:
 
 
 def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
-    """A first or repeated report, one device more or fewer, unhealthy devices and changed amounts
-    are accepted at once."""
+    """The intake accepts a first report, one more or one less device, failed devices and changed
+    slots at once."""
     eight = rack("n1", 8)
     sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
     fewer = structs.replace(eight, devices=eight.devices[:7])
@@ -104,7 +106,7 @@ def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
 
 
 def test_most_cards_at_once_and_another_model_are_jumps(golden: Golden) -> None:
-    """A report that changes most devices at once, or a device's model, must be confirmed."""
+    """A report must be confirmed if it changes most devices at once, or the model of a device."""
     eight = rack("n1", 8)
     other = structs.replace(eight.devices[3], model=T4)
     changed = structs.replace(eight, devices=(*eight.devices[:3], other, *eight.devices[4:]))

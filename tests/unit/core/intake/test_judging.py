@@ -1,4 +1,4 @@
-"""Tests of what an intake accepts from an agent: sender, content and plausibility."""
+"""Tests of which events an intake accepts from an agent, by sender, content and plausibility."""
 
 from typing import Any
 
@@ -32,13 +32,14 @@ from tests.support.pods import ask, placed, pod, share
 def said(
     ledger: Ledger, data: Payload, *, by: str = "n1", basis: int = 0, cause: int = 0
 ) -> Verdict:
-    """Return the verdict on an event signed by a node's agent."""
+    """Return the intake's verdict on an event that arrives from node n1 and names agent `by` as its
+    source."""
     event = Event(id="x", source=f"agent/{by}", time=TIME, data=data, basis=basis, cause=cause)
     return judge(ledger.state, "n1", event)
 
 
 def cause(verdict: Verdict) -> str:
-    """Return the cause of a refusal, or an empty string for another verdict."""
+    """Return the cause if the intake refused the event, or else an empty string."""
     return verdict.cause if isinstance(verdict, Refusal) else ""
 
 
@@ -54,8 +55,7 @@ def ledger() -> Ledger:
 
 
 def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
-    """The intake accepts an honest agent's reports, health events, answers and usage for the
-    agent's own node."""
+    """The intake accepts every kind of event that an honest agent sends about its own node."""
     device = "n1-g0"
     for data in (
         rack("n1", 3),
@@ -69,14 +69,14 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
 
 
 def breach(pod: str, device: str, **more: Any) -> ShareBreached:
-    """Return the event for a breach that an agent found in the pod's container."""
+    """Return an event in which an agent reports that the pod's container exceeds its share."""
     at: dict[str, Any] = {"node": "n1", "attempt": 1} | more
     return ShareBreached(pod=pod, container="main", device=device, code="raised", **at)
 
 
 def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
-    """The intake accepts a breach only from the share's node, for a device of a pod that still
-    exists."""
+    """The intake accepts a breach only from the node of the share, and only for a device of a live
+    pod."""
     assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"
     assert cause(said(ledger, breach("p1", "n1-g1"))) == "unknown-device"
     assert cause(said(ledger, breach("p1", "n1-g0", attempt=2))) == "late"
@@ -84,10 +84,10 @@ def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
-    """The intake recognizes a repeated report as a duplicate.
+    """If an agent repeats its last report, the intake answers with the revision of that report
+    instead of appending it again.
 
-    A report is not a duplicate if a device's health has changed or if a report has been refused
-    since."""
+    It appends the report if a device's health changed since, or if a report was refused since."""
     assert said(ledger, rack("n1", 2)) == Known(1)
     ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
     assert said(ledger, rack("n1", 2)) is None
@@ -98,7 +98,7 @@ def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
 
 
 def used(device: str, uid: str, **more: int) -> ShareUsed:
-    """Return the usage record of a share for one hour."""
+    """Return the usage of a share during one hour, as an agent reports it."""
     amounts: Any = {"seconds": 3600, "memory_mib_seconds": 36_000, "memory_mib_peak": 10} | more
     return ShareUsed(
         pod=uid, namespace="default", name=uid, container="main", device=device, memory_mib=1000,
@@ -125,8 +125,8 @@ def test_a_card_of_another_node_is_not_taken(ledger: Ledger) -> None:
 
 
 def test_an_older_configuration_is_no_lie(ledger: Ledger) -> None:
-    """A report under an older configuration is outdated, not refused: the agent sends a new
-    report."""
+    """If a report looks implausible but was made under an older configuration, the intake calls it
+    stale, so that the agent reports again."""
     scaled = node("n1", gpu("n1-g0", memory_mib=163_840, physical_memory_mib=81_920))
     before = ledger.state.revision
     assert cause(said(ledger, scaled, basis=before)) == "implausible-device"
@@ -173,15 +173,16 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
 
 
 def test_use_by_a_pod_that_does_not_hold_the_device_is_doubtful(ledger: Ledger) -> None:
-    """Usage by a pod that does not have the device now is doubtful; `Holdings` looks up whether the
-    pod had it before."""
+    """If a pod does not have the device of its usage record now, the intake marks the record as
+    doubtful: the pod may have had the device earlier."""
     for use in (used("n1-g0", "p2"), used("n1-g1", "p1"), used("n1-g0", "p9")):
         record = UsageRecorded(node="n1", seconds=3600, shares=(used("n1-g0", "p1"), use))
         assert said(ledger, record) == Doubt(record, (use,))
 
 
 def test_an_id_is_the_nodes_own() -> None:
-    """Event ids are derived from the node, so an agent cannot block another node's event id."""
+    """Every event id contains the agent's node, so that an agent cannot use up the ids of another
+    node."""
     for fence in ("p1/1/placed", "intake/n2/x", "x" * 9_000):
         made = append_id("n1", fence)
         assert made.startswith("intake/n1/")
@@ -206,19 +207,20 @@ def test_an_id_is_the_nodes_own() -> None:
     ],
 )
 def test_answers_go_to_agents_alone(reply: str, may: bool) -> None:
-    """An intake replies only to agents' inboxes, because an intake may publish subjects that agents
-    may not."""
+    """An intake sends replies only to agents' inboxes. A reply to another subject would be
+    published with the intake's permissions."""
     assert may_be_answered(reply) is may
 
 
 def test_a_node_has_one_subject() -> None:
-    """A node has exactly one subject; other spellings of the subject belong to no node."""
+    """Every node name has exactly one escaped form as a subject. A subject in another form belongs
+    to no node."""
     assert node_of_subject("apportion.intake.rack%2E1") == "rack.1"
     assert node_of_subject("apportion.intake.%6E1") == ""
 
 
 def test_a_bucket_gives_what_flowed_in() -> None:
-    """A token bucket releases its content at once, and afterwards only at its refill rate."""
+    """A full token bucket can be spent at once. After that, it gives only what is refilled."""
     bucket = Bucket(10, 5, now_s=0.0)
     assert [bucket.take(1, 0.0) for _ in range(5)] == [0.0] * 5
     assert bucket.take(1, 0.0) == pytest.approx(0.1)

@@ -1,5 +1,5 @@
-"""Tests of what an intake reads from the server for an agent, and which part of the state it passes
-on."""
+"""Tests of what an intake reads from NATS on behalf of an agent, and of the part of the state that
+an agent gets."""
 
 import json
 
@@ -34,14 +34,13 @@ NAMES = ["n1", "gpu.example", "a b", "ü", "*", ">", "n" * 253]
 
 
 def call(name: str, api: str, body: object) -> Call:
-    """Return the NATS API call for this request of the node's agent."""
     return call_of(name, read_asked(json.dumps({"api": api, "body": body}).encode()))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> None:
-    """An agent may read only the subjects of its node and shared subjects; node names with dots are
-    escaped."""
+    """An agent may read the subjects of its own node and those that all agents share, and no
+    others."""
     assert node_of_subject(subject_of_node(name, SUBJECT), SUBJECT) == name
     for subject in (*subjects_of_node(name), *FOR_ALL):
         query = {"seq": 1, "next_by_subj": subject}
@@ -69,7 +68,8 @@ def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> No
     ],
 )
 def test_a_record_of_another_subject_is_not_there(subject: str) -> None:
-    """The intake reports a record of another subject, or an unreadable answer, as missing."""
+    """If NATS returns a record of a subject that the agent may not read, or unreadable bytes, the
+    agent gets "not found"."""
     answer = json.dumps({"message": {"subject": subject}}).encode()
     for each in (answer, b"[" * 10_000, b"\xff"):
         assert json.loads(shown("n1", call("n1", GET, {"seq": 1}), each))["error"]["code"] == 404
@@ -86,15 +86,15 @@ def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
     "body", [{"seq": -1}, {"seq": 1, "last_by_subj": 2}, {"start_time": "x"}, [], {"SEQ": 1}]
 )
 def test_a_body_that_is_none_is_refused(body: object) -> None:
-    """The intake refuses a request with unknown fields, because the NATS server ignores case in
-    field names."""
+    """The intake refuses requests with invalid or unknown fields. NATS ignores case, so `SEQ` would
+    count as `seq`."""
     with pytest.raises(NotForAgents):
         call("n1", GET, body)
 
 
 def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
-    """The partial state for a node can be restored. It has only the node's pods, and no quotas and
-    gang declarations."""
+    """The partial state for an agent restores like a snapshot. It contains the agent's node with
+    its pods, but no other nodes, quotas and gangs."""
     state = State()
     for data in (
         node("n1", gpu("g0")),
@@ -118,8 +118,8 @@ def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
 
 
 def test_the_part_has_all_that_containers_are_given() -> None:
-    """The partial state has everything that containers receive, such as borrowed shares and
-    controls, but no labels."""
+    """The partial state contains all that a pod's containers get, such as borrowed shares and
+    HAMi-core controls. It contains no labels."""
     state = State()
     happen(state, node("n1", gpu("g0")))
     submitted = pod(
@@ -137,7 +137,7 @@ def test_the_part_has_all_that_containers_are_given() -> None:
 
 
 def _given(state: State) -> PodPlaced:
-    """Return the placement with everything that the pod's containers receive."""
+    """Return pod `mine`'s placement with everything that its containers receive."""
     found = state.pods["mine"]
     assert found.placement is not None
     devices = [each.device for each in state.nodes["n1"].devices]
@@ -146,8 +146,8 @@ def _given(state: State) -> PodPlaced:
 
 @pytest.mark.parametrize("nodes", [("n1",), ()])
 def test_the_agent_of_one_node_has_no_right_at_the_servers_api(nodes: tuple[str, ...]) -> None:
-    """An agent of one node may use the NATS API only to acknowledge messages of consumers that an
-    intake created."""
+    """An agent of one node may not call the JetStream API. It may only acknowledge flow control of
+    the consumers that an intake created for it."""
     may = permissions_of(Identity("agent", "gpu-1", nodes))
     assert not [each for each in may.publish if each.startswith(("$JS.API", "$JS.STORE", "$O."))]
     for each in nodes:
@@ -164,8 +164,8 @@ def test_the_agent_of_several_nodes_reads_the_ledger_itself(nodes: tuple[str, ..
 
 
 def test_an_intake_never_touches_the_queue_of_binders() -> None:
-    """An intake cannot touch the binders' queue, because no identity has the names of the intake's
-    consumers."""
+    """An intake may create and delete only the consumers for agents. It is denied the binders'
+    consumer."""
     may = permissions_of(Identity("intake", "intake"))
     for verb in ("CREATE", "INFO", "DELETE"):
         assert covers(may.publish, f"$JS.API.CONSUMER.{verb}.APPORTION.{readers_of_node('n1')[0]}")

@@ -1,4 +1,4 @@
-"""Tests of what the agent of a node receives with a placement in addition to the shares."""
+"""Tests of what the agent of a node receives with a placement in addition to the pod's shares."""
 
 from apportion.core.ledger.agent_view import handed
 from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Score, Shape, Share
@@ -15,20 +15,20 @@ ASK = Ask(container="main", family="nvidia", memory_mib=2000, cores=30)
 
 
 def pod(**more: object) -> PodSubmitted:
-    """Return the submission of the placed pod with these fields."""
     return PodSubmitted(
         uid="a", namespace="default", name="a", shape=Shape(asks=(ASK,)), dialect="hami", **more  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def test_most_pods_need_no_more_words() -> None:
-    """For most pods, the agent receives the placement unchanged."""
+    """For a pod without init containers and controls, the agent receives the placement
+    unchanged."""
     assert handed(PLACED, pod(), [CARD]) is PLACED
 
 
 def test_an_init_container_has_what_it_borrows() -> None:
-    """An init container gets its requested amount from the device that it borrows from a later
-    container."""
+    """An init container that borrows gets the amounts that it requests, on the device of the
+    container that it borrows from."""
     fetch = Ask(container="fetch", family="nvidia", memory_mib=500, init=True)
     found = handed(PLACED, pod(borrowing=(fetch,), init_containers=("fetch",)), [CARD])
     assert found.borrowed == (Share(container="fetch", device="GPU-1", memory_mib=500, cores=0),)

@@ -1,5 +1,5 @@
-"""Tests of the amounts that a node shows as allocatable, and of why the amounts may exceed its
-GPUs."""
+"""Tests of the GPU memory and cores that a node shows as allocatable to Kubernetes, and of why they
+may exceed what the GPUs have."""
 
 import pytest
 from msgspec import structs
@@ -21,13 +21,13 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Return the same memory and cores under the resource names of both dialects."""
+    """Return the memory and cores that a node shows, once per dialect's resource names."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 
 def test_what_is_shown_is_what_the_cards_have() -> None:
-    """A node shows the amounts of all shareable GPUs, even unhealthy ones, but not of NPUs and of
-    GPUs of NVIDIA's plugin."""
+    """A node shows the memory and cores of all its shareable GPUs, even unhealthy ones. NPUs and
+    GPUs of NVIDIA's own plugin do not count."""
     ledger = Ledger(
         node(
             "n1", gpu("g0", model=T4), gpu("g1", model=T4, healthy=False), npu("npu2"),
@@ -38,13 +38,13 @@ def test_what_is_shown_is_what_the_cards_have() -> None:
 
 
 def test_a_node_without_gpus_shows_nothing() -> None:
-    """A node without GPUs shows no device amounts."""
+    """A node with NPUs only shows no GPU memory and cores."""
     assert shown(Ledger(node("n1", npu("npu0"))).node(), PLAIN) == {}
 
 
 def test_units_and_names_are_the_configurations() -> None:
-    """Units and names come from the configuration; amounts are converted per device and rounded
-    down."""
+    """The configuration decides resource names and units. Each device's amount is converted
+    separately and rounded down."""
     ledger = Ledger(node("n1", gpu("g0", memory_mib=1000), gpu("g1", memory_mib=1000)))
     config = DialectConfig(
         memory_factor=256, hami=structs.replace(PLAIN.hami, memory="example.com/memory")
@@ -55,16 +55,16 @@ def test_units_and_names_are_the_configurations() -> None:
 
 
 def test_several_cards_of_one_container_count_once() -> None:
-    """An amount for several devices of one container counts once, because the kubelet sums plain
-    limits."""
+    """A container that requests 3,000 MiB on each of two devices does not raise the node's amount,
+    because the kubelet counts its limit only once."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), pod("p", ask(3000, count=2, cores=30)))
     ledger.settle()
     assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}
 
 
 def test_an_amount_above_the_card_is_shown_beside_it() -> None:
-    """If a pod requests more memory than the device has, the node's allocatable memory is raised by
-    the excess: Volcano caps the request, the kubelet does not."""
+    """If a pod requests more memory than its device has, the node's amount grows by the excess.
+    Volcano caps such a request, but the kubelet counts it whole."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)),
         pod("p", ask(20_000, cap_memory=True), dialect="volcano-vgpu"),
@@ -75,8 +75,8 @@ def test_an_amount_above_the_card_is_shown_beside_it() -> None:
 
 
 def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
-    """After a pod is shrunk, the node's allocatable amounts are raised by the difference, because
-    the kubelet still counts the original request."""
+    """If a pod is shrunk, the node's amounts grow by the difference, because the kubelet still
+    counts the original limits."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)), pod("p", ask(10_000, cores=60))).settle()
     ledger.bound("p").allocated("p")
     ledger.play(ResizeAsked(pod="p", by="ann", memory_mib=2_000, cores=20)).settle()
@@ -89,8 +89,8 @@ def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
 
 
 def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
-    """A missing device counts as far as pods use it, because the kubelet still counts these
-    pods."""
+    """A device that left the node still counts with the amounts that its pods use, because the
+    kubelet counts these pods."""
     there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
     ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
     gone = ledger.devices("p")[0]
@@ -103,7 +103,7 @@ def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
 
 @pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
 def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
-    """Pods with other resource names do not raise the node's amount."""
+    """A pod that uses other resource names does not raise the node's amounts."""
     ledger = Ledger(
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()
@@ -111,8 +111,8 @@ def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
 
 
 def test_what_others_bound_raises_nothing() -> None:
-    """A pod that another scheduler binds to a full node does not raise the amount: the kubelet
-    rejects that pod."""
+    """A pod that another scheduler bound to the node does not raise its amounts, so that the
+    kubelet rejects the pod if the node is full."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)))
     about = pod("sent", ask(20_000))
     held = Share(container=about.shape.asks[0].container, device="g0", memory_mib=1_000, cores=0)

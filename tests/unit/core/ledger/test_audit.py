@@ -1,5 +1,5 @@
-"""Tests that the auditor reports violations with their revision, and accepts everything that is
-allowed."""
+"""Tests that the auditor reports every violation of the ledger's rules at its revision, and reports
+nothing that is allowed."""
 
 import json
 from hashlib import sha256
@@ -44,7 +44,8 @@ KIND = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 
 
 class Written:
-    """A ledger with events as the real services write them; a test can override any field."""
+    """A ledger written as the real services write it, and audited. Tests override fields to break
+    rules."""
 
     def __init__(self, auditor: Auditor | None = None) -> None:
         self.auditor = auditor or Auditor()
@@ -53,11 +54,10 @@ class Written:
 
     @property
     def revision(self) -> int:
-        """Return the newest revision."""
         return self.auditor.state.revision
 
     def write(self, *payloads: Payload, **fields: Any) -> Self:
-        """Append the events of one decision; all of them have the same basis."""
+        """Append these events as one decision, so that all of them have the same basis."""
         basis = fields.pop("basis", self.revision)
         for payload in payloads:
             data = payload
@@ -88,12 +88,10 @@ class Written:
 
 @pytest.fixture
 def ledger() -> Written:
-    """Return a ledger of three events: one node with two devices, and two pods."""
     return Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(pod("p2", ask(1000)))
 
 
 def on(uid: str, device: str = "n1-g0", **fields: Any) -> PodPlaced:
-    """Return a placement of the pod on the node."""
     return placed(uid, "n1", [share(device)], **fields)
 
 
@@ -115,19 +113,20 @@ def test_a_sound_ledger_has_nothing(ledger: Written) -> None:
 
 
 def test_a_gap(ledger: Written) -> None:
-    """The auditor reports a missing revision at the next revision."""
+    """If a revision is missing, the auditor reports that at the next revision."""
     ledger.raw(subject_of(PodGone(uid="p1")), encode(event(PodGone(uid="p1"))), revision=5)
     assert ledger.checks() == [(5, "gap")]
 
 
 def event(data: Payload) -> Event:
-    """Return an event that the watcher wrote, without further fields."""
+    """Return an event whose source is the watcher, without basis and cause."""
     return Event(id="x", source="watcher", time=TIME, data=data)
 
 
 @pytest.mark.parametrize("payload", [b"\xff", b"{}", encode(event(PodGone(uid="other")))])
 def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes) -> None:
-    """The auditor reports undecodable bytes and events on a foreign subject, and continues."""
+    """The auditor reports undecodable bytes, and events on another object's subject. It then
+    continues."""
     ledger.raw("apportion.v1.workload.p1", payload).write(on("p1"))
     assert ledger.checks() == [(4, "schema")]
 
@@ -152,13 +151,13 @@ def test_a_format_that_nobody_enabled_is_named(ledger: Written) -> None:
 
 @pytest.mark.parametrize("source", ["binder", "scheduler2", "agent/n1", ""])
 def test_anothers_signature(ledger: Written, source: str) -> None:
-    """The auditor reports a placement that another role signed."""
+    """The auditor reports a placement whose source is not a scheduler."""
     ledger.write(on("p1"), source=source or "x")
     assert ledger.checks() == [(4, "owner")]
 
 
 def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
-    """An operator may submit pods if there is no watcher, but may never place pods."""
+    """An operator may append a pod's events like the watcher, but no placements."""
     ledger.write(PodGone(uid="p2"), source="cli/alice@host")
     ledger.write(NodeCordoned(node="n1", by="alice", reason="r"), source="cli/alice@host")
     assert ledger.checks() == []
@@ -167,7 +166,8 @@ def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
 
 
 def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) -> None:
-    """The gateway may sign its users' cordons, but none of their other events."""
+    """The gateway may append cordons of logged-in users and their removal. The auditor reports all
+    its other events."""
     ledger.write(NodeCordoned(node="n1", by="olga", reason="r"), source="gateway")
     ledger.write(NodeCordonLifted(node="n1", of="olga", by="olga"), source="gateway")
     ledger.write(DeviceCordoned(device="n1-g0", by="olga", reason="r"), source="gateway/0")
@@ -182,12 +182,13 @@ def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) ->
 def test_what_was_decided_on_what_did_not_stand_yet(
     ledger: Written, fields: dict[str, int]
 ) -> None:
-    """The auditor reports an event whose basis or cause is not an earlier revision."""
+    """The auditor reports an event whose basis or cause is its own or a later revision."""
     assert ledger.write(on("p1"), **fields).checks() == [(4, "basis")]
 
 
 def test_a_broken_chain(ledger: Written) -> None:
-    """The auditor reports a placement that does not name the previous placement on its node."""
+    """The auditor reports a placement that does not contain the digest of the node's previous
+    placement."""
     ledger.write(on("p1"))
     ledger.write(on("p2", previous="0" * 64))
     assert ledger.checks() == [(5, "chain")]
@@ -196,8 +197,7 @@ def test_a_broken_chain(ledger: Written) -> None:
 def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The chain of a forgotten node restarts, even if the node was observed before its first
-    placement."""
+    """The first placement on a forgotten node that returns names no previous placement."""
     monkeypatch.setattr(departures, "LEFT_MAX", 1)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 0)
     ledger.write(on("p1")).write(PodGone(uid="p1")).write(NodeGone(node="n1"))
@@ -209,14 +209,15 @@ def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
 
 
 def test_the_chain_goes_over_bad_bytes_too(ledger: Written) -> None:
-    """A node's chain includes undecodable bytes on the node's subject."""
+    """Undecodable bytes on a node's placement subject are part of its chain: the next placement
+    contains their digest."""
     ledger.write(on("p1")).raw("apportion.v1.placement.n1", b"{}").write(on("p2"))
     assert ledger.checks() == [(5, "schema")]
 
 
 def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
-    """The auditor reports a placement with an unexpected event id, because the server detects
-    duplicates only by id."""
+    """The auditor reports a placement with an unexpected event id, because NATS detects duplicate
+    placements only by id."""
     ledger.write(on("p1"), id="p1/other")
     assert ledger.checks() == [(4, "identity")]
 
@@ -236,15 +237,15 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
     ledger: Written, event_id: str, found: list[tuple[int, str]]
 ) -> None:
-    """A pod is evicted at most once per attempt of the pending pod that it makes room for; the
-    event id names that pod."""
+    """An eviction's event id must name both pods and their attempts. A pod is thereby evicted at
+    most once per attempt of the pod that needs room."""
     ledger.write(on("p1")).write(EVICTED, id=event_id)
     assert ledger.checks() == found
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """Only an adopted placement may be voided under an additional id, because an earlier pod may
-    have used the first id."""
+    """The event that voids an adopted placement may have an extra number in its id, because an
+    earlier pod may have used the plain id. For other placements that is reported."""
     found = PodAdopted(
         pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
     )
@@ -263,15 +264,15 @@ def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Writ
     ],
 )
 def test_a_share_of_what_was_off_offer(ledger: Written, data: Payload) -> None:
-    """The auditor reports a share of a device that was closed at the decision's basis, but not if
-    it closed later."""
+    """The auditor reports a share of a device that was closed at the decision's basis. A device
+    that was closed later is no violation."""
     ledger.write(data).write(on("p1"), basis=3).write(on("p2"), basis=4)
     assert ledger.checks() == [(6, "closed")]
 
 
 def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
-    """The auditor accepts a share of a device that was open at the basis, whatever happened
-    since."""
+    """The auditor reports a share of a device only if the device was closed at the decision's
+    basis, not if it was reopened by then."""
     ledger.write(DeviceCordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(DeviceUncordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(on("p1"), basis=4)
@@ -280,27 +281,28 @@ def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
 
 
 def of_a_gang() -> Written:
-    """Return a ledger of four events with a gang of two pods."""
+    """Return a ledger with a node of two devices and a gang of two pending pods: four events."""
     return Written().write(rack("n1", 2), gang("t/g", 2), member("p1", ask(1), group="t/g"),
                            member("p2", ask(1), group="t/g"))  # fmt: skip
 
 
 def test_half_a_gang() -> None:
-    """The auditor reports a partly placed gang at the next event or at the end."""
+    """If a gang is placed only in part, the auditor reports that at the next event or at the
+    end."""
     assert of_a_gang().write(on("p1"), on("p2")).checks() == []
     assert of_a_gang().write(on("p1")).checks() == [(5, "gang")]
     assert of_a_gang().write(on("p1")).write(rack("n2", 1)).checks() == [(6, "gang")]
 
 
 def test_a_gang_that_changed_behind_the_decision() -> None:
-    """If a gang member ends after the revision on which the decision is based, placing the
-    remaining members is not a violation."""
+    """If a gang's member ends while the scheduler decides, the placement of the other members is no
+    violation."""
     ledger = of_a_gang().write(PodGone(uid="p2"))
     assert ledger.write(on("p1"), basis=4).checks() == []
 
 
 def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
-    """The auditor counts contradicting events, for example from two watchers, without a
+    """Events that contradict the state, such as those of two watchers, are counted but are no
     violation."""
     ledger.write(PodGone(uid="p1")).write(PodGone(uid="p1"))
     assert ledger.checks() == []
@@ -310,7 +312,8 @@ def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
 def test_a_fold_that_oversells_is_found_at_once(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The invariants catch a fold that charges nothing at the first placement."""
+    """If the fold has a bug and charges nothing for a placement, the auditor reports a broken
+    invariant at that placement."""
     real = HANDLERS[PodPlaced]
 
     def uncharged(context: Any, data: PodPlaced) -> Change:
@@ -325,7 +328,8 @@ def test_a_fold_that_oversells_is_found_at_once(
 
 
 def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
-    """The periodic full check finds damage that is unrelated to any event."""
+    """Damage in an object that no event touches is found by the check of the whole state, which
+    runs every few events."""
     ledger.auditor._full_every = 6
     ledger.write(on("p1"))
     ledger.auditor.state.nodes["n1"].cpu_used_milli += 1
@@ -336,8 +340,8 @@ def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) 
 
 
 def test_near_and_whole_agree() -> None:
-    """The check of the objects of one event and the full check agree, on valid and on damaged
-    states."""
+    """On a damaged state, the check of one event's objects finds the same violations as the check
+    of the whole state."""
     ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(on("p1"))
     state: State = ledger.auditor.state
     state.nodes["n1"].devices[0].memory_free_mib += 1
@@ -346,7 +350,8 @@ def test_near_and_whole_agree() -> None:
 
 
 def test_a_range_checks_nothing_before_its_start() -> None:
-    """An audit of a range folds the events before its start without checking them."""
+    """If an audit starts at a later revision, it folds the earlier events but reports no violation
+    in them."""
     ledger = Written(Auditor(start=5)).write(rack("n1", 2)).write(pod("p1", ask(1000)))
     ledger.write(on("p1"), id="wrong", source="binder").write(pod("p2", ask(1)), source="binder")
     assert ledger.auditor.found == {}

@@ -1,4 +1,4 @@
-"""Tests that the digest covers every fact of the ledger, and nothing else."""
+"""Tests of the digest of a state: it depends on every fact of the ledger, and on nothing else."""
 
 import json
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_every_part_counts(change: Callable[[State], object]) -> None:
 
 
 def test_order_of_learning_does_not_count() -> None:
-    """The order in which facts arrived does not change the digest."""
+    """Two states with the same facts have the same digest, whatever the order of their events."""
     one, other = replayed(*EVENTS[:2]), replayed(*reversed(EVENTS[:2]))
     for end in (one, other):
         for name in end.nodes.values():

@@ -1,4 +1,5 @@
-"""Tests of the fold of nodes and devices: reports, observations, cordons and contradictions."""
+"""Tests of how the fold handles nodes and devices: reports, observations, cordons and
+contradictions."""
 
 import pytest
 
@@ -22,7 +23,7 @@ HOLDS_G0 = (node("n1", gpu("g0"), gpu("g1")), pod("p1"), placement("p1", shares=
 
 
 def test_report_offers_every_device_in_the_order_of_indexes() -> None:
-    """A node offers its devices by index, whatever their order in the report."""
+    """The state orders a node's devices by index, whatever their order in the report."""
     ledger = Ledger(node("n1", gpu("b1", memory_mib=7), gpu("a0", cores=50, slots=3)))
     assert [device.device.id for device in ledger.node().devices] == ["a0", "b1"]
     assert (ledger.device("a0").cores_free, ledger.device("a0").slots_free) == (50, 3)
@@ -31,15 +32,15 @@ def test_report_offers_every_device_in_the_order_of_indexes() -> None:
 
 
 def test_report_keeps_what_shares_hold() -> None:
-    """A new report keeps the charged shares of devices whose amounts have changed."""
+    """If a report changes the amounts of a device, the shares in use on it stay charged."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=4000, cores=80, slots=2)))
     device = ledger.device("g0")
     assert (device.memory_free_mib, device.cores_free, device.slots_free) == (3000, 70, 1)
 
 
 def test_report_may_offer_less_than_is_held() -> None:
-    """A report may offer less than is allocated: no new pod fits until pods have released
-    enough."""
+    """A report may shrink a device below what its pods use. Its free amount is then negative, so
+    that no pod fits."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)))
     assert ledger.device("g0").memory_free_mib == -600
     assert "memory_mib needed 1, available -600" in ledger.play(pod("p2")).contradict(
@@ -49,14 +50,15 @@ def test_report_may_offer_less_than_is_held() -> None:
 
 
 def test_share_of_nothing_fits_where_nothing_is_free() -> None:
-    """A share of zero amounts fits a full device, as the engine assumes."""
+    """A share of zero memory and cores fits even a device with a negative free amount."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)), pod("p2"))
     ledger.play(placement("p2", shares=[share("g0", memory_mib=0, cores=0)]))
     assert ledger.device("g0").memory_free_mib == -600
 
 
 def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None:
-    """A device that leaves its node stays in the state, closed, while a pod uses the device."""
+    """A device that left its node takes no new pods. The state keeps the device until the last of
+    its pods has ended."""
     ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")))
     assert not ledger.device("g0").present
     said = ledger.play(pod("p2")).contradict(placement("p2", shares=[share("g0")]))
@@ -67,7 +69,8 @@ def test_device_that_leaves_is_forgotten_once_it_is_idle(golden: Golden) -> None
 
 
 def test_device_that_returns_is_offered_again() -> None:
-    """A device that returns is offered again, and its shares are still charged."""
+    """If a device returns to its node, it takes pods again, and the shares in use on it stay
+    charged."""
     ledger = Ledger(*HOLDS_G0, node("n1"), node("n1", gpu("g0")))
     assert ledger.device("g0").present
     assert ledger.device("g0").memory_free_mib == 81920 - 1000
@@ -85,8 +88,8 @@ def test_device_moves_to_another_node_once_it_left_the_first() -> None:
 
 
 def test_device_of_a_node_that_is_gone_may_move() -> None:
-    """A device of a removed node may move to another node, and is not offered by the first node
-    when that node returns."""
+    """A device of a removed node may move to another node. If the first node returns, the device
+    stays with the other node."""
     ledger = Ledger(rack("n1", 1), NodeGone(node="n1"), node("n2", gpu("n1-g0")))
     assert ledger.play(observed("n1")).state.node_of_device["n1-g0"] == "n2"
     assert [device.present for device in ledger.node("n1").devices] == [False]
@@ -102,7 +105,7 @@ def test_device_of_a_node_that_is_gone_may_move() -> None:
     ],
 )
 def test_report_that_contradicts(report: object, because: str) -> None:
-    """The fold refuses a contradicting report entirely."""
+    """If a report contradicts the state in one device, the fold refuses the whole report."""
     assert because in Ledger(*HOLDS_G0).contradict(report)  # type: ignore[arg-type]
 
 
@@ -113,8 +116,8 @@ def test_idle_device_may_become_another_family() -> None:
 
 
 def test_health_changes_one_device() -> None:
-    """A health event changes one device and stores the agent's reason, until the next report
-    replaces both."""
+    """A health event changes one device and its reason. The next report of the node replaces
+    both."""
     sick = DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79")
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), sick)
     assert (ledger.device("g0").healthy, ledger.device("g0").health_reason) == (False, "XID 79")
@@ -123,7 +126,8 @@ def test_health_changes_one_device() -> None:
 
 
 def test_kubernetes_may_mark_devices_unhealthy() -> None:
-    """Both the Kubernetes annotation and the agent can mark a device unhealthy, in any order."""
+    """A device is unhealthy if its agent or an annotation of the Kubernetes node says so, in
+    whatever order they arrive."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), observed("n1", unhealthy_indexes=(1,)))
     ledger.play(DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79"))
     assert not ledger.device("g0").healthy
@@ -144,8 +148,8 @@ def test_health_of_an_unknown_device(golden: Golden, where: str, device: str) ->
 
 
 def test_cordon_of_a_device_outlives_its_reports() -> None:
-    """A device's cordon stays when the device leaves a report, and may be set before the first
-    report."""
+    """A device may be cordoned before its first report. The cordon stays if the device leaves its
+    node."""
     cordon = DeviceCordoned(device="g0", by="ann", reason="noisy fan")
     ledger = Ledger(cordon, node("n1", gpu("g0"), gpu("g1")), node("n1", gpu("g0")))
     assert ledger.device("g0").cordon == "noisy fan"
@@ -154,15 +158,15 @@ def test_cordon_of_a_device_outlives_its_reports() -> None:
 
 
 def test_cordon_of_a_node() -> None:
-    """A node may be cordoned before the state has the node."""
+    """A node may be cordoned before it first appears in the state."""
     ledger = Ledger(NodeCordoned(node="n1", by="ann", reason="kernel"), rack("n1", 1))
     assert ledger.node().cordon == "kernel"
     assert not ledger.play(NodeUncordoned(node="n1", by="ann")).node().cordon
 
 
 def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
-    """Host facts from Kubernetes override those of the agent. A node that Kubernetes removes is
-    neither present nor ready."""
+    """Kubernetes' facts about a node's CPU, memory and labels override those of its agent. A node
+    that Kubernetes removes is neither present nor ready."""
     ledger = Ledger(rack("n1", 1), observed("n1", cpu_milli=500, labels={"zone": "a"}))
     assert (ledger.node().host.cpu_milli, ledger.node().host.labels) == (500, {"zone": "a"})
     ledger.play(NodeGone(node="n1"))
@@ -182,8 +186,8 @@ def test_H4_node_that_takes_no_pods() -> None:
 
 
 def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
-    """Once Kubernetes has reported any node, an agent's node offers nothing until Kubernetes
-    reports that node too."""
+    """Once the watcher has reported any node, a node that only its agent reports takes no pods
+    until the watcher reports that node too."""
     ledger = Ledger(rack("early", 1), observed("n1", version=7), rack("late", 1))
     assert [ledger.node(name).present for name in ("early", "n1", "late")] == [False, True, False]
     ledger.submit(pod("p", ask(1000))).settle()
@@ -193,8 +197,7 @@ def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
 
 
 def test_without_an_api_server_nodes_are_those_of_agents() -> None:
-    """Without an API server, a node that an agent reports is present, even if only another node is
-    in the manifests."""
+    """Without a Kubernetes API, a node is present as soon as its agent reports it."""
     ledger = Ledger(rack("n1", 1), observed("n2"))
     assert ledger.node("n1").present
 
@@ -207,7 +210,7 @@ def test_node_that_only_a_cordon_names_is_not_there() -> None:
 
 
 def test_policy_and_queue_replace_what_was() -> None:
-    """A newer policy or queue replaces the older one, together with its revision."""
+    """A new policy replaces the previous one, and so does a new version of a queue."""
     spread = PolicyChanged(by="ann", node_policy="spread")
     ledger = Ledger(spread, QueueObserved(queue="q"), QueueObserved(queue="q", weight=4))
     assert (ledger.state.policy, ledger.state.policy_revision) == (spread, 1)

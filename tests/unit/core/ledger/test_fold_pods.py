@@ -1,4 +1,4 @@
-"""Tests of the fold of pods: their phases, their placements, and every contradiction."""
+"""Tests of how the fold handles pods: their phases, their placements, and contradicting events."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def pending() -> Ledger:
 
 
 def placed() -> Ledger:
-    """Return that ledger with the pod placed on the first device, with 1,000 MiB."""
+    """Return the ledger of `pending` after its pod was placed on the first device."""
     return pending().play(placement("p1", shares=[share("n1-g0")]))
 
 
@@ -61,14 +61,16 @@ def test_life_of_a_pod() -> None:
 
 
 def test_agent_may_be_faster_than_the_binder() -> None:
-    """SharesAllocated may come before PodBound, because agent and binder append independently."""
+    """SharesAllocated may come before PodBound, because agent and binder append their events
+    independently."""
     ledger = placed().play(ALLOCATED, BOUND)
     assert ledger.pod("p1").phase is Phase.ALLOCATED
     assert (ledger.pod("p1").allocated_revision, ledger.pod("p1").bound_revision) == (4, 5)
 
 
 def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
-    """A breach changes no state, and is refused for a device or attempt that is not the pod's."""
+    """A breach changes no state. The fold refuses it if the pod's current attempt does not use the
+    device."""
     ledger = placed().play(BOUND, ALLOCATED)
     breach = ShareBreached(**AT, container="main", device="n1-g0", code="unheld")
     assert ledger.play(breach).pod("p1").phase is Phase.ALLOCATED
@@ -81,8 +83,8 @@ def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
 
 @pytest.mark.parametrize("before", [(), (BOUND,)], ids=["placed", "bound"])
 def test_voided_pod_waits_for_its_next_attempt(before: tuple[Payload, ...]) -> None:
-    """A pod whose placement was voided is pending again; its shares are free and the cause is
-    kept."""
+    """If a placement is voided, its shares are free again, and the pod is pending with the
+    reason."""
     ledger = placed().play(*before, VOIDED)
     found = ledger.pod("p1")
     assert (found.phase, found.attempt, found.placement) == (Phase.PENDING, 2, None)
@@ -100,8 +102,8 @@ def test_voided_pod_waits_for_its_next_attempt(before: tuple[Payload, ...]) -> N
     ],
 )
 def test_failures_are_kept_until_somebody_voids(failure: Payload, *, doomed: bool) -> None:
-    """A failure is kept until the placement is voided. A temporary failure leaves only its
-    message."""
+    """A pod whose binding or allocation failed for good counts as failing until its placement is
+    voided. A temporary failure leaves only its message."""
     ledger = placed().play(failure)
     assert ledger.pod("p1").last_failure == getattr(failure, "message", None)
     assert ("p1" in ledger.state.failing) is doomed
@@ -111,7 +113,8 @@ def test_failures_are_kept_until_somebody_voids(failure: Payload, *, doomed: boo
 
 @pytest.mark.parametrize("end", [GONE, ALLOCATED, VOIDED])
 def test_failure_is_settled_by_what_comes_of_the_pod(end: Payload) -> None:
-    """A failure is cleared when the pod ends, is voided or gets its shares after all."""
+    """A pod no longer counts as failing once it has ended, was voided or got its shares after
+    all."""
     assert not placed().play(BIND_FAILED, end).state.failing
 
 
@@ -144,14 +147,15 @@ def test_refusal_is_kept_until_the_pod_is_placed() -> None:
 
 
 def test_a_pod_that_goes_on_with_its_life_changes_no_node() -> None:
-    """A pod changes the state of its node only when the pod is placed and when it ends."""
+    """Only a pod's placement and its end change its node's state. Binding and allocation do not."""
     ledger = pending()
     lived = [BAD, BOUND, ALLOCATED, GONE]
     assert [ledger.take(data).node is not None for data in lived] == [True, False, False, True]
 
 
 def test_gang_is_known_while_it_has_pods() -> None:
-    """A gang exists while it has pods, whether the declaration comes before or after the pods."""
+    """The state has a gang as long as the gang has pods, whether its declaration comes before or
+    after them."""
     ledger = Ledger(member("a"), gang("team/job", 2), member("b"))
     group = ledger.state.groups["team/job"]
     assert (sorted(group.pods), group.min_available) == (["a", "b"], 2)
@@ -159,7 +163,7 @@ def test_gang_is_known_while_it_has_pods() -> None:
 
 
 def test_shapes_are_shared() -> None:
-    """Pods with equal shapes share one shape object in memory."""
+    """Pods with equal shapes share one `Shape` object, which saves memory."""
     ledger = Ledger(*(pod(f"p{n}", ask(1000)) for n in range(3)), pod("q", ask(1001)))
     shapes = {id(state.submitted.shape) for state in ledger.state.pods.values()}
     assert len(shapes) == len(ledger.state.shapes) == 2
@@ -280,7 +284,8 @@ OVERSOLD = [
     ids=[case[0] for case in OVERSOLD],
 )
 def test_oversold(device: object, shares: list[object], because: str) -> None:
-    """The fold refuses an oversold placement entirely, and counts the attempt as used."""
+    """The fold refuses a placement if one of its shares does not fit, and charges nothing. The
+    pod's next attempt then has the next number."""
     ledger = Ledger(node("n1", device), pod("p1"))  # type: ignore[arg-type]
     free = [state.memory_free_mib for state in ledger.node().devices]
     assert because in ledger.contradict(placement("p1", shares=shares))  # type: ignore[arg-type]
@@ -297,15 +302,16 @@ def test_oversold(device: object, shares: list[object], because: str) -> None:
     ],
 )
 def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) -> None:
-    """The fold refuses a placement with a wrong fence; only a placement with the current attempt
-    uses the attempt up."""
+    """The fold refuses a placement with a wrong attempt, node or chain. Unless the attempt itself
+    was wrong, the pod's next attempt has the next number."""
     ledger = pending()
     assert because in ledger.contradict(placement("p1", **wrong))  # type: ignore[arg-type]
     assert ledger.pod("p1").attempt == (1 if "attempt" in wrong else 2)
 
 
 def test_chain_moves_with_every_placement_on_its_node() -> None:
-    """Every placement on a node, accepted or refused, advances the node's chain and revision."""
+    """Every event on a node's placement subject advances the node's fence, even if the fold refuses
+    the event."""
     state = State()
     for revision, (data, digest) in enumerate(
         [
@@ -329,8 +335,8 @@ def test_chain_moves_with_every_placement_on_its_node() -> None:
     [("apportion.v1.placement.n1%2Eexample", True), ("apportion.v1.workload.p1", False)],
 )
 def test_bytes_that_are_no_event(subject: str, *, moves: bool) -> None:
-    """The fold records undecodable bytes, and advances the node's fence if they are on a placement
-    subject."""
+    """The fold records undecodable bytes as a refused event. On a placement subject, they advance
+    the node's fence."""
     state = State()
     change = fold.refuse(state, 7, subject, "not JSON", digest="d")
     assert (state.revision, change.refused, state.refused_count) == (7, "not JSON", 1)

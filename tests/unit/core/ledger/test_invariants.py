@@ -1,5 +1,5 @@
-"""Tests that every invariant can fail: the checker does not rely on values that the fold
-maintains."""
+"""Tests that the invariants detect every kind of damage to a state. Each test damages a field that
+the fold maintains."""
 
 from collections.abc import Callable
 
@@ -78,22 +78,21 @@ BREAKS: list[tuple[str, Callable[[State], object]]] = [
 
 
 def test_what_the_fold_made_breaks_nothing() -> None:
-    """A state from the fold has no violations; otherwise the other tests of this module would prove
-    nothing."""
+    """A state that the fold built has no violations."""
     assert not violations(busy())
 
 
 @pytest.mark.parametrize(("said", "damage"), BREAKS, ids=[said for said, _ in BREAKS])
 def test_damage_is_seen(said: str, damage: Callable[[State], object]) -> None:
-    """Each damaged field causes exactly one violation that names the field."""
+    """If one field of the state is damaged, the violations mention that field."""
     state = busy()
     damage(state)
     assert any(said in line for line in violations(state)), violations(state)
 
 
 def test_oversold_is_a_placement_beyond_the_offer(golden: Golden) -> None:
-    """A device counts as oversold if a placement exceeds its offer, but not if a report shrinks the
-    offer below its pods."""
+    """A device counts as oversold if a placement exceeds what the device offers. A later report
+    that shrinks the device is no violation."""
     ledger = Ledger(
         rack("n1", 1), pod("p1", ask(9000)), placement("p1", shares=[share("n1-g0", 9000)])
     )

@@ -1,4 +1,4 @@
-"""Tests of rejected pods, whose manifests are unreadable: while they exist, once repaired and once
+"""Tests of rejected pods, whose manifests Apportion cannot read: until they are repaired or
 deleted."""
 
 from typing import Any
@@ -16,7 +16,8 @@ def rejected(uid: str = "p1", **fields: Any) -> PodRejected:
 
 
 def test_it_is_known_and_takes_no_part_in_anything() -> None:
-    """A rejected pod is in the state, but the engine does not decide it."""
+    """The state keeps a rejected pod with its error, but the engine does not try to place the
+    pod."""
     ledger = Ledger(rejected())
     assert ledger.state.rejected == {"p1": rejected()}
     assert ledger.decide() == []

@@ -1,4 +1,5 @@
-"""Tests of the rules by which operators decide which bytes are events, equally for every reader."""
+"""Tests of the operators' rules about the ledger: which event formats are enabled, and which
+revisions are set aside. Every reader must apply them alike."""
 
 import json
 from collections.abc import Sequence
@@ -30,13 +31,13 @@ Entry = tuple[int, str, bytes]
 
 
 def entry(revision: int, data: Payload, source: str = "cli/ada") -> Entry:
-    """Return an event as it is stored in a ledger."""
+    """Return the revision, subject and bytes with which a ledger stores this event."""
     event = Event(id=f"id-{revision}", source=source, time=TIME, data=data)
     return revision, subject_of(data), encode(event)
 
 
 def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """Return an event of an unknown type on the subject of a pod."""
+    """Return an event of a type that this build does not know, on the subject of pod `p1`."""
     document = {
         "specversion": "1.0", "type": f"apportion.dev/{name}", "schemaversion": version,
         "id": f"id-{revision}", "source": "watcher", "time": TIME, "data": {"more": 1},
@@ -45,22 +46,22 @@ def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
 
 
 def enabled(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
-    """Return the event with which an operator enables a format."""
+    """Return the event with which an operator allows events of this format."""
     return entry(revision, FormatEnabled(format=name, version=version, by="ada"))
 
 
 def aside(revision: int, of: int, reason: str = "bug 99") -> Entry:
-    """Return the event with which an operator sets a revision aside."""
+    """Return the event with which an operator makes all readers ignore the revision `of`."""
     return entry(revision, RevisionSetAside(revision=of, by="ada", reason=reason))
 
 
 def ahead(entries: Sequence[Entry]) -> Rules:
-    """Return the rules, which a reader collects before it folds anything."""
+    """Return the rules in these entries. A reader collects them before it folds the first entry."""
     return rules_of(said for each in entries if (said := said_at(*each)) is not None)
 
 
 def folded(entries: Sequence[Entry], state: State | None = None) -> State:
-    """Fold these entries into a state."""
+    """Fold those of these entries that are newer than the state."""
     state = state or State(rules=ahead(entries))
     for each in entries[state.revision :]:
         Auditor(state).take(*each)
@@ -96,8 +97,8 @@ REASONS = {
 
 
 def test_every_rule_at_once() -> None:
-    """Unknown formats, set-aside events and ineffective rules are each handled, and nothing else
-    changes."""
+    """In a ledger with enabled formats, unknown formats and set-aside revisions, the fold refuses
+    exactly the expected events, each with its reason."""
     state = folded(LEDGER)
     found = {each.revision: each.reason for each in state.refused_events}
     assert found.keys() == REASONS.keys()
@@ -109,8 +110,8 @@ def test_every_rule_at_once() -> None:
 
 @pytest.mark.parametrize("at", range(len(LEDGER) + 1))
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
-    """A snapshot at any revision under current rules, plus the remaining events, gives the same
-    state."""
+    """A snapshot at any revision, plus the events after it, gives the same state as a fold of all
+    events."""
     begun = State(rules=ahead(LEDGER))
     for each in LEDGER[:at]:
         Auditor(begun).take(*each)
@@ -122,7 +123,8 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 
 @pytest.mark.parametrize("at", range(1, len(LEDGER)))
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
-    """A snapshot from before a rule is used only if no event in it has been set aside since."""
+    """A snapshot that was taken before a rule stays usable unless the rule sets aside an event that
+    the snapshot contains."""
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:
@@ -139,8 +141,8 @@ def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> Non
 
 
 def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
-    """A reader that has already folded an event must start again when the event is set aside. The
-    event that sets it aside changes no state."""
+    """If an operator sets aside an event that a reader has already folded, the reader raises
+    Superseded and must fold the ledger again."""
     entries = [entry(1, pod("p1"), "watcher"), aside(2, 1)]
     state = State()
     Auditor(state).take(*entries[0])
@@ -152,7 +154,8 @@ def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
 
 
 def test_a_format_is_legal_behind_the_event_alone() -> None:
-    """An enabling event covers only its format, up to its version, from its revision on."""
+    """The event that enables a format allows it only at later revisions, and only up to its
+    version."""
     rules = ahead([enabled(3, 2)])
     for at, version in ((2, 1), (3, 1), (4, 3)):
         with pytest.raises(NotEnabledEvent):
@@ -167,7 +170,8 @@ def test_a_format_is_legal_behind_the_event_alone() -> None:
 
 
 def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
-    """Rules from a trimmed part of the ledger stay valid through the snapshot."""
+    """If the events with the rules were trimmed from the ledger, the rules still apply: a snapshot
+    keeps them."""
     state = folded(LEDGER)
     again = restore(take(state))
     assert again.rules.go_on(Rules(), state.revision)
@@ -175,8 +179,8 @@ def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
 
 
 def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
-    """A snapshot with rules that the ledger lacks is not used, for example after the ledger was
-    restored."""
+    """A snapshot is not used if its rules are missing from the ledger, for example after the ledger
+    was restored from a backup."""
     entries = [entry(1, pod("p1"), "watcher"), entry(2, pod("p2"), "watcher"), aside(3, 1)]
     state = State(rules=ahead(entries))
     Auditor(state).take(*entries[0])
@@ -184,13 +188,14 @@ def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
 
 
 def test_nobody_waits_for_what_is_legal_everywhere() -> None:
-    """Formats that every build can read need no enabling event."""
+    """No service must wait for a format to be enabled if every build can read that format."""
     for writer in {row.writer for row in CATALOGUE}:
         assert missing(Rules(), writer, 1) == []
 
 
 def test_a_refused_format_moves_the_fence_of_its_node() -> None:
-    """An event in a refused format on a placement subject advances its node's fence."""
+    """An event on a node's placement subject advances the node's fence, even if its format is not
+    enabled."""
     revision, _, payload = unheard(1)
     state = State()
     Auditor(state).take(revision, "apportion.v1.placement.n1", payload)

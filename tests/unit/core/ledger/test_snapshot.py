@@ -1,5 +1,4 @@
-"""Tests that a snapshot includes events that arrive while it is taken, whichever slice they
-affect."""
+"""Tests that a snapshot, which is taken in slices, includes the events that arrive in between."""
 
 from hashlib import sha256
 
@@ -38,7 +37,6 @@ N1 = node("n1", gpu("g0"), gpu("g1"))
 
 
 def folded(*events: Payload) -> State:
-    """Return the state of these events."""
     state = State()
     for data in events:
         happen(state, data)
@@ -46,12 +44,11 @@ def folded(*events: Payload) -> State:
 
 
 def on(uid: str, at: str = "n1", device: str = "g0", attempt: int = 1) -> PodPlaced:
-    """Return a placement of the pod."""
     return placed(uid, at, [share(device)], attempt=attempt)
 
 
 def refused(name: str) -> ReportRefused:
-    """Return the event with which an intake refuses a report of this node's agent."""
+    """Return the event that records the intake's refusal of a report from this node's agent."""
     return ReportRefused(node=name, cause="implausible-device", message="a T4 of 16 TiB")
 
 
@@ -106,7 +103,8 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
 @pytest.mark.parametrize("first", [0, 1, 2, 99])
 @pytest.mark.parametrize("turn", BETWEEN)
 def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
-    """An event between two slices is in the snapshot, however many slices were taken before."""
+    """An event that arrives between two slices of a snapshot is in the snapshot, whichever part of
+    the state it changes."""
     before, between = BETWEEN[turn]
     state = folded(*before)
     taking = Taking(state)
@@ -129,7 +127,8 @@ def test_pods_of_a_node_keep_the_order_of_their_placements() -> None:
 
 
 def test_the_same_state_is_the_same_bytes() -> None:
-    """Snapshots of equal states, even of a restored state, have the same bytes."""
+    """Equal states have snapshots of equal bytes, even if one state was restored from a
+    snapshot."""
     events = [N1, pod("p1", ask(1)), pod("p2", ask(2)), on("p2")]
     data = take(folded(*events))
     assert data == take(folded(*events)) == take(restore(data))

@@ -1,4 +1,4 @@
-"""Tests of backoff: a pod whose placements agents refuse backs off longer each time, and tries
+"""Tests of backoff. If agents refuse a pod's placements, the pod waits longer each time and prefers
 another node."""
 
 from apportion.core.explain.why import why
@@ -22,14 +22,15 @@ BEGIN = micros_of(TIME) or 0
 
 
 def timed(*payloads: object) -> Ledger:
-    """Return a ledger whose engine uses the time of its events as the current time."""
+    """Return a ledger whose engine starts at a fixed time, which tests move forward."""
     ledger = Ledger(*payloads)  # type: ignore[arg-type]
     ledger.engine = Engine(ledger.state, now=BEGIN)
     return ledger.settle()
 
 
 def refuse(ledger: Ledger, uid: str = "p") -> str:
-    """Refuse the pod's placement as its agent and void it. Return the node."""
+    """Refuse the pod's placement as the node's agent would, and let the scheduler void it. Return
+    the node."""
     held = ledger.placement(uid)
     failed = AllocationFailed(pod=uid, node=held.node, attempt=held.attempt, message="conflict")
     ledger.play(failed)
@@ -39,13 +40,15 @@ def refuse(ledger: Ledger, uid: str = "p") -> str:
 
 
 def placed_at(ledger: Ledger, seconds: float) -> list[str]:
-    """Return the pods that are placed this many seconds after the last event."""
+    """Move the engine's clock to this many seconds after its start. Return the pods that it then
+    places."""
     ledger.engine.tell_time(BEGIN + int(seconds * SECOND))
     return [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
 
 
 def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
-    """A refused pod is placed after its backoff, on a node that has not just refused the pod."""
+    """If an agent refuses a pod, the scheduler places the pod again after a pause, on another
+    node."""
     ledger = timed(rack("n1", 2), rack("n2", 1), pod("p", ask(1)))
     first = refuse(ledger)
     assert ledger.decide() == []
@@ -56,8 +59,8 @@ def test_a_refused_pod_pauses_and_prefers_another_node() -> None:
 
 
 def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
-    """The scheduler tries the only node again after one, two and four seconds, up to five
-    minutes."""
+    """If there is only one node, the scheduler tries it again after one, two and four seconds, and
+    so on up to five minutes."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     for pause_s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
         refuse(ledger)
@@ -70,8 +73,7 @@ def test_the_only_node_is_tried_again_after_a_longer_pause_each_time() -> None:
 
 
 def test_an_engine_that_begins_later_holds_the_pod_back_as_well() -> None:
-    """A new engine keeps a pod's backoff, because the backoff follows from the ledger and from its
-    snapshot."""
+    """A new scheduler that starts from a snapshot keeps to a pod's backoff."""
     ledger = timed(rack("n1", 1), pod("p", ask(1)))
     refuse(ledger)
     state = restore(take(ledger.state))
@@ -90,7 +92,8 @@ def test_other_pods_do_not_wait_for_the_pause() -> None:
 
 
 def test_the_pods_of_a_gang_come_back_together() -> None:
-    """A gang's pods end their backoff together, and no pod counts as missing during the backoff."""
+    """If several pods of a gang back off, they are placed together afterwards. In the meantime, the
+    gang gets no refusal for missing pods."""
     ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
     refuse(ledger, "a")
     refuse(ledger, "b")
@@ -99,7 +102,8 @@ def test_the_pods_of_a_gang_come_back_together() -> None:
 
 
 def test_a_gang_is_asked_again_when_the_pod_that_it_lacked_is_due() -> None:
-    """The scheduler retries a gang when the backoff of its refused pod ends."""
+    """While a pod backs off, the other pods of its gang are refused as incomplete. When the backoff
+    ends, the scheduler retries the gang."""
     ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
     refuse(ledger, "a")
     ledger.voided("b")

@@ -1,4 +1,4 @@
-"""Tests of placing live pods whose gates, labels or size change."""
+"""Tests of pods whose scheduling gates, labels or size change after they were submitted."""
 
 from msgspec import structs
 
@@ -32,7 +32,8 @@ FAR_FROM_WEB = PodConstraints(anti_affinity=(PodTerm(pods=WEB, topology_key=HOST
 
 
 def test_F14_a_pod_with_gates_waits_and_says_for_what() -> None:
-    """A gated pod is neither refused nor queued, and is placed when its last gate is removed."""
+    """A pod with scheduling gates is neither decided nor refused. It is placed when its last gate
+    is removed."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1000), gates=("quota", "team.io/data")))
     assert ledger.decide() == []
     assert "quota, team.io/data" in why(ledger.state, ledger.pod("p")).sentence
@@ -61,7 +62,8 @@ def test_a_gang_is_whole_without_its_gates_only() -> None:
 
 
 def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
-    """The scheduler retries a pod with affinity when a running pod gets the selected label."""
+    """If a running pod gets a label, the scheduler retries pending pods whose affinity selects that
+    label."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB))).settle()
     assert ledger.where("p") == ""
@@ -70,7 +72,8 @@ def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
 
 
 def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
-    """A running pod's new label counts for anti-affinity, as in kube-scheduler."""
+    """If a running pod gets a label, pods with anti-affinity to that label are kept off its node,
+    as in kube-scheduler."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("q", shape=shape(ask(1000), pods=FAR_FROM_WEB))).settle()
     ledger.play(PodChanged(uid="x", labels={"app": "web"}))
@@ -81,8 +84,8 @@ def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
 
 
 def test_H2_spread_does_not_count_a_pod_that_is_being_deleted() -> None:
-    """Spread ignores a terminating pod, so that its replacement is placed; required affinity still
-    counts the terminating pod."""
+    """A topology spread constraint does not count a terminating pod, so its replacement can be
+    placed. Required affinity still counts it."""
     one = wants(cpu_milli=1000, selector={HOST: "n1"})
     alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
     spreads = structs.replace(one, pods=PodConstraints(spread=(alone,)))
@@ -99,7 +102,7 @@ def test_H2_spread_does_not_count_a_pod_that_is_being_deleted() -> None:
 
 
 def test_H2_spread_does_not_count_others_pods_that_are_being_deleted() -> None:
-    """Spread ignores terminating pods of other schedulers too."""
+    """A topology spread constraint does not count terminating pods of other schedulers either."""
     alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
     asked = wants(selector={HOST: "n1"})
     asked = structs.replace(asked, pods=PodConstraints(spread=(alone,)))
@@ -113,7 +116,8 @@ def test_H2_spread_does_not_count_others_pods_that_are_being_deleted() -> None:
 
 
 def test_a_waiting_pod_with_another_label_is_another_question() -> None:
-    """The scheduler retries a pending pod whose labels change."""
+    """If a pending pod's labels change, the scheduler retries the pod, because another pod's
+    anti-affinity may no longer select it."""
     keeper = pod("x", shape=shape(ask(1000), pods=FAR_FROM_WEB))
     ledger = Ledger(rack("n1", 1), keeper).settle()
     ledger.submit(pod("p", ask(1000), labels={"app": "web"})).settle()
@@ -138,7 +142,7 @@ def test_a_pod_that_shrinks_makes_room() -> None:
 
 
 def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
-    """The scheduler retries a pending pod that now requests less."""
+    """If a pending pod's request shrinks, the scheduler retries the pod."""
     ledger = Ledger(observed("n1"), pod("p", shape=wants(cpu_milli=300_000))).settle()
     assert ledger.where("p") == ""
     ledger.play(PodChanged(uid="p", cpu_milli=1000)).settle()
@@ -146,7 +150,7 @@ def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
 
 
 def test_a_pod_that_shrinks_frees_its_queue() -> None:
-    """A pod that shrinks releases CPU of its queue's capability."""
+    """If a running pod's CPU request shrinks, its queue has that much CPU left for other pods."""
     capability = QueueObserved(queue="ml", capability={"cpu": 4000})
     asked = {"queue": "ml", "shape": wants(cpu_milli=3000)}
     ledger = Ledger(observed("n1"), capability, pod("x", **asked), pod("p", **asked)).settle()
@@ -156,7 +160,8 @@ def test_a_pod_that_shrinks_frees_its_queue() -> None:
 
 
 def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
-    """Nodes with untolerated taints count for spread only if the pod's constraint includes them."""
+    """By default, a spread constraint also counts nodes whose taints the pod does not tolerate.
+    With `nodeTaintsPolicy: Honor`, it does not."""
     tainted = observed("n2", taints=(Taint(key="t", effect="NoSchedule"),), labels={HOST: "n2"})
     for untainted, where in ((False, ""), (True, "n1")):
         spread = SpreadConstraint(pods=WEB, topology_key=HOST, untainted=untainted)
@@ -168,7 +173,8 @@ def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
 
 
 def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
-    """Nodes excluded by the node selector count for spread with `nodeAffinityPolicy: Ignore`."""
+    """A spread constraint counts only nodes that the pod's selector allows. With
+    `nodeAffinityPolicy: Ignore`, it counts all."""
     for any_node, where in ((False, "n1"), (True, "")):
         spread = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=any_node)
         asked = shape(
@@ -181,7 +187,7 @@ def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
 
 
 def test_a_restart_finds_the_same() -> None:
-    """After such changes, a new engine decides like the old engine."""
+    """A scheduler that starts after such changes decides like one that has seen them."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB)), pod("g", ask(1), gates=("g",)))
     ledger.settle().play(PodChanged(uid="x", labels={"app": "web"}))
@@ -190,8 +196,8 @@ def test_a_restart_finds_the_same() -> None:
 
 
 def test_a_pod_that_changed_while_another_placed_it_waits_once() -> None:
-    """A pod that changed while another scheduler placed it is queued exactly once, with the new
-    request."""
+    """If a pod's request changed while another scheduler placed it and the placement was voided,
+    the pod is placed once more, not twice."""
     ledger = Ledger(rack("n1", 2), pod("a", ask(300)))
     ledger.play(*ledger.consider().events)  # another scheduler's decision
     ledger.play(PodChanged(uid="a", cpu_milli=300)).voided("a")

@@ -1,5 +1,5 @@
-"""Tests of the cache of placement classes: which classes it keeps and for how long, and how classes
-are built."""
+"""Tests of the cache of placement classes. A class keeps every node's score for pods of one
+shape."""
 
 from typing import Any
 
@@ -22,7 +22,8 @@ GEOMETRIES = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [ONE_GROUP]}]
 
 
 class Asked:
-    """A class cache over a ledger's state, queried with a share's memory."""
+    """A cache of placement classes and the ledger that it follows; tests ask it for shares by
+    memory."""
 
     def __init__(self, *payloads: Any) -> None:
         self.ledger = Ledger(*payloads)
@@ -30,19 +31,19 @@ class Asked:
         self.cache = ClassCache(self.ledger.state, self.columns)
 
     def play(self, data: Any) -> None:
-        """Fold one event."""
+        """Fold one event, and report the changed node to the cache's index."""
         change = self.ledger.take(data)
         if change.node is not None:
             self.columns.touch(change.node, change.shares)
 
     def class_of(self, memory_mib: int) -> PlacementClass:
-        """Return the class of a share with this memory."""
+        """Return the cached class for pods that request a share with this memory."""
         about = pod("p", ask(memory_mib))
         return self.cache.class_of(str(memory_mib).encode(), about.shape)
 
 
 def test_the_class_not_asked_for_longest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache drops the least recently used class."""
+    """If there are too many classes, the cache drops the least recently used one."""
     monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     asked = Asked(rack("n1", 1))
     first, second = asked.class_of(1), asked.class_of(2)
@@ -61,8 +62,8 @@ OTHERWISE_CUT = ConfigurationChanged(
 
 
 def test_a_class_knows_how_cards_may_be_cut_now() -> None:
-    """A cached class follows changes of the allowed MIG geometries, when they become narrower and
-    wider."""
+    """If the configuration changes how MIG devices may be split, a cached class counts the fitting
+    nodes again."""
     asked = Asked(node("n1", card("m1", model=A100_40, mode="mig")))
     class_ = asked.class_of(20_000)
     found = [class_.fitting]
@@ -74,7 +75,7 @@ def test_a_class_knows_how_cards_may_be_cut_now() -> None:
 
 
 def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
-    """A changed node policy keeps a class, and only computes its scores again."""
+    """If the node policy changes, the cache keeps a class and computes only its scores again."""
     asked = Asked(PRICE, rack("n1", 1))
     before = asked.class_of(1)
     found = [before.node_score.policy]
@@ -88,7 +89,7 @@ def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
 
 
 def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
-    """New prices do not update a class that does not use prices."""
+    """New prices do not change the scores of a class whose policy does not use prices."""
     asked = Asked(SPREAD, rack("n1", 1))
     board = asked.class_of(1).board
     asked.play(PRICES)
@@ -96,13 +97,13 @@ def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
 
 
 def parts(cache: ClassCache) -> int:
-    """Return the number of calls until the cache has prepared everything."""
+    """Return how many calls of `prepare` the cache needs until everything is prepared."""
     return next(number for number in range(100) if cache.prepare())
 
 
 def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache prepares new prices in steps: one kind of device per call, then some nodes per
-    call."""
+    """The cache prepares new prices in small steps, so that no single call takes long. The
+    resulting scores are the same."""
     monkeypatch.setattr(classes, "READ_MAX", 2)
     asked = Asked(SPREAD, PRICES, *(rack(f"n{n}", 1) for n in range(1, 7)))
     assert asked.cache.prepare()  # no class uses prices
@@ -116,8 +117,7 @@ def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
-    """The cache does not compute a kind of device again when a device changes to a kind that is
-    already prepared."""
+    """If a new kind of device joins, the cache computes prices only for that kind."""
     cards = [card(f"m{n}", model=model) for n, model in enumerate((A100_40, A30, T4))]
     asked = Asked(PRICE, PRICES, *(node(f"n{n}", each) for n, each in enumerate(cards)))
     before = parts(asked.cache)
@@ -126,7 +126,8 @@ def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
 
 
 def test_another_kind_of_device_weighs_with_prices() -> None:
-    """A new kind of device updates the price tables, but only if the policy uses prices."""
+    """If the policy uses prices and a node reports a new kind of device, its classes are scored
+    again."""
     asked = Asked(PRICE, rack("n1", 1))
     asked.play(node("n2", card("m1", model=A100_40)))
     rows = len(asked.class_of(1).board.points)
@@ -138,7 +139,7 @@ def test_another_kind_of_device_weighs_with_prices() -> None:
 
 
 def test_the_same_geometries_are_no_change() -> None:
-    """A configuration with the same geometries changes no class."""
+    """If a new configuration allows the same MIG geometries, the cache keeps its classes."""
     asked = Asked(rack("n1", 1))
     before = asked.class_of(1)
     asked.play(ConfigurationChanged(by="ada", configuration=ANY_CUT))

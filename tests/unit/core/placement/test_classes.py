@@ -1,4 +1,5 @@
-"""Tests of placement classes, which update every node's score by evaluating only changed rows."""
+"""Tests of a placement class, which keeps every node's score for pods of one shape and scores only
+changed nodes again."""
 
 import pytest
 
@@ -29,7 +30,8 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
-    """Return an up-to-date class and the columns of this state."""
+    """Return the placement class of this shape, with every node scored, and the index that it
+    reads."""
     columns = Columns(state)
     columns.sync()
     class_ = PlacementClass(wanted, BINPACK, None)
@@ -38,7 +40,6 @@ def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
 
 
 def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
-    """Fold events, and update the columns."""
     for data in events:
         change = ledger.take(data)
         if change.node is not None:
@@ -53,8 +54,8 @@ def three() -> Ledger:
 
 
 def test_best_rows_come_by_points_and_then_by_name() -> None:
-    """A class returns its best rows by score and then by name, up to a limit. A query changes
-    nothing."""
+    """A class returns the best nodes by score, and nodes of equal score by name. The query does not
+    change the class."""
     class_, _ = class_of(shape(ask(100)), three().state)
     assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
     assert class_.board.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
@@ -63,7 +64,7 @@ def test_best_rows_come_by_points_and_then_by_name() -> None:
 
 
 def test_where_it_fits_nowhere() -> None:
-    """A class has no best row if no node fits or there are no nodes."""
+    """If no node fits, or if there are no nodes, a class returns no best node."""
     class_, _ = class_of(shape(ask(9999)), three().state)
     assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
     nothing, _ = class_of(shape(ask(1)), State())
@@ -74,7 +75,7 @@ UNLOOKED = 77
 
 
 def looked_at(class_: PlacementClass, columns: Columns) -> list[int]:
-    """Return the rows that a refresh evaluates."""
+    """Refresh the class. Return the rows that it scored again."""
     class_.board.points[:] = UNLOOKED
     class_.refresh(columns)
     return [row for row, points in enumerate(class_.board.points.tolist()) if points != UNLOOKED]
@@ -85,7 +86,7 @@ POLICIES = pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit"])
 
 @POLICIES
 def test_only_changed_rows_are_looked_at(policy: str) -> None:
-    """A refresh evaluates only changed rows, and each row once."""
+    """A refresh scores only the nodes that changed since the last one, and each of them once."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     assert UNLOOKED not in class_.board.points
@@ -101,7 +102,7 @@ def test_only_changed_rows_are_looked_at(policy: str) -> None:
 
 @POLICIES
 def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> None:
-    """A class that was not used for long evaluates every row once, instead of once per change."""
+    """If a class has missed more changes than there are nodes, a refresh scores every node once."""
     ledger = three()
     class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     for number in range(5):
@@ -110,8 +111,8 @@ def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> 
 
 
 def test_a_row_follows_its_node() -> None:
-    """A class's row follows its node when the node fills up, is freed and is cordoned, each time
-    with the right filter."""
+    """When a node fills up or is cordoned, a class refuses that node, and knows the filter that it
+    fails."""
     ledger = three()
     class_, columns = class_of(shape(ask(600)), ledger.state)
     assert class_.board.points.tolist() == [0, REFUSED, 0]
@@ -144,8 +145,8 @@ def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:
-    """A class skips a row on which the pod's containers collide until the row changes, but counts
-    the row as passing the filters."""
+    """If a pod's containers fit a node only separately, a class leaves the node out of the best
+    until the node changes. The node still counts as fitting."""
     ledger = three()
     class_, columns = class_of(shape(ask(300), ask(301, container="b")), ledger.state)
     assert class_.may_collide
@@ -164,8 +165,8 @@ def test_collided_row_is_refused_until_it_changes() -> None:
 
 
 def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
-    """A class counts containers with equal asks together, and refuses a node that has room for only
-    one of them."""
+    """If a pod's containers have equal asks, a class refuses nodes that have room for only one of
+    them."""
     ledger = Ledger(
         rack("a", 1, memory_mib=1000),
         rack("b", 2, memory_mib=300),
@@ -189,7 +190,7 @@ def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
 
 
 def test_slices_count_beside_amounts() -> None:
-    """A class refuses a MIG device that has enough memory but no aligned free slices."""
+    """A class refuses a MIG device that has enough memory but no suitable free slices."""
     held = [share("m0", 5120, 0, instance=instance("1g.5gb", start, 1)) for start in (3, 6)]
     ledger = Ledger(
         node("a", gpu("m0", model=A100_40, mode="mig")),
@@ -202,7 +203,8 @@ def test_slices_count_beside_amounts() -> None:
 
 
 def test_count_is_devices_with_room() -> None:
-    """An ask's count requires that many devices with enough room, not just existing devices."""
+    """A class refuses a node on which fewer devices than requested have enough room, even if it has
+    more devices."""
     ledger = Ledger(rack("a", 2), rack("b", 3), pod("x"), placement("x", "b", [share("b-g0")]))
     class_, _ = class_of(shape(cards(2)), ledger.state)
     assert [score == REFUSED for score in class_.board.points.tolist()] == [False, False]
@@ -211,7 +213,7 @@ def test_count_is_devices_with_room() -> None:
 
 
 def test_host_amounts_count_as_well() -> None:
-    """A class checks CPU, memory, pod count and extended resources of the host too."""
+    """A class also compares a pod's CPU, memory and extended resources with those of the node."""
     ledger = Ledger(rack("a", 1))
     for wanted, fits in (
         (wants(cpu_milli=256_000, memory_mib=2_000_000), True),
@@ -224,8 +226,8 @@ def test_host_amounts_count_as_well() -> None:
 
 
 def test_the_first_node_that_is_shunned_is_a_point_of_all_others() -> None:
-    """The first node with a PreferNoSchedule taint raises the scores of all other nodes, even if
-    preferences count too."""
+    """If the first node gets a PreferNoSchedule taint, the scores of all other nodes change too. A
+    refresh computes them like a new class."""
     prefers = NodeConstraints(preferred=(PreferredTerm(weight=1, term=()),))
     ledger = three()
     class_, columns = class_of(shape(node=prefers), ledger.state)

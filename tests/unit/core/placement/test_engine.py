@@ -1,4 +1,5 @@
-"""Tests of the engine: where it places pods, the effects of a decision, and lost decisions."""
+"""Tests of the engine, the part of a scheduler that decides: where it places pods, and what happens
+if a decision is lost."""
 
 import pytest
 
@@ -44,13 +45,11 @@ C = RefusalCode
 
 
 def policy(nodes: str, devices: str = "binpack") -> PolicyChanged:
-    """Return the event that sets the policies for nodes and devices."""
     return PolicyChanged(by="ann", node_policy=nodes, device_policy=devices)  # type: ignore[arg-type]
 
 
 def half_full(*policies: PolicyChanged) -> Ledger:
-    """Return a ledger with two nodes of two devices. On the second node, half of one device is in
-    use."""
+    """Return a ledger with two nodes of two devices. Half of one device of node `b` is in use."""
     return Ledger(
         *policies,
         rack("a", 2),
@@ -70,14 +69,14 @@ def half_full(*policies: PolicyChanged) -> Ledger:
     ],
 )
 def test_policies(nodes: str, devices: str, where: str) -> None:
-    """Two independent policies choose the node and the devices."""
+    """One policy decides the node, and another the device on it."""
     ledger = half_full(policy(nodes, devices)).submit(pod("p", ask(1000)))
     ledger.decide()
     assert ledger.devices("p") == [where]
 
 
 def test_a_pod_may_name_its_own_policies() -> None:
-    """A pod's own policies override the cluster's."""
+    """If a pod names its own policies, they override the cluster's."""
     own = shape(ask(1000), node_policy="spread", device_policy="spread")
     ledger = half_full(policy("binpack")).submit(pod("p", shape=own), pod("q", ask(1000)))
     ledger.decide()
@@ -112,8 +111,8 @@ def test_pods_without_devices_go_by_the_host() -> None:
 
 
 def test_preferred_affinity_weighs_as_much_as_the_policy() -> None:
-    """Preferred affinity weighs as much as the policy: a node that meets all preferences beats a
-    fuller node."""
+    """Preferred affinity weighs as much as the policy: a node that meets all of a pod's preferences
+    beats a fuller node."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     ledger = half_full(policy("binpack")).play(observed("a", labels={"zone": "z"}))
     ledger.submit(pod("p", shape=wants(ask(1000), preferred=(term,)))).settle()
@@ -149,7 +148,8 @@ def test_H4_who_tolerates_a_cordon_goes_there() -> None:
 
 
 def test_taints_and_affinity_count_three_to_two() -> None:
-    """Taints and affinity have weights three and two, as in kube-scheduler."""
+    """As in kube-scheduler, PreferNoSchedule taints count with weight three and preferred affinity
+    with weight two."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     wish = wants(ask(1000), preferred=(term,))
     ledger = half_full(policy("binpack")).submit(pod("early", shape=wish)).settle()
@@ -160,8 +160,8 @@ def test_taints_and_affinity_count_three_to_two() -> None:
 
 
 def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
-    """A placement contains its score in parts, the runners-up in order, and the number of nodes
-    that fitted."""
+    """A placement records its score in parts, the runners-up in order, and how many nodes
+    fitted."""
     ledger = half_full(policy("binpack")).report(rack("c", 1), node("bare"))
     ledger.submit(pod("p", ask(1000))).settle()
     found = ledger.placement("p")
@@ -172,8 +172,7 @@ def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
 
 @pytest.mark.parametrize(("second", "fitting"), [(50_000, 2), (50_001, 4)])
 def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
-    """Every runner-up could have run the pod: nodes on which the pod's containers collide are
-    excluded.
+    """A node on which the pod's containers fit only separately is not among the runners-up.
 
     If the containers are equal, such a node does not count as fitting either."""
     both = [ask(50_000, container="a"), ask(second, container="b")]
@@ -186,8 +185,8 @@ def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
 
 
 def test_what_one_pod_takes_is_not_there_for_the_next() -> None:
-    """Pods in one decision count against each other, and the refusal of the last pod shows what the
-    others left."""
+    """A decision on several pods counts what its earlier placements use. Pods that no longer fit
+    are refused accordingly."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(30_000)) for n in range(3)))
     events = ledger.decide()
     assert [type(event) for event in events] == [PodPlaced, PodPlaced, PodRefused]
@@ -210,8 +209,7 @@ EVERYTHING = (
 
 
 def test_decide_leaves_the_state_as_it_was() -> None:
-    """A decision leaves the state unchanged, byte for byte, even if it contains all kinds of
-    events."""
+    """The engine's decisions do not change the state. Only the fold of their events does."""
     ledger = Ledger(*EVERYTHING, pod("p4", ask(7)), placement("p4", "a", [share("a-g0", 7, 0)]))
     ledger.play(AllocationFailed(pod="p4", node="a", attempt=1, message="x"))
     before = ledger.digest()
@@ -223,12 +221,12 @@ def test_decide_leaves_the_state_as_it_was() -> None:
 
 
 def by_pod(decision: Decision) -> list[DecisionEvent]:
-    """Return the events of a decision, sorted by pod."""
     return sorted(decision.events, key=lambda event: event.pod)
 
 
 def test_a_decision_that_never_arrived_is_decided_again() -> None:
-    """After `retry`, the engine makes a lost decision again with the same events, exactly once."""
+    """If a decision could not be appended, `retry` lets the engine decide the same events again,
+    exactly once."""
     ledger = Ledger(*EVERYTHING)
     first = lost = ledger.engine.decide()
     for _ in range(3):
@@ -239,7 +237,8 @@ def test_a_decision_that_never_arrived_is_decided_again() -> None:
 
 
 def test_without_retry_nothing_is_decided_twice() -> None:
-    """Without `retry`, the engine does not decide the pods of an unfolded decision again."""
+    """Until `retry` is called, the engine does not decide pods again whose events have not arrived
+    yet."""
     ledger = Ledger(*EVERYTHING)
     ledger.engine.decide()
     assert ledger.engine.decide().events == []
@@ -255,8 +254,8 @@ def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
 
 
 def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> None:
-    """A pod that is woken after a lost decision is placed once; the server would refuse a second
-    placement."""
+    """If several decisions with a pod were lost, the pod is still placed only once when room
+    becomes free."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("p", cards()))
     for _ in range(3):
@@ -266,8 +265,8 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """After a lost decision, a pod that was moved to the queue for affinity is in exactly one
-    queue."""
+    """If a lost decision refused a pod because of another pod's anti-affinity, the pod is in the
+    queue exactly once afterwards."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
@@ -281,7 +280,8 @@ def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decisio
 
 
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
-    """A decision that places a pod never also refuses that pod."""
+    """A pod that a decision places gets no refusal in that decision, although an older pod of its
+    shape is refused."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("old", cards())).settle()
     ledger.gone("first").submit(pod("urgent", cards(), priority=9))
@@ -308,16 +308,15 @@ def test_what_failed_for_good_is_voided_and_placed_again(failure: Payload) -> No
 
 
 def test_a_failure_that_may_pass_voids_nothing() -> None:
-    """The scheduler does not void a placement after a temporary failure, because the binder
-    retries."""
+    """After a temporary failure, the scheduler keeps the placement, because the binder retries."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
     ledger.play(BindFailed(pod="p", node="n1", attempt=1, message="timeout", final=False))
     assert ledger.decide() == []
 
 
 def test_a_placement_that_no_fold_took_is_made_anew() -> None:
-    """A rogue placement that the fold refuses uses up the pod's attempt, so the scheduler places
-    the pod as attempt 2."""
+    """If the fold refuses another writer's placement of a pod, its attempt number is used up. The
+    scheduler places the pod as attempt 2."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1)))
     ledger.contradict(placement("p", shares=[share("n1-g0", 99_999)]))
     (found,) = ledger.decide()
@@ -363,8 +362,8 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
 def test_nothing_goes_onto_what_is_closed(
     closing: Payload, opening: Payload, code: RefusalCode
 ) -> None:
-    """The scheduler places nothing on a closed node or device. Placed pods stay, and pending pods
-    are placed when it reopens."""
+    """While a node or device is closed, the scheduler places nothing there. Pods already there
+    stay, and pending pods are placed when it opens."""
     ledger = Ledger(rack("n1", 1), pod("there", ask(1))).settle()
     ledger.play(closing).submit(pod("p", ask(2))).settle()
     assert ledger.reasons("p") == {code: 1}
@@ -374,13 +373,14 @@ def test_nothing_goes_onto_what_is_closed(
 
 
 def test_a_batch_holds_so_many_events() -> None:
-    """A batch has a limited number of events; the remaining events follow in the next batch."""
+    """A batch has at most `events_max` events; the next batches have the rest."""
     ledger = Ledger(rack("n1", 8), *(pod(f"p{n}", ask(1)) for n in range(5)), pod("q", ask(99_999)))
     assert [len(ledger.decide(events_max=2)) for _ in range(4)] == [2, 2, 2, 0]
 
 
 def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that the cache dropped gives the same answers after it is rebuilt."""
+    """If there are more shapes than the cache keeps, the scheduler still places all pods
+    correctly."""
     monkeypatch.setattr(classes, "CLASSES_MAX", 2)
     ledger = Ledger(rack("n1", 8))
     for number in range(12):
@@ -396,7 +396,8 @@ def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
-    """Devices that no longer exist do not affect the order in which asks are assigned."""
+    """After a kind of device has left the fleet, an engine that has seen it decides like a new
+    engine."""
     small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
     sorts = (ask(3000), ask(memory_percent=50), cards())
     priced = tuple(
@@ -412,7 +413,7 @@ def test_devices_that_are_no_more_weigh_nothing() -> None:
 
 
 def test_ids_that_left_and_came_are_looked_at_again() -> None:
-    """A pod that requests a device by UUID is placed on the node to which that device moved."""
+    """If a device moves to another node, a pod that requests the device by id is placed there."""
     only = shape(ask(1), devices=DeviceConstraints(use_ids=("g7",)))
     ledger = Ledger(node("a", gpu("g6"), gpu("g7")), node("b", gpu("g5")))
     ledger.submit(pod("p", shape=only)).settle()
@@ -422,7 +423,8 @@ def test_ids_that_left_and_came_are_looked_at_again() -> None:
 
 
 def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> None:
-    """A pod with affinity to another pod is placed in the same decision as that pod."""
+    """If a pod's affinity selects a pod that a decision places, the same decision can place
+    both."""
     near = PodTerm(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -437,8 +439,8 @@ def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> No
 
 
 def test_a_pod_refused_beside_one_that_never_came_is_asked_again() -> None:
-    """If a lost decision refused a pod because of a placement in that decision, the engine decides
-    the pod again."""
+    """If a lost decision refused a pod only because it placed another, the engine decides the
+    refused pod again."""
     ledger = Ledger(rack("a", 1), rack("b", 1), pod("x", cards())).settle()
     ledger.submit(pod("first", cards()), pod("second", cards(memory_percent=100)))
     lost = ledger.engine.decide()

@@ -1,4 +1,5 @@
-"""Tests of queries about devices alone, and of placements on nodes that another scheduler chose."""
+"""Tests of the two ways in which kube-scheduler uses Apportion: a query for nodes whose devices fit
+a pod, and the placement of a pod on the node that kube-scheduler chose."""
 
 from typing import Any
 
@@ -27,7 +28,8 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with a fit query and with another scheduler's choices of nodes."""
+    """A ledger with the two interfaces for kube-scheduler: a query whether nodes fit, and its
+    choices."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
@@ -36,29 +38,28 @@ class Asked(Ledger):
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
-        """Fold one event, and update the query and the choices."""
+        """Fold one event, and pass the change on to the query and to the choices."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.chosen.observe(change)
         return change
 
     def refusals(self, of: Shape, *names: str) -> dict[str, RefusalCode | None]:
-        """Return the refusal code of each of these nodes, or None if the node fits."""
+        """Return why the pod would not fit each of these nodes; None means that it fits."""
         return self.fit_query.filter(of, names).refused
 
     def decided(self) -> list[PodPlaced | PodRefused]:
-        """Return the decisions on the choices."""
+        """Return the engine's decisions on the nodes that kube-scheduler chose."""
         return [event for _, event in self.chosen.decide(lambda _: True, events_max=256)]
 
 
 def chosen_pod(uid: str, *asks: Any, **fields: Any) -> PodSubmitted:
-    """Return a pod whose node is chosen by another scheduler."""
     return pod(uid, *asks, chooser=CHOOSER, **fields)
 
 
 def test_only_devices_are_asked_about() -> None:
-    """A fit query checks only devices, because kube-scheduler has already checked taints, selectors
-    and CPU."""
+    """A fit query compares only devices. kube-scheduler has already checked taints, selectors and
+    CPU."""
     tainted = structs.replace(
         observed("n1"), cpu_milli=0, taints=(Taint(key="k", effect="NoSchedule"),)
     )
@@ -77,14 +78,14 @@ def test_only_devices_are_asked_about() -> None:
     ],
 )
 def test_every_node_that_does_not_fit_has_a_reason(asked: Shape, code: RefusalCode) -> None:
-    """A fit query returns the filter's code for every node that does not fit, and no code for
-    unknown nodes."""
+    """For every node that does not fit, a fit query returns the refusal code. Unknown nodes are
+    left out."""
     ledger = Asked(rack("n1", 2))
     assert ledger.refusals(asked, "n1", "unheard-of") == {"n1": code, "unheard-of": None}
 
 
 def test_containers_that_collide_are_seen() -> None:
-    """A fit query detects containers that fit separately but not together."""
+    """If a pod's containers fit a node only separately, a fit query refuses the node."""
     ledger = Asked(rack("n1", 1))
     both = shape(cards(container="a"), cards(container="b"))
     assert ledger.refusals(both, "n1") == {"n1": RefusalCode.CONTAINERS_COLLIDE}
@@ -109,8 +110,8 @@ def test_answers_follow_the_ledger_and_change_nothing() -> None:
 
 
 def test_points_follow_the_policy() -> None:
-    """The query's scores follow the policy, or the pod's own: fuller nodes with binpack, emptier
-    nodes with spread."""
+    """A fit query scores nodes by the pod's policy, or else by the cluster's: binpack prefers
+    fuller nodes, spread emptier ones."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(pod("p", ask(10_000))).decide()
     used = ledger.placement("p").node
@@ -140,8 +141,8 @@ def test_the_queue_leaves_a_pod_with_a_chooser_alone() -> None:
 
 
 def test_a_choice_is_placed_where_it_says() -> None:
-    """A choice is placed on the chosen node, even if another node scores better. The choice ends
-    once the placement is folded."""
+    """If kube-scheduler chooses a node that fits, the pod is placed there. A newer choice for the
+    pod replaces an older one."""
     ledger = Asked(rack("n1", 2), rack("n2", 2))
     ledger.submit(chosen_pod("p", ask(1000)))
     for node in ("n1", "n2"):
@@ -155,7 +156,8 @@ def test_a_choice_is_placed_where_it_says() -> None:
 
 
 def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
-    """A choice that does not fit is refused with that node's amounts."""
+    """If the chosen node does not fit or is unknown, the pod is refused, with that node as the
+    nearest."""
     ledger = Asked(rack("n1", 1), rack("n2", 1))
     ledger.submit(chosen_pod("p", ask(1000)), chosen_pod("q", ask(1000)), pod("x", cards()))
     memory_mib = ledger.device("n1-g0").device.memory_mib
@@ -174,7 +176,8 @@ def test_a_choice_that_does_not_fit_is_refused_with_the_amounts() -> None:
 
 
 def test_choices_of_one_batch_count_for_one_another() -> None:
-    """Choices in one batch count against each other, and leave the state unchanged."""
+    """Pods with chosen nodes that are decided together count against each other. The state stays
+    unchanged."""
     ledger = Asked(rack("n1", 1))
     ledger.submit(chosen_pod("p", cards()), chosen_pod("q", cards()))
     ledger.chosen.choose("p", "n1")
@@ -186,8 +189,8 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 
 
 def test_choices_share_the_columns_of_the_engine() -> None:
-    """Choices and engine share one set of columns: each undoes its own reservations, and both see
-    every folded event."""
+    """Choices may use the engine's index of nodes. They leave no reservation in it, and see all
+    events that the engine has seen."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
     shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))
@@ -208,7 +211,8 @@ def test_choices_share_the_columns_of_the_engine() -> None:
 
 
 def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
-    """A choice waits for its pod's submission, and only the pod's scheduler decides the choice."""
+    """A choice for a pod that is not submitted yet waits for the pod. Only the scheduler that owns
+    the pod decides it."""
     ledger = Asked(rack("n1"))
     ledger.chosen.choose("p", "n1")
     assert ledger.decided() == []
@@ -221,7 +225,7 @@ def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
 
 
 def test_choices_are_bounded() -> None:
-    """A choice whose pod is never submitted is dropped, which bounds memory."""
+    """If there are too many undecided choices, the oldest is dropped."""
     ledger = Asked(rack("n1"))
     ledger.submit(chosen_pod("p", ask(1000)))
     ledger.chosen.choose("p", "n1")

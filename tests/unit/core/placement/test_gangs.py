@@ -1,4 +1,5 @@
-"""Tests of gangs: the minimum is placed as a whole, further pods one by one."""
+"""Tests of gangs: the minimum number of pods is placed in one decision, and further pods one by
+one."""
 
 from typing import Any
 
@@ -25,14 +26,13 @@ BIG = ask(99_999)
 
 
 def workers(count: int, *asks: Any, task: str = "worker", first: int = 0) -> list[PodSubmitted]:
-    """Return gang members `worker-0`, `worker-1` and so on, with one whole device each by
+    """Return gang members `worker-0`, `worker-1` and so on. Each requests one whole device by
     default."""
     numbers = range(first, first + count)
     return [member(f"{task}-{n}", *(asks or (cards(),)), task=task) for n in numbers]
 
 
 def placed(events: list[Payload]) -> list[str]:
-    """Return the placed pods, in order."""
     return [event.pod for event in events if isinstance(event, PodPlaced)]
 
 
@@ -93,7 +93,8 @@ def test_nothing_of_a_gang_before_it_is_declared() -> None:
 
 
 def test_elastic_members_come_one_by_one() -> None:
-    """The scheduler places members beyond the gang's minimum one by one."""
+    """Once a gang has its minimum, the scheduler places its other pods one by one, as room
+    allows."""
     ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(6))
     events = ledger.decide()
     assert placed(events) == [f"worker-{n}" for n in range(4)]
@@ -111,7 +112,8 @@ def test_a_member_that_joins_late_takes_a_place() -> None:
 
 
 def test_members_that_fit_nowhere_hold_up_no_others() -> None:
-    """A member that fits nowhere does not stop the gang if enough of its remaining members fit."""
+    """If a pod of a gang fits nowhere but enough of its other pods fit, the gang starts without
+    it."""
     odd = member("odd", BIG, task="worker")
     ledger = Ledger(rack("n1", 3), gang(min_available=2), odd, *workers(2))
     assert placed(ledger.decide()) == ["worker-0", "worker-1"]
@@ -119,7 +121,7 @@ def test_members_that_fit_nowhere_hold_up_no_others() -> None:
 
 
 def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
-    """A member beyond the gang's minimum that fits nowhere does not block the next member."""
+    """If a running gang's next pod fits nowhere, the scheduler still places the pods behind it."""
     ledger = Ledger(rack("n1", 3), gang(min_available=1), *workers(1)).settle()
     ledger.submit(member("odd", BIG, priority=9), *workers(3, first=1))
     assert placed(ledger.decide()) == ["worker-1", "worker-2"]
@@ -128,8 +130,8 @@ def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
 
 
 def test_each_task_has_its_minimum() -> None:
-    """Each task has its own minimum: a gang of one launcher and two workers is not started with
-    three workers."""
+    """A gang of one launcher and two workers does not start with three workers: each task needs its
+    own minimum."""
     declared = gang(min_available=3, min_tasks={"launcher": 1, "worker": 2})
     ledger = Ledger(rack("n1", 3), declared, *workers(3))
     assert placed(ledger.decide()) == []
@@ -139,7 +141,7 @@ def test_each_task_has_its_minimum() -> None:
 
 
 def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
-    """Once a task's minimum is met, it stays met for the rest of the decision."""
+    """A decision that has placed a task's minimum goes on with the gang's other pods."""
     declared = gang(min_available=1, min_tasks={"launcher": 1})
     ledger = Ledger(rack("n1", 3), declared, *workers(1, task="launcher"), *workers(2))
     assert placed(ledger.decide()) == ["launcher-0", "worker-0", "worker-1"]
@@ -147,14 +149,14 @@ def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
 
 
 def test_a_gang_that_lost_a_member_asks_for_one() -> None:
-    """A gang that lost a member needs one more member, because placed members count."""
+    """If a pod of a running gang ends, one new pod is enough: the running pods count."""
     ledger = Ledger(rack("n1", 4), gang(min_available=4), *workers(4)).settle()
     ledger.gone("worker-1").submit(*workers(1, first=9))
     assert placed(ledger.decide()) == ["worker-9"]
 
 
 def test_a_voided_member_is_placed_again_alone() -> None:
-    """The scheduler places a member whose placement was voided again, without the other members."""
+    """If one placement of a running gang is voided, the scheduler places only that pod again."""
     ledger = Ledger(rack("n1", 3), gang(min_available=2), *workers(2)).settle()
     ledger.play(BindFailed(pod="worker-0", node="n1", attempt=1, message="x", final=True))
     ledger.decide()
@@ -163,16 +165,15 @@ def test_a_voided_member_is_placed_again_alone() -> None:
 
 
 def test_a_gang_larger_than_a_batch_has_one_of_its_own() -> None:
-    """A gang larger than a batch gets an undivided batch of its own, after the events decided
-    before."""
+    """A gang that is larger than a batch is not split: it gets a batch of its own."""
     ledger = Ledger(rack("n1", 8), pod("single", ask(1)), gang(min_available=6), *workers(6))
     assert placed(ledger.decide(events_max=4)) == ["single"]
     assert len(placed(ledger.decide(events_max=4))) == 6
 
 
 def test_placements_by_another_scheduler_count() -> None:
-    """Members that another scheduler placed count, and the remaining members are placed one by
-    one."""
+    """If another scheduler has placed pods of a gang, they count towards its minimum. The remaining
+    pods are placed one by one."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3, cards(2))).settle()
     assert ledger.reasons("worker-0") == {}
     ledger.play(placement("worker-1", "n1"), placement("worker-2", "n1"))
@@ -180,7 +181,7 @@ def test_placements_by_another_scheduler_count() -> None:
 
 
 def test_declaring_a_gang_anew_asks_again() -> None:
-    """If a new declaration lowers the minimum, the scheduler starts the gang."""
+    """If a new declaration lowers a gang's minimum, the scheduler retries the gang."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3)).settle()
     assert not ledger.where("worker-0")
     ledger.play(gang(min_available=2))
@@ -188,7 +189,8 @@ def test_declaring_a_gang_anew_asks_again() -> None:
 
 
 def test_refused_gang_leaves_room_for_others() -> None:
-    """A refused gang releases its reservations within the same decision."""
+    """If a gang does not fit, pods behind it in the same decision can use the room that it had
+    reserved."""
     ledger = Ledger(
         rack("n1", 2),
         rack("n2", 1, model=T4),
@@ -201,7 +203,8 @@ def test_refused_gang_leaves_room_for_others() -> None:
 
 
 def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupState:
-    """Return a gang with these pending pods."""
+    """Return the state of gang `team/job` with these pending pods, and with this declaration if
+    any."""
     ledger = Ledger(*pods, *([declared] if declared else []))
     return ledger.state.groups["team/job"]
 
@@ -219,16 +222,16 @@ def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupSta
     ],
 )
 def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, pods: int) -> None:
-    """A gang's deficit lists the members missing per task, and those missing for the total
-    minimum."""
+    """The deficit of a gang says how many pods each task lacks, and how many more the gang lacks in
+    total."""
     deficit = deficit_of(group_of(declared, member("m")))
     assert deficit is not None
     assert (dict(deficit.tasks), deficit.others, deficit.pods) == (tasks, others, pods)
 
 
 def test_lack_shrinks_by_who_is_placed() -> None:
-    """A placed member reduces the deficit of its own task first, and then the deficit of the total
-    minimum."""
+    """A placed pod reduces its task's deficit first. Once its task lacks none, it reduces the
+    deficit of the whole gang."""
     group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
     (one,) = group.pods.values()
     deficits: list[GangDeficit | None] = [deficit_of(group)]
@@ -239,5 +242,5 @@ def test_lack_shrinks_by_who_is_placed() -> None:
 
 
 def test_an_undeclared_gang_lacks_nobody_knows_what() -> None:
-    """The deficit of an undeclared gang is unknown."""
+    """A gang that is not declared has no known deficit."""
     assert deficit_of(group_of(None, member("m"))) is None

@@ -28,12 +28,11 @@ BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack"
 
 
 def amounts(ledger: Ledger, uid: str) -> list[tuple[str, int, int]]:
-    """Return device, memory in MiB and cores of each share."""
+    """Return device, memory in MiB and cores of each of the pod's shares."""
     return [(share.device, share.memory_mib, share.cores) for share in ledger.shares(uid)]
 
 
 def instances(ledger: Ledger, uid: str) -> list[str]:
-    """Return the profiles of the pod's MIG instances."""
     return [share.instance.profile for share in ledger.shares(uid) if share.instance]
 
 
@@ -100,8 +99,8 @@ def test_A2_instances_never_overlap() -> None:
 
 
 def test_A3_modes_live_side_by_side() -> None:
-    """Nodes of different modes coexist in a cluster, and every pod is placed in its requested
-    mode."""
+    """A cluster may have nodes of several sharing modes. Each pod is placed on a node of the mode
+    that it requests."""
     ledger = Ledger(
         CUT,
         SHARED,
@@ -116,8 +115,8 @@ def test_A3_modes_live_side_by_side() -> None:
 
 
 def test_A6_memory_above_the_card_is_capped() -> None:
-    """With capping, a memory request above the device's memory gets the whole memory of one
-    device."""
+    """If capping is on and a pod requests more memory than a device has, the pod gets all memory of
+    one device."""
     ledger = Ledger(SHARED, pod("p", ask(999_999, cap_memory=True))).settle()
     assert amounts(ledger, "p") == [("shared-g0", 81920, 0)]
 
@@ -162,7 +161,8 @@ def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
 
 
 def test_B4_exclusive_is_that_many_whole_cards() -> None:
-    """A vcuda request of 200 cores gets two whole devices, whatever memory the pod requests."""
+    """Two whole devices (in vcuda: 200 cores) are devices that no other pod uses, with all their
+    memory."""
     ledger = Ledger(rack("n1", 3), pod("other", ask(1))).settle()
     ledger.submit(pod("p", cards(2))).settle()
     assert amounts(ledger, "p") == [("n1-g1", 81920, 100), ("n1-g2", 81920, 100)]
@@ -259,7 +259,8 @@ def test_C8_card_indexes() -> None:
 
 
 def test_C8_unhealthy_cards_are_left_out() -> None:
-    """The scheduler does not use unhealthy devices, as with `volcano.sh/gpu-unhealthy-ids`."""
+    """The scheduler places no pod on an unhealthy device, such as one listed in
+    `volcano.sh/gpu-unhealthy-ids`."""
     sick = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
     ledger = Ledger(rack("n1", 2), sick, pod("p", cards(1)), pod("q", cards(1))).settle()
     assert ledger.devices("p") == ["n1-g1"]
@@ -287,8 +288,8 @@ def test_D2_one_percent() -> None:
 
 @pytest.mark.parametrize("cores", [0, 100])
 def test_D3_no_cores_is_any_card_with_the_memory_and_all_is_the_card_alone(cores: int) -> None:
-    """A pod without a core request shares any device with enough memory; a pod with 100 cores gets
-    a device alone."""
+    """A pod without a core request may share any device with enough memory. A pod with 100 cores
+    gets a device of its own."""
     ledger = Ledger(BINPACK, rack("n1", 2), pod("there", ask(1000, cores=10))).settle()
     ledger.submit(pod("p", ask(5000, cores=cores))).settle()
     assert amounts(ledger, "p") == [("n1-g1" if cores else "n1-g0", 5000, cores)]
@@ -332,7 +333,8 @@ def test_E1_taint_of_the_vgpu_nodes() -> None:
 
 
 def test_E3_two_vgpus_are_two_different_cards() -> None:
-    """Two vGPUs of a pod are on two devices, even if one device has room for both."""
+    """If a pod requests two vGPUs, they are on two devices, even if one device has room for
+    both."""
     wanted = ask(3000, count=2, cores=50, cap_memory=True)
     ledger = Ledger(SHARED, pod("p", wanted)).settle()
     assert amounts(ledger, "p") == [("shared-g0", 3000, 50), ("shared-g1", 3000, 50)]

@@ -31,8 +31,8 @@ CARD = [share("a-g0", 81920, 100)]
     [("binpack", 10, "a"), ("binpack", 0, "b"), ("spread", 10, "b"), ("spread", 0, "a")],
 )
 def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
-    """The weight of devices decides whether a node with a used device or a node with used CPU
-    counts as fuller."""
+    """Nodes are compared by devices, CPU and memory in use. The weight of devices decides whether a
+    node with a used device or one with used CPU is fuller."""
     weights = NodeWeights(cpu=1, memory=1, devices=weight)
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)  # type: ignore[arg-type]
     ledger = Ledger(change, rack("a", 2), rack("b", 2))
@@ -61,7 +61,8 @@ def test_C5_node_binpack_by_resource(weights: tuple[int, int], where: str) -> No
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_C5_cards_of_a_node(policy: str, device: str) -> None:
-    """The pod's annotation selects a device in use or an idle device."""
+    """The annotation `hami.io/gpu-scheduler-policy` decides whether a pod gets a device in use or
+    an idle one."""
     notes = {"hami.io/gpu-scheduler-policy": policy}
     found = draft(manifest({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}, notes))
     ledger = Ledger(rack("n1", 2), pod("x", ask(1)), placement("x", "n1", [share("n1-g1")]))
@@ -69,18 +70,18 @@ def test_C5_cards_of_a_node(policy: str, device: str) -> None:
 
 
 def exclusive(name: str, index: int = 0) -> Device:
-    """Return a device that the vendor's own plugin allocates whole."""
+    """Return a GPU that NVIDIA's own plugin allocates only as a whole."""
     return gpu(name, index=index, mode="exclusive", slots=1)
 
 
 def beside() -> NodeReported:
-    """Return a node whose devices NVIDIA's own plugin allocates."""
+    """Return a node whose two GPUs NVIDIA's own plugin allocates."""
     return node("theirs", exclusive("e0"), exclusive("e1", 1))
 
 
 def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
-    """A pod with `nvidia.com/gpu: 2` is placed on a node of NVIDIA's plugin, as without
-    Apportion."""
+    """A pod with `nvidia.com/gpu: 2` gets two whole devices on a node of NVIDIA's own plugin, as
+    without Apportion."""
     found = draft(manifest({"nvidia.com/gpu": 2}))
     ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
     assert ledger.devices("p") == ["e0", "e1"]
@@ -139,7 +140,7 @@ QUEUED = {"scheduling.volcano.sh/queue-name": "ml"}
 
 
 def queued(uid: str, limits: dict[str, object]) -> PodSubmitted:
-    """Return a pod whose manifest names the queue `ml`."""
+    """Return a pod with these limits whose manifest names the queue `ml`."""
     return submitted(structs.replace(draft(manifest(limits, QUEUED)), name=uid), uid)
 
 
@@ -231,7 +232,8 @@ CAUSES = [
 
 @pytest.mark.parametrize("cause", CAUSES, ids=[cause[0] for cause in CAUSES])
 def test_C9_causes_are_told(cause: tuple[str, list[object], object, str]) -> None:
-    """A refusal's sentence names every cause on Volcano's list of scheduling problems."""
+    """The sentence of a refusal states the cause, for each scheduling problem that Volcano
+    lists."""
     _, events, wanted, says = cause
     ledger = Ledger(*events, pod("p", shape=wanted)).settle()  # type: ignore[arg-type]
     assert says in words.refusal(ledger.refusal("p"))

@@ -1,4 +1,4 @@
-"""Tests of how HAMi's policy annotations and Volcano's weights affect a decision."""
+"""Tests of HAMi's policy annotations and Volcano's weights: how they order devices and nodes."""
 
 import pytest
 
@@ -12,7 +12,8 @@ NUMA = node("n1", gpu("g0", numa=1), gpu("g1", numa=0), gpu("g2", numa=1), gpu("
 
 
 def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) -> list[str]:
-    """Return the devices of a pod with this policy, on a node where g2 and g3 are partly used."""
+    """Place a pod with this device policy on a node whose devices g2 and g3 are partly used. Return
+    its devices."""
     held = [share("g2", 1000, 10), share("g3", 9000, 50)]
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", held))
     wanted = shape(ask(2000, count=count), device_policy=policy, device_weights=weights)
@@ -34,14 +35,14 @@ def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) ->
     ],
 )
 def test_keys_in_their_order(policy: str, devices: list[str]) -> None:
-    """The first key of a policy chain decides; later keys, and finally the lowest index, break
-    ties."""
+    """In a policy chain such as `numa,binpack`, the first key decides. Later keys break ties, and
+    then the lowest index does."""
     assert chosen(policy, 2) == devices
 
 
 def test_mutex_wants_idle_devices() -> None:
-    """A pod with policy `mutex` needs idle devices; if there are none, the refusal reports devices
-    in use."""
+    """A pod with policy `mutex` gets only idle devices. If there are too few, its refusal says that
+    devices are in use."""
     wanted = shape(ask(1000, count=3), device_policy="mutex")
     ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", [share("g2"), share("g3")]))
     ledger.submit(pod("p", shape=wanted)).settle()
@@ -67,7 +68,7 @@ def test_scoring_weights_decide_what_full_is() -> None:
 
 
 def weighed(policy: Policy, weights: NodeWeights | None) -> Ledger:
-    """Return a ledger without prices, with CPU in use on node a and a GPU in use on node b."""
+    """Return a ledger with two nodes: `a` has CPU in use, `b` has a GPU in use."""
     change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)
     ledger = Ledger(change, node("a", gpu("a0"), gpu("a1")), node("b", gpu("b0"), gpu("b1")))
     ledger.play(observed("a", cpu_milli=16_000), observed("b", cpu_milli=16_000))
@@ -87,7 +88,7 @@ def weighed(policy: Policy, weights: NodeWeights | None) -> Ledger:
     ],
 )
 def test_node_weights(policy: Policy, weights: NodeWeights | None, where: str) -> None:
-    """The weights of CPU and devices decide which node is fuller."""
+    """The weights of CPU and devices decide which of two nodes counts as fuller."""
     ledger = weighed(policy, weights)
     wanted = wants(ask(1000), cpu_milli=1000)
     score = ledger.submit(pod("p", shape=wanted)).settle().placement("p").score
@@ -96,7 +97,8 @@ def test_node_weights(policy: Policy, weights: NodeWeights | None, where: str) -
 
 
 def test_a_resource_that_is_not_asked_for_does_not_count() -> None:
-    """A resource that the pod does not request has no weight in the score."""
+    """A resource that the pod does not request does not affect its node's score, whatever the
+    weight."""
     ledger = weighed("binpack", NodeWeights(devices=1000))
     ledger.submit(pod("p", shape=wants(cpu_milli=1000))).settle()
     assert ledger.where("p") == "a"

@@ -1,5 +1,5 @@
-"""Tests of preemption: victims and beneficiaries, the comparison of nodes, and when no pod is
-evicted."""
+"""Tests of preemption: which pods are evicted for which pending pod (the beneficiary), which node
+is chosen, and when no pod is evicted."""
 
 from typing import Any
 
@@ -33,23 +33,22 @@ C = RefusalCode
 
 
 def low(uid: str, count: int = 1, priority: int = 0, **fields: Any) -> PodSubmitted:
-    """Return a low-priority pod that requests whole devices."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def high(uid: str, count: int = 1, priority: int = 100, **fields: Any) -> PodSubmitted:
-    """Return a high-priority pod that requests whole devices."""
     return pod(uid, cards(count), priority=priority, **fields)
 
 
 def evicted(ledger: Ledger) -> list[tuple[str, str]]:
-    """Return all evictions so far as (pod, beneficiary)."""
+    """Return every eviction so far as a pair: the evicted pod, and the pod that it makes room
+    for."""
     return [(e.pod, e.beneficiary) for e in ledger.events if isinstance(e, PodEvicted)]
 
 
 def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
-    """Return nodes with one low-priority pod on each: `low-0-0` and so on, each with all `width`
-    devices."""
+    """Return nodes of `width` devices, each device in use by a low-priority pod:
+    `low-NODE-DEVICE`."""
     ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
     for at in range(nodes):
         for slot in range(width):
@@ -58,14 +57,13 @@ def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
 
 
 def on(ledger: Ledger, uid: str) -> str:
-    """Return the name of the pod's node, or an empty string."""
     return ledger.where(uid)
 
 
 @pytest.mark.parametrize("shape", [cards(), cards(1, memory_mib=1)])
 def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(shape: Ask) -> None:
-    """Room freed for a pod does not go to an older pod of equal priority with `preemptionPolicy:
-    Never`."""
+    """Devices that were freed for a pod are not given to an older pod of equal priority that itself
+    never preempts."""
     ledger = full()
     ledger.submit(pod("older", shape, priority=100, preempts=False), high("younger")).settle()
     assert evicted(ledger) == [("low-0-0", "younger")]
@@ -91,7 +89,7 @@ def test_H8_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> N
 
 
 def test_the_refusal_comes_before_the_eviction() -> None:
-    """A pod's refusal comes before the eviction for it."""
+    """The refusal of a pod is appended before the evictions for that pod."""
     ledger = full()
     ledger.submit(high("h")).settle()
     kinds = [type(event) for event in ledger.events]
@@ -100,15 +98,15 @@ def test_the_refusal_comes_before_the_eviction() -> None:
 
 @pytest.mark.parametrize("priority", [100, 101])
 def test_nobody_goes_for_a_pod_of_the_same_priority_or_less(priority: int) -> None:
-    """The scheduler does not evict pods of equal or higher priority."""
+    """A pod does not cause the eviction of pods whose priority is equal to its own or higher."""
     ledger = full(priority=priority)
     ledger.submit(high("h")).settle()
     assert evicted(ledger) == []
 
 
 def test_nobody_goes_for_a_pod_of_another_queue() -> None:
-    """The scheduler does not evict pods of other queues, because the queues' shares decide between
-    queues."""
+    """A pod does not cause the eviction of pods of other queues, because weights divide the fleet
+    between queues."""
     ledger = Ledger(rack("n1", 1), low("low", queue="training")).settle()
     ledger.submit(high("other")).settle()
     assert evicted(ledger) == []
@@ -117,8 +115,8 @@ def test_nobody_goes_for_a_pod_of_another_queue() -> None:
 
 
 def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
-    """A pod whose queue is not next cannot evict a pod that another queue has just placed by its
-    share."""
+    """If a queue has just placed a pod by its share, a pending pod of another queue does not cause
+    the eviction of that pod."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), low("a", 1, 9), low("b", 1, 9)).settle()
     ledger.submit(high("urgent", 1, 5), low("next", queue="training")).settle()
     ledger.gone("b").settle()
@@ -135,7 +133,7 @@ def test_nobody_goes_for_a_pod_that_never_preempts() -> None:
 
 
 def test_a_pod_that_never_preempts_stands_in_nobodys_way() -> None:
-    """A pod with `preemptionPolicy: Never` does not stop other pods of its shape from
+    """A pod with `preemptionPolicy: Never` does not keep other pods of the same shape from
     preempting."""
     ledger = full()
     ledger.submit(high("patient", preempts=False), high("h")).settle()
@@ -153,14 +151,15 @@ def test_who_is_not_evictable_goes_for_nobody() -> None:
 
 
 def test_nobody_goes_in_vain() -> None:
-    """The scheduler evicts no pod from a node that would be too small even when empty."""
+    """The scheduler evicts no pod from a node that would be too small for the pending pod even when
+    empty."""
     ledger = full(width=2)
     ledger.submit(high("h", count=3)).settle()
     assert evicted(ledger) == []
 
 
 def test_no_more_go_than_have_to() -> None:
-    """The scheduler evicts no more pods than needed, and evicts the least important pods."""
+    """The scheduler evicts only as many pods as needed, and those of the lowest priority."""
     ledger = Ledger(rack("n0", 4))
     for at, priority in enumerate((5, 1, 9, 3)):
         ledger.submit(low(f"low-{at}", priority=priority)).settle()
@@ -182,8 +181,8 @@ Held = tuple[tuple[int, int], ...]
     ],
 )
 def test_which_node_is_cleared(first: Held, second: Held) -> None:
-    """The scheduler chooses the node to free as kube-scheduler does; in each case the second node
-    is better."""
+    """The scheduler chooses the node to free by kube-scheduler's rules: the lowest top priority,
+    then the lowest sum of priorities, then the fewest pods."""
     ledger = Ledger()
     for at, held in enumerate((first, second)):
         ledger.report(rack(f"n{at}", 2))
@@ -204,14 +203,14 @@ def test_who_started_last_goes_of_equals() -> None:
 
 
 def budget(allowed: int, app: str = "a") -> BudgetObserved:
-    """Return a disruption budget that allows this many evictions of pods with the label."""
+    """Return a disruption budget that allows this many evictions of the application's pods."""
     selector = (LabelExpression(key="app", operator="In", values=(app,)),)
     return BudgetObserved(namespace="default", budget="b", selector=selector, allowed=allowed)
 
 
 def test_a_disruption_budget_spares_whom_it_can() -> None:
-    """The scheduler evicts a pod of higher priority rather than a pod protected by a disruption
-    budget."""
+    """If a disruption budget protects a pod, the scheduler evicts another pod instead, even one of
+    higher priority."""
     ledger = full(nodes=1)
     ledger.pod("low-0-0")
     ledger.report(rack("n1", 1)).submit(low("guarded", labels={"app": "a"})).settle()
@@ -221,8 +220,8 @@ def test_a_disruption_budget_spares_whom_it_can() -> None:
 
 
 def test_a_disruption_budget_forbids_nothing() -> None:
-    """If all possible victims are protected, the scheduler exceeds the disruption budget, and the
-    event says so."""
+    """If all suitable pods are protected, the scheduler evicts one anyway. The event names the
+    disruption budget that it exceeds."""
     ledger = full(labels={"app": "a"})
     ledger.play(budget(0)).submit(high("h")).settle()
     (event,) = (e for e in ledger.events if isinstance(e, PodEvicted))
@@ -230,7 +229,7 @@ def test_a_disruption_budget_forbids_nothing() -> None:
 
 
 def test_a_budget_that_allows_it_is_not_exceeded() -> None:
-    """A disruption budget that allows one eviction is exceeded by the second eviction."""
+    """If a disruption budget allows one eviction, only the second one exceeds it."""
     ledger = full(width=2, labels={"app": "a"})
     ledger.play(budget(1)).submit(high("h", count=2)).settle()
     found = [e.budgets for e in ledger.events if isinstance(e, PodEvicted)]
@@ -238,8 +237,8 @@ def test_a_budget_that_allows_it_is_not_exceeded() -> None:
 
 
 def test_the_room_is_kept_for_whom_it_is_made() -> None:
-    """Freed devices are reserved for the beneficiary; pods of equal or lower priority may not use
-    them."""
+    """Freed devices are reserved for the pod for which others were evicted. Pods of equal or lower
+    priority may not use them."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     ledger.gone("low-0-0").submit(low("l"), high("same")).settle()
@@ -251,8 +250,8 @@ def test_the_room_is_kept_for_whom_it_is_made() -> None:
 
 
 def test_a_pod_of_higher_priority_may_take_the_room() -> None:
-    """A pod of higher priority may use the freed devices; the beneficiary then finds other
-    devices."""
+    """A pod of higher priority may use devices that were freed for another pod, which then keeps
+    waiting."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.submit(high("higher", priority=500))
@@ -261,8 +260,8 @@ def test_a_pod_of_higher_priority_may_take_the_room() -> None:
 
 
 def test_each_of_several_has_a_node_of_its_own() -> None:
-    """Each of several beneficiaries has its own node, so three pods on two nodes cause two
-    evictions."""
+    """If several pods preempt at once, each gets a node of its own: three pods on two nodes cause
+    two evictions."""
     ledger = full(nodes=2)
     ledger.submit(high("h1"), high("h2"), high("h3")).settle()
     assert sorted(beneficiary for _, beneficiary in evicted(ledger)) == ["h1", "h2"]
@@ -271,7 +270,7 @@ def test_each_of_several_has_a_node_of_its_own() -> None:
 
 
 def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
-    """When the beneficiary ends, the freed node is open to other pods."""
+    """If the pod for which a node was freed ends, other pods may use the node."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     ledger.gone("low-0-0").submit(low("l")).settle()
@@ -281,8 +280,8 @@ def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
 
 
 def test_another_search_where_the_room_has_gone() -> None:
-    """If the freed node is cordoned, the scheduler refuses the beneficiary again and frees another
-    node."""
+    """If another node becomes free before the evicted pods have ended, the preempting pod is placed
+    there."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.report(rack("n1", 1)).submit(low("late")).settle()
@@ -291,8 +290,8 @@ def test_another_search_where_the_room_has_gone() -> None:
 
 
 def test_a_nomination_ends_with_a_refusal() -> None:
-    """If the freed node does not fit after all, the scheduler refuses the beneficiary and searches
-    again."""
+    """If the node that was freed for a pod is cordoned, the scheduler refuses the pod again and no
+    longer reserves the node."""
     ledger = full()
     ledger.submit(high("h")).settle()
     ledger.play(NodeCordoned(node="n0", by="ada", reason="fans")).gone("low-0-0").settle()
@@ -304,7 +303,8 @@ def test_a_nomination_ends_with_a_refusal() -> None:
 
 
 def test_H8_a_gang_goes_whole() -> None:
-    """The scheduler evicts a gang as a whole, even if one of its devices would suffice."""
+    """If a pod of a gang must be evicted, the scheduler evicts the whole gang, even if one device
+    would suffice."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
     ledger.submit(high("h")).settle()
@@ -313,7 +313,7 @@ def test_H8_a_gang_goes_whole() -> None:
 
 
 def test_a_single_pod_goes_rather_than_a_gang() -> None:
-    """The scheduler evicts a single pod rather than a gang, because that evicts fewer pods."""
+    """If either a single pod or a gang could be evicted, the scheduler evicts the single pod."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
     ledger.report(rack("n2", 1)).submit(low("single")).settle()
@@ -322,8 +322,8 @@ def test_a_single_pod_goes_rather_than_a_gang() -> None:
 
 
 def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
-    """A gang counts with the priority of its most important pod, so only a pod of higher priority
-    than that can evict the gang."""
+    """A gang has the priority of its most important pod: it is evicted only for a pod of higher
+    priority than that."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards(), priority=900)).settle()
     ledger.submit(high("h")).settle()
@@ -331,8 +331,8 @@ def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
 
 
 def test_room_for_a_whole_gang() -> None:
-    """Preemption for a gang evicts enough for all of the gang's pods, which are then placed
-    together."""
+    """For a pending gang, the scheduler evicts enough pods for all of its members, which are then
+    placed together."""
     ledger = full(nodes=2)
     ledger.play(gang(min_available=2))
     workers = [member(f"w-{n}", cards(), priority=100) for n in range(2)]
@@ -345,7 +345,7 @@ def test_room_for_a_whole_gang() -> None:
 
 
 def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
-    """The scheduler evicts no pod for a gang that would still not fit as a whole."""
+    """If a gang would not fit even after all possible evictions, the scheduler evicts no pod."""
     ledger = full(nodes=2)
     ledger.play(gang(min_available=3))
     ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(3))).settle()
@@ -353,7 +353,8 @@ def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
 
 
 def test_a_decision_that_is_lost_is_made_again() -> None:
-    """A lost preemption leaves the state unchanged, and a new engine makes the same decision."""
+    """If the evictions of a decision are not appended, the state is unchanged, and a new engine
+    makes the same decision."""
     ledger = full()
     ledger.submit(high("h"))
     while not any(isinstance(event, PodRefused) for event in ledger.decide()):
@@ -364,7 +365,7 @@ def test_a_decision_that_is_lost_is_made_again() -> None:
 
 
 def test_cpu_alone_is_room_enough() -> None:
-    """Pods without devices preempt and are evicted like pods with devices."""
+    """A pod without devices can also preempt, and can also be evicted."""
     ledger = Ledger(node("n0", host=Host(cpu_milli=1000, memory_mib=1000, pods=9)))
     ledger.submit(pod("l", shape=wants(cpu_milli=800))).settle()
     ledger.submit(pod("h", shape=wants(cpu_milli=500), priority=1)).settle()
@@ -374,7 +375,7 @@ def test_cpu_alone_is_room_enough() -> None:
 
 
 def test_what_the_fold_refuses() -> None:
-    """The fold refuses an eviction whose beneficiary has equal priority or has ended."""
+    """The fold refuses an eviction for a pod that has ended, or whose priority is no higher."""
     ledger = full()
     ledger.submit(low("same"), high("h"))
     event = PodEvicted(
@@ -395,7 +396,7 @@ def test_what_the_fold_refuses() -> None:
 
 
 def test_why_tells_both_sides(golden: Golden) -> None:
-    """`why` explains an eviction for the beneficiary and for the victim."""
+    """`why` explains an eviction both for the evicted pod and for the pod that needs the room."""
     ledger = full(width=2)
     ledger.submit(high("h", count=2)).settle()
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
@@ -415,7 +416,8 @@ def test_why_tells_both_sides(golden: Golden) -> None:
 
 
 def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
-    """A scheduler that takes over a pod places the pod on the devices that were freed for it."""
+    """If a pod moves to another scheduler, that scheduler places the pod on the devices that were
+    freed for it."""
     ledger = full()
     ledger.submit(high("h")).settle()
     own = Shard(frozenset({part_of(key_of(ledger.pod("h")))}))
@@ -432,8 +434,8 @@ def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
 
 
 def test_pods_that_become_ours_are_evicted_for_although_nothing_else_happened() -> None:
-    """Pods taken over from a dead scheduler can preempt, although no event announces the
-    takeover."""
+    """A scheduler that takes over a refused pod evicts other pods for it at once, without waiting
+    for an event."""
     ledger = full()
     ledger.submit(high("h"))
     assert [type(event) for event in ledger.decide()] == [PodRefused]

@@ -1,4 +1,4 @@
-"""Tests that decisions can reach every refusal code, with the missing amounts."""
+"""Tests that every refusal code occurs in a decision, with the needed and the available amount."""
 
 import pytest
 
@@ -50,17 +50,16 @@ NEAR = node("n1", gpu("g0", numa=0), gpu("g1", numa=1))
 
 
 def held(*shares: object, report: Payload = MIG) -> tuple[Payload, ...]:
-    """Return a node with a pod that uses these shares."""
+    """Return the events of a node and of a pod that has these shares on it."""
     return report, pod("x"), placement("x", "n1", shares)  # type: ignore[arg-type]
 
 
 def small(start: int) -> object:
-    """Return the smallest MIG instance of a 40 GB GPU, at this start."""
     return share("m0", 5120, 0, instance=instance("1g.5gb", start, 1))
 
 
 def die(index: int) -> Device:
-    """Return the die of a 910C with this index."""
+    """Return one die (an NPU of its own) of an Ascend 910C module."""
     return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
 
 
@@ -152,7 +151,8 @@ REACHED: dict[RefusalCode, Reached] = {
 
 @pytest.mark.parametrize("code", REACHED)
 def test_every_code_is_reached(code: RefusalCode) -> None:
-    """Every code is reached with its node, device if any, and needed and available amounts."""
+    """For every refusal code there is a cluster whose only node refuses a pod with that code, and
+    with the right amounts."""
     events, asked, needed, available, device = REACHED[code]
     ledger = Ledger(*events, pod("p", shape=asked))
     (refused,) = ledger.decide()
@@ -164,8 +164,8 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 
 
 def test_no_code_is_left_out() -> None:
-    """The cases above cover every refusal code except those of gangs, queues, nominated nodes and
-    volumes.
+    """The cases of this module cover every refusal code, except those of gangs, limits, nominated
+    nodes and volumes.
 
     The excepted codes do not come from filters, and have their own tests."""
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
@@ -177,8 +177,7 @@ def test_no_code_is_left_out() -> None:
 
 
 def test_incomplete_gang() -> None:
-    """The refusal of an incomplete gang counts no nodes, because the scheduler has evaluated
-    none."""
+    """If a gang lacks pods, its refusal counts no nodes, because the scheduler compared none."""
     ledger = Ledger(*ONE, gang(min_available=3), member("a", ask(1)), member("b", ask(1)))
     ledger.decide()
     refused = ledger.refusal("a")
@@ -188,7 +187,8 @@ def test_incomplete_gang() -> None:
 
 
 def test_gang_that_is_too_large() -> None:
-    """The scheduler refuses a gang that is too large and goes on to the pods behind it."""
+    """If a gang has more pods than a decision allows, the scheduler refuses it and goes on to the
+    pods behind it."""
     pods = [member(f"m{n}", ask(1)) for n in range(GANG_PODS_MAX + 1)]
     ledger = Ledger(*ONE, gang(min_available=GANG_PODS_MAX + 1), *pods, pod("p", ask(1)))
     ledger.decide(events_max=2000)
@@ -213,8 +213,8 @@ def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:
 
 
 def test_a_node_is_stopped_by_the_last_device_that_it_would_have_needed() -> None:
-    """If a node lacks the second of two devices, the refusal shows the best of the unsuitable
-    devices."""
+    """If a pod requests two devices and only one fits, the refusal shows the next best device and
+    what it lacks."""
     devices = (gpu("g0"), gpu("g1", memory_mib=900), gpu("g2", healthy=False))
     ledger = Ledger(node("n1", *devices), pod("p", ask(1000, count=2)))
     ledger.decide()
@@ -234,23 +234,24 @@ def test_a_node_is_stopped_by_the_last_device_that_it_would_have_needed() -> Non
 def test_the_first_rule_that_fails_is_named(
     constraints: DeviceConstraints, code: RefusalCode
 ) -> None:
-    """If a device fails several filters, the refusal reports the first in filter order."""
+    """If a device fails several filters, the refusal shows the first of them, in the fixed order of
+    filters."""
     ledger = Ledger(*ONE, pod("p", shape=shape(ask(99_999), devices=constraints)))
     ledger.decide()
     assert ledger.reasons("p") == {code: 1}
 
 
 def test_alone_on_a_device_of_one_slot_is_in_use_not_full() -> None:
-    """An exclusive request on a used one-slot device is refused because the device is in use, not
-    because it is full."""
+    """If a pod requests a whole device and the only one is in use, the refusal says that. It does
+    not say that the device has no free slot."""
     ledger = Ledger(*held(share("n1-g0"), report=rack("n1", 1, slots=1)), pod("p", cards()))
     ledger.decide()
     assert ledger.reasons("p") == {C.DEVICE_IN_USE: 1}
 
 
 def test_nearest_misses_are_the_three_that_lack_least() -> None:
-    """The nearest nodes are the three that pass the most filters; the smallest relative shortage
-    breaks ties."""
+    """A refusal names the three nearest nodes: those that pass the most filters, and among these
+    the ones that lack least."""
     sizes = {"a": 500, "b": 990, "c": 100, "d": 900, "e": 700}
     ledger = Ledger(
         *(rack(name, 1, memory_mib=mib) for name, mib in sizes.items()),
@@ -274,7 +275,7 @@ def test_nearest_misses_are_the_three_that_lack_least() -> None:
 
 @pytest.mark.parametrize("events", [(), (observed("n1"),), (node("n1"),)])
 def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
-    """If there is no node, agent or device at all, the refusal says so."""
+    """If the cluster has no node, or if its node has no device, the refusal says so."""
     ledger = Ledger(*events, pod("p", ask(1)))
     ledger.decide()
     assert ledger.reasons("p") == ({C.NO_SUCH_DEVICE: 1} if events else {})
@@ -282,7 +283,7 @@ def test_where_there_is_no_device_at_all(events: tuple[Payload, ...]) -> None:
 
 
 def test_the_first_ask_that_fails_names_the_reason() -> None:
-    """If several containers request devices, the first request that fails gives the reason."""
+    """If a pod has several asks, the refusal shows the first one that does not fit."""
     asks: list[Ask] = [ask(1000, container="fits"), ask(99_999, container="does not")]
     ledger = Ledger(*ONE, pod("p", *asks))
     ledger.decide()

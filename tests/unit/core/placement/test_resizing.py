@@ -1,4 +1,4 @@
-"""Tests of resizing running pods: the resulting shares, and the reasons of refusals."""
+"""Tests of resize requests for running pods: the new shares, and why a request is refused."""
 
 from typing import Any
 
@@ -15,18 +15,17 @@ from tests.support.pods import ask, pod, shape
 
 
 def running(*asks: Any, memory_mib: int = 10_000) -> Ledger:
-    """Return a ledger with a device of this memory and the running pod `a`."""
+    """Return a ledger with one device of this memory, on which pod `a` runs with these asks."""
     ledger = Ledger(rack("n1", 1, memory_mib=memory_mib), pod("a", *asks)).settle()
     return ledger.bound("a").allocated("a")
 
 
 def wish(uid: str = "a", **fields: Any) -> ResizeAsked:
-    """Return a user's resize request."""
     return ResizeAsked(pod=uid, by="ann", **fields)
 
 
 def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
-    """Return the scheduler's answer to the request, after folding both."""
+    """Fold a user's resize request. Return the scheduler's answer after it is folded too."""
     ledger.play(asked)
     (event,) = ledger.decide()
     assert isinstance(event, PodResized | ResizeRefused)
@@ -36,8 +35,8 @@ def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
 
 
 def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
-    """A running pod grows and shrinks in place, and its device, its request and `why` show the new
-    amounts."""
+    """A running pod grows and shrinks on its device. The device's free amounts, the pod's request
+    and `why` follow."""
     ledger = running(ask(4000, cores=30))
     answer(ledger, wish(memory_mib=9000, cores=60))
     (share,) = ledger.pod("a").placement.shares  # type: ignore[union-attr]
@@ -55,7 +54,8 @@ def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
 
 
 def test_who_waits_for_the_room_that_is_given_back_gets_it() -> None:
-    """When a share shrinks, the scheduler places a pending pod that now fits."""
+    """If a running pod shrinks, the scheduler places a pending pod that fits into the freed
+    room."""
     ledger = running(ask(9000)).submit(pod("b", ask(4000))).settle()
     assert ledger.where("b") == ""
     answer(ledger, wish(memory_mib=6000))
@@ -64,8 +64,7 @@ def test_who_waits_for_the_room_that_is_given_back_gets_it() -> None:
 
 
 def test_one_of_several_containers_is_resized_by_name() -> None:
-    """If a pod has several containers, a resize must name one; a resize without a name is
-    ambiguous."""
+    """If a pod has several containers with devices, a resize request must name one of them."""
     ledger = running(ask(1000, container="one"), ask(2000, container="two"))
     refused = answer(ledger, wish(memory_mib=3000))
     assert isinstance(refused, ResizeRefused)
@@ -90,8 +89,8 @@ def test_one_of_several_containers_is_resized_by_name() -> None:
     ],
 )
 def test_never_more_than_the_card_has(fields: dict[str, Any], said: str) -> None:
-    """The scheduler refuses a resize beyond the device with the missing amount, and changes
-    nothing."""
+    """If a device has too little left for a resize, the scheduler refuses the request with the
+    amounts and changes nothing."""
     ledger = running(ask(4000, cores=30)).submit(pod("b", ask(3000, cores=50))).settle()
     before = ledger.shares("a")
     refused = answer(ledger, wish(**fields))
@@ -101,8 +100,8 @@ def test_never_more_than_the_card_has(fields: dict[str, Any], said: str) -> None
 
 
 def test_a_quota_counts_what_a_pod_has_been_resized_to() -> None:
-    """A quota counts the resized amount instead of the old share, and a refused resize names the
-    exceeded quota."""
+    """A quota counts the resized amount of a pod. A resize that would exceed the quota is refused
+    with the quota's name."""
     quota = QuotaObserved(quota="gpus", namespace="default", hard={"nvidia.com/gpumem": 6000})
     ledger = Ledger(rack("n1", 1), quota, pod("a", ask(4000))).settle().bound("a")
     assert isinstance(answer(ledger, wish(memory_mib=5000)), PodResized)
@@ -126,7 +125,8 @@ def test_a_quota_counts_what_a_pod_has_been_resized_to() -> None:
     ],
 )
 def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, mode: str) -> None:
-    """The scheduler refuses to resize MIG instances, MPS clients and vNPUs, and names the mode."""
+    """MIG instances, MPS shares and vNPUs cannot be resized. The scheduler refuses the request and
+    names the mode."""
     family = {"family": device.family} if device.family != "nvidia" else {}
     ledger = Ledger(node("n1", device), pod("a", ask(3000, **family))).settle().bound("a")
     refused = answer(ledger, wish(memory_mib=4000))
@@ -135,8 +135,8 @@ def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, m
 
 
 def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
-    """The fold refuses a resize of a pending or unknown pod, and a second answer, without changing
-    the state."""
+    """The fold refuses a resize request for a pod that is not running, and an answer without an
+    open request or with other shares."""
     ledger = running(ask(4000)).submit(pod("b", ask(900_000))).settle()
     assert "not bound" in ledger.contradict(wish("b", memory_mib=1))
     assert "not live" in ledger.contradict(wish("z", memory_mib=1))
@@ -159,7 +159,7 @@ def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
 
 
 def test_a_wish_ends_with_its_pod_and_outlives_a_snapshot() -> None:
-    """A resize request ends with its pod, and a snapshot keeps open resize requests."""
+    """An open resize request is kept in snapshots, and is dropped when its pod ends."""
     ledger = running(ask(4000)).play(wish(memory_mib=5000))
     restored = snapshot.restore(snapshot.take(ledger.state))
     assert digest(restored) == digest(ledger.state)
@@ -169,7 +169,8 @@ def test_a_wish_ends_with_its_pod_and_outlives_a_snapshot() -> None:
 
 
 def test_a_pod_that_is_placed_anew_keeps_its_size() -> None:
-    """A pod that is placed again keeps its resized amounts."""
+    """If a resized pod's placement is voided, the scheduler places the pod again with its new
+    size."""
     ledger = Ledger(rack("n1", 1), pod("a", shape=shape(ask(4000)))).settle().bound("a")
     answer(ledger, wish(memory_mib=5000))
     ledger.voided("a").settle()

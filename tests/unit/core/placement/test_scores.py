@@ -1,4 +1,4 @@
-"""Tests of scores: the preferred node and device under each policy."""
+"""Tests of scores: which node and which device every policy prefers."""
 
 from typing import get_args
 
@@ -36,14 +36,14 @@ from tests.support.pods import placed as placement
     ],
 )
 def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
-    """The load is the mean of two used fractions, clipped to the valid range. A fraction with total
-    0 counts as 0."""
+    """The load of a node is the mean of two used fractions, from 0 to 1 each. A resource with a
+    total of 0 counts as unused."""
     assert mean_load(*amounts) == points
 
 
 def three_nodes() -> State:
-    """Return three nodes: empty, with a quarter of the device memory in use, and with half of the
-    host in use."""
+    """Return a state with three nodes. One is idle, one has half of its device's memory in use, and
+    one has half of its CPU in use."""
     return Ledger(
         *(rack(name, 1, memory_mib=1000) for name in ("empty", "gpu-busy", "host-busy")),
         pod("p1"),
@@ -67,7 +67,8 @@ def three_nodes() -> State:
     ],
 )
 def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None:
-    """A node is scored by its devices, or by its host if the pod requests no devices.
+    """A node is scored by its devices. If the pod requests none, it is scored by its CPU and
+    memory.
 
     The policy bestfit counts what is left: 100 % per device and 1,600 % for 256 CPUs, out of 20,000
     %. Without prices, the policies that use prices act like bestfit."""
@@ -88,8 +89,7 @@ HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), sh
     ("policy", "order"), [("binpack", ["g1", "g2", "g0"]), ("spread", ["g0", "g1", "g2"])]
 )
 def test_device_orders(policy: str, order: list[str]) -> None:
-    """The policy's order puts either the fullest device first or the device with the fewest
-    pods."""
+    """Binpack tries the fullest device first, and spread the device with the fewest pods."""
     shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
     ledger.play(placement("p1", shares=shares))
@@ -98,14 +98,13 @@ def test_device_orders(policy: str, order: list[str]) -> None:
 
 @pytest.mark.parametrize("policy", get_args(Policy))
 def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
-    """Equal devices are ordered by index, so that no two devices tie."""
+    """If two devices are equal under the policy, the one with the lower index comes first."""
     ledger = Ledger(node("n1", npu("u3"), npu("u1"), npu("u2")))
     devices = ordered(ledger, order_of(chain(policy), None))
     assert [state.device.index for state in devices] == [1, 2, 3]
 
 
 def ordered(ledger: Ledger, order: Order) -> list[DeviceState]:
-    """Return the devices of the node in the order in which the scheduler tries them."""
     return sorted(ledger.node().devices, key=lambda state: order(free_amounts(state), state))
 
 

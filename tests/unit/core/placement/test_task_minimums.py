@@ -1,4 +1,5 @@
-"""Tests of the minimums of a gang's tasks, and of when Volcano ignores the minimums."""
+"""Tests of the minimum number of pods per task of a gang, and of when Volcano ignores these
+minimums."""
 
 import pytest
 
@@ -15,16 +16,16 @@ from tests.support.pods import cards, gang, member
     ],
 )
 def test_C6_minimums_above_the_gang_s_own_bind_nothing(min_available: int, placed: bool) -> None:
-    """Task minimums whose sum exceeds the gang's own minimum are ignored, so two workers start
-    without a chief."""
+    """If the tasks' minimums add up to more than the gang's own minimum, they are ignored: two
+    workers may start without a chief."""
     ledger = Ledger(rack("n1", 2), gang("team/job", min_available, min_tasks={"c": 1, "w": 2}))
     ledger.submit(*(member(f"w{i}", cards(), task="w") for i in range(2))).settle()
     assert bool(ledger.where("w0") and ledger.where("w1")) is placed
 
 
 def test_C6_minimums_hold_where_the_gang_needs_them_all() -> None:
-    """If the task minimums sum to the gang's own minimum, three workers do not start without a
-    chief."""
+    """If the tasks' minimums add up to the gang's own minimum, they apply: three workers do not
+    start without a chief."""
     minimums = gang("team/job", 3, min_tasks={"c": 1, "w": 2})
     ledger = Ledger(rack("n1", 4), minimums)
     ledger.submit(*(member(f"w{i}", cards(), task="w") for i in range(3))).settle()

@@ -1,4 +1,4 @@
-"""Tests of volumes: the nodes that a pod's claims allow, and refusals if no node is allowed."""
+"""Tests of pods with volume claims: on which nodes they may be placed, and why they are refused."""
 
 from typing import Any
 
@@ -25,25 +25,23 @@ DRIVER = "csi.example.com"
 
 
 def zone(*names: str) -> tuple[NodeExpression, ...]:
-    """Return a term for nodes in these zones."""
     return (NodeExpression(key="zone", operator="In", values=names),)
 
 
 def claim(
     name: str = "data", state: Any = "bound", *terms: tuple[NodeExpression, ...], **fields: Any
 ) -> VolumeClaimObserved:
-    """Return the event of a claim in the default namespace."""
     return VolumeClaimObserved(namespace="default", claim=name, state=state, nodes=terms, **fields)
 
 
 def mounting(uid: str = "p", *claims: str, **fields: Any) -> PodSubmitted:
-    """Return a pod that mounts these claims."""
+    """Return a pod that mounts these claims, or the claim `data` by default."""
     fields.setdefault("shape", shape(ask(1_000)))
     return pod(uid, volume_claims=claims or ("data",), **fields)
 
 
 def zones(*names: str) -> Ledger:
-    """Return a ledger with one node in each of these zones: `n-a` in zone a, and so on."""
+    """Return a ledger with one node in each of these zones: node `n-a` in zone `a`, and so on."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(f"n-{name}", 1))
@@ -52,8 +50,8 @@ def zones(*names: str) -> Ledger:
 
 
 def test_H11_a_pod_goes_where_its_volume_is() -> None:
-    """A pod is placed on a node that its volume allows; a pod of the same shape without the claim
-    may use any node."""
+    """A pod is placed on a node that can use its volume. A pod of the same shape without a claim
+    may be on any node."""
     ledger = zones("a", "b", "c")
     ledger.play(claim("data", "bound", zone("c")), claim("other", "bound", zone("b")))
     ledger.submit(mounting("p"), mounting("q", "other"), mounting("r", "data")).settle()
@@ -61,8 +59,7 @@ def test_H11_a_pod_goes_where_its_volume_is() -> None:
 
 
 def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
-    """A node must match all of the pod's claims and the pod's affinity, with at least one term of
-    each."""
+    """If a pod has several claims and node affinity, its node must satisfy all of them."""
     ledger = zones("a", "b", "c")
     ledger.play(
         claim("x", "bound", zone("a", "b")), claim("y", "first-consumer", zone("b"), zone("c"))
@@ -80,7 +77,7 @@ def test_a_volume_that_is_anywhere_ties_nothing() -> None:
 
 
 def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
-    """If no node can use the volume, the refusal has a code of its own instead of the code for
+    """If no node can use a pod's volume, the refusal has a code of its own, not the code for node
     labels."""
     ledger = zones("a", "b").play(claim("data", "bound", zone("x")))
     ledger.submit(mounting()).settle()
@@ -114,8 +111,8 @@ def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
 
 
 def test_a_claim_of_which_nothing_is_told_is_missing() -> None:
-    """A claim counts as missing until a watcher reports it; each new state of the claim gives a new
-    refusal."""
+    """A claim that the watcher has not reported counts as missing. If the claim's state changes,
+    the pod gets another refusal."""
     ledger = zones("a")
     ledger.submit(mounting()).settle()
     assert ledger.refusal("p").volume == VolumeShortage(claim="data", state="missing")
@@ -132,8 +129,8 @@ def test_without_kubernetes_claims_mean_nothing() -> None:
 
 
 def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
-    """A claim for a single pod admits one pod, even within one decision; the next pod is placed
-    when the first has ended."""
+    """Only one pod at a time may use a ReadWriteOncePod claim, even within one decision. The next
+    pod is placed when that pod has ended."""
     ledger = zones("a", "b").play(claim("data", "bound", single_pod=True))
     ledger.submit(mounting("p"), mounting("q"))
     placed = [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
@@ -147,7 +144,7 @@ def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
 
 
 def test_pods_of_one_shape_wait_for_their_own_claims() -> None:
-    """Pods of one shape wait for their own claims, and do not block one another."""
+    """If two pods of one shape have different claims, each waits only for its own claim."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y"))
     ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("", "n-a")
@@ -164,7 +161,8 @@ def test_nobody_is_evicted_where_the_volume_is_not() -> None:
 
 
 def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
-    """Return a ledger of nodes with a limit on one driver's volumes."""
+    """Return a ledger with these nodes, each of which can attach `limit` volumes of one CSI
+    driver."""
     ledger = Ledger()
     for name in names:
         ledger.report(rack(name, 1))
@@ -173,8 +171,8 @@ def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
 
 
 def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
-    """A node's volume limit applies even within one decision; a refused pod is placed when another
-    pod has ended."""
+    """A node takes no more volumes of a CSI driver than its limit, even within one decision. A
+    refused pod is placed when another pod has ended."""
     ledger = limited("n1", "n2")
     ledger.play(*(claim(name, driver=DRIVER) for name in "xyz"))
     ledger.submit(*(mounting(uid, uid) for uid in "xyz"))
@@ -189,8 +187,8 @@ def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
 
 
 def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
-    """A volume counts once per node, so on full nodes a second pod fits only where its volume is
-    already in use."""
+    """A volume counts once per node. On a node that is at its limit, a pod therefore still fits if
+    the node already has its volume."""
     ledger = limited("n1", "n2").play(claim("x", driver=DRIVER), claim("y", driver=DRIVER))
     ledger.submit(mounting("p", "x")).settle()
     ledger.submit(mounting("r", "y")).settle()
@@ -224,7 +222,7 @@ def test_volumes_of_other_schedulers_pods_count() -> None:
 
 
 def test_a_claim_of_a_single_pod_that_another_schedulers_pod_has() -> None:
-    """A claim for a single pod is in use while a pod of another scheduler mounts it."""
+    """A ReadWriteOncePod claim is in use while a pod of another scheduler mounts it."""
     theirs = Neighbour(namespace="default", volume_claims=("data",), count=2)
     ledger = Ledger(rack("n1", 1)).play(observed("n1", others=(theirs,), version=1))
     ledger.play(claim("data", "bound", single_pod=True)).submit(mounting()).settle()

@@ -1,5 +1,4 @@
-"""Tests of gangs, and of pods of one shape, whose pods have different claims: each pod's own claims
-decide."""
+"""Tests of gangs and of equal pods whose claims differ: each pod's own claims decide about it."""
 
 from typing import Any
 
@@ -12,17 +11,16 @@ GANG = "default/g"
 
 
 def of_gang(uid: str, *claims: str, **fields: Any) -> PodSubmitted:
-    """Return a pod of the gang that mounts these claims."""
     return mounting(uid, *claims, group=GANG, **fields)
 
 
 def together(least: int) -> PodGroupObserved:
-    """Return the event of a gang with this minimum."""
     return PodGroupObserved(group=GANG, min_available=least)
 
 
 def full(*names: str) -> Ledger:
-    """Return zones whose only GPU is used by a pod of priority zero: `low-a` and so on."""
+    """Return a ledger with one node in each zone, whose only GPU a pod of priority zero uses:
+    `low-a` in zone `a`."""
     ledger = zones(*names)
     for name in names:
         ledger.play(claim(f"in-{name}", "bound", zone(name)))
@@ -31,7 +29,7 @@ def full(*names: str) -> Ledger:
 
 
 def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
-    """Room for any of a gang's pods wakes the gang, not only room for the first pod."""
+    """The scheduler retries a gang if room becomes free that any of its pods can use."""
     ledger = full("a", "b").play(together(1))
     ledger.submit(of_gang("p", "in-a"), of_gang("q", "in-b")).settle()
     assert (ledger.where("p"), ledger.where("q")) == ("", "")
@@ -40,7 +38,8 @@ def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
 
 
 def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
-    """A change of any claim of a gang wakes the gang, not only the claim named in the refusal."""
+    """The scheduler retries a gang if the claim of any of its pods changes, even one that the
+    refusal does not mention."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y", "unbound"), together(1))
     ledger.submit(of_gang("p", "x"), of_gang("q", "y"), of_gang("r", "x")).settle()
     ledger.play(claim("y")).settle()
@@ -48,7 +47,8 @@ def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
 
 
 def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
-    """Preemption for a gang frees, for each pod, the node of that pod's volume."""
+    """If the pods of a gang have volumes in different zones, preemption frees a node in each of
+    these zones."""
     ledger = full("a", "b").play(together(2))
     of = {"priority": 9, "shape": shape(cards())}
     ledger.submit(of_gang("p", "in-a", **of), of_gang("q", "in-b", **of)).settle()
@@ -56,8 +56,8 @@ def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
 
 
 def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
-    """The scheduler retries a gang when one of its claims moves, even if the refusal codes stay the
-    same."""
+    """If a gang's claim moves to another zone, the scheduler retries the gang and may evict pods
+    there."""
     ledger = full("a", "b").play(claim("x", "first-consumer", zone("a")), together(1))
     ledger.gone("low-a").submit(pod("top", cards(), priority=100)).settle()
     ledger.submit(of_gang("p", "x", priority=9, shape=shape(cards()))).settle()
@@ -67,7 +67,8 @@ def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
 
 
 def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
-    """If a gang's pods may run alone, the scheduler evicts only one of them, as in Kubernetes."""
+    """If a gang's minimum is one, the scheduler may evict a single one of its pods, as Kubernetes
+    does."""
     ledger = zones("a", "b").play(together(1))
     ledger.submit(*(pod(uid, cards(), group=GANG) for uid in ("one", "two"))).settle()
     ledger.submit(pod("h", cards(), priority=9)).settle()
@@ -75,8 +76,8 @@ def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
 
 
 def test_each_pod_is_told_of_its_own_claim() -> None:
-    """If one decision refuses several pods of one shape, each refusal names that pod's own
-    claim."""
+    """If a decision refuses several equal pods because of their claims, each refusal names the
+    pod's own claim."""
     ledger = zones("a").play(claim("x", "unbound"), claim("y", "lost"))
     ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
     assert ledger.refusal("p").volume == VolumeShortage(claim="x", state="unbound")
@@ -84,8 +85,8 @@ def test_each_pod_is_told_of_its_own_claim() -> None:
 
 
 def test_a_pod_whose_node_another_scheduler_chooses_only_has_its_claims() -> None:
-    """The engine does not check the claims of a pod whose node another scheduler chooses, but
-    counts them for other pods."""
+    """If another scheduler chooses a pod's node, the engine does not check the pod's claims. That
+    scheduler has done so."""
     ledger = zones("a").play(claim("x", "unbound", single_pod=True))
     chosen = mounting("p", "x", chooser="default-scheduler")
     ledger.submit(chosen)

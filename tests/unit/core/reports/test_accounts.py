@@ -1,5 +1,5 @@
-"""Tests of accounting: shares by memory, the unallocated rest of a device, and its owner over
-time."""
+"""Tests of accounting: how much of each device pods, queues and labels use over time, and what is
+left unallocated."""
 
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import LATE
@@ -15,8 +15,8 @@ HALF = 40_960
 
 
 def test_a_share_is_the_part_of_its_cards_memory() -> None:
-    """A share counts by its memory: half of a GPU for four hours is two GPU-hours, whatever its
-    cores."""
+    """A share counts as the part of its GPU's memory, whatever its cores: half of a GPU for four
+    hours is two GPU-hours."""
     accounted = Accounted().at(0, rack("n1", 2), pod("p1"))
     accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
     answer = accounted.report()
@@ -29,15 +29,15 @@ def test_a_share_is_the_part_of_its_cards_memory() -> None:
 
 
 def test_a_share_without_memory_counts_by_its_cores() -> None:
-    """A share without memory counts by its cores."""
+    """A share without memory counts as the part of its GPU's cores."""
     accounted = Accounted().at(0, rack("n1", 1), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", 0, 25)]))
     assert accounted.rows()["default"].granted_gpu_hours == 2.5
 
 
 def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
-    """The unallocated rest of a device is free, cordoned or unhealthy; unhealthy takes precedence.
-    Shares stay allocated."""
+    """The unallocated part of a device counts as free, cordoned or unhealthy; unhealthy precedes
+    cordoned. The allocated part stays allocated."""
     accounted = Accounted("node").at(0, rack("n1", 2), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     accounted.at(2, NodeCordoned(node="n1", by="x", reason="fan"))
@@ -52,7 +52,8 @@ def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
 
 
 def test_a_card_that_moved_counts_in_one_node() -> None:
-    """A device that moves counts for the new node from the new node's report on."""
+    """If a device moves to another node, it counts for that node from the node's first report with
+    the device."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), observed("n1", version=1))
     accounted.at(3, observed("n2", version=2), observed("n1", ready=False, version=3))
     rows = accounted.at(4, node("n1"), node("n2", gpu("g0"))).rows()
@@ -61,8 +62,8 @@ def test_a_card_that_moved_counts_in_one_node() -> None:
 
 
 def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
-    """A device that comes from a removed node counts for the new node, from the new node's report
-    on."""
+    """If a device moves from a removed node to another node, it counts for that node from the
+    node's first report with the device."""
     accounted = Accounted("node").at(0, node("n1", gpu("g0")), node("n2"), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", HALF)]))
     accounted.at(2, observed("n2", version=1)).at(4, node("n2", gpu("g0")))
@@ -72,8 +73,8 @@ def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
 
 
 def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
-    """Once Kubernetes has reported any node, nodes that Kubernetes does not have are not
-    capacity."""
+    """Once Kubernetes has reported any node, the devices of nodes that Kubernetes does not have
+    count as no capacity."""
     accounted = Accounted("node").at(0, rack("n1", 1), rack("n2", 1))
     rows = accounted.at(4, observed("n2", version=1)).rows()
     assert rows["n1"].capacity_gpu_hours == 4.0
@@ -81,8 +82,8 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
 
 
 def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
-    """A device that offers less than is allocated counts with the allocated amount, so that the
-    rows sum to the capacity."""
+    """If a device offers less than its pods use, its capacity counts as what they use, so that the
+    rows still add up to the capacity."""
     accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
     total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total
@@ -91,8 +92,8 @@ def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
 
 
 def test_rows_follow_labels_and_queues_as_they_change() -> None:
-    """GPU-hours count in the row of the pod's current label or queue; earlier hours stay in the
-    earlier row."""
+    """If a pod's label or queue changes, its later GPU-hours count in the new row. The earlier ones
+    stay in the old row."""
     accounted = Accounted("label:team").at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     rows = accounted.at(4, PodChanged(uid="p1", labels={"team": "b"})).rows()
@@ -105,7 +106,8 @@ def test_rows_follow_labels_and_queues_as_they_change() -> None:
 
 
 def test_the_user_is_a_label() -> None:
-    """Accounting by `user` uses that pod label; pods without the label have their own row."""
+    """Accounting by `user` groups pods by the label that names their user. Pods without it have a
+    row of their own."""
     accounted = Accounted("user").at(0, rack("n1", 1))
     accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
@@ -117,7 +119,7 @@ def test_the_user_is_a_label() -> None:
 
 
 def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
-    """Unallocated capacity and pods without a label are separate rows, in each step too."""
+    """Unallocated capacity and pods without the label have separate rows, also in every step."""
     accounted = Accounted("label:team", hours=4, step=4).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
     nobody, unnamed = answer.steps
@@ -127,7 +129,7 @@ def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
 
 
 def test_steps_are_the_whole_cut_at_their_edges() -> None:
-    """Steps divide the period at fixed times, and the last step ends with the period."""
+    """A report in steps splits the period at fixed times. The last step may be shorter."""
     accounted = Accounted(hours=5, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placement("p1", shares=[share("n1-g0", HALF)]))
     steps = accounted.report().steps
@@ -138,7 +140,7 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
 
 
 def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
-    """Steps are aligned to the clock, so the first step may be short."""
+    """Steps begin at round times of the clock, so the first step may be shorter."""
     meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
     meters.turn(("a", "T4"), Part.GRANTED, 1, 0)
     meters.finish()
@@ -150,8 +152,8 @@ def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
 
 
 def test_what_comes_after_the_period_changes_nothing() -> None:
-    """Events after the period do not count, although the report reads usage reports of one more
-    hour."""
+    """Placements after the period do not count. The report still reads one more hour of events, for
+    usage that nodes report late."""
     accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(3, placement("p1", shares=[share("n1-g0", HALF)]))
     over = [accounted.account.over]

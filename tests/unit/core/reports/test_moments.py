@@ -1,4 +1,4 @@
-"""Tests of converting event times to integers and back."""
+"""Tests of converting event times from text to microseconds and back."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -1,4 +1,4 @@
-"""Tests of prices, costs and the columns of FOCUS."""
+"""Tests of GPU prices, the cost of usage, and cost records in the format FOCUS."""
 
 import json
 from decimal import Decimal
@@ -28,7 +28,8 @@ MAY_BE_EMPTY = {"ChargeClass"}
 
 
 def spent(*, step: int = 0) -> Accounted:
-    """Return the accounts of half of an A100 for ten hours and a quarter of a T4 for five hours."""
+    """Return the accounting for half of an A100 during ten hours and a quarter of a T4 during
+    five."""
     cards = node("n1", gpu("g0", model=A100_80), gpu("g1", model=T4, memory_mib=16_000))
     accounted = Accounted(step=step).at(0, cards, pod("p1"), pod("p2", namespace="web"))
     accounted.at(0, placement("p1", shares=[share("g0", 40_960)]))
@@ -36,8 +37,8 @@ def spent(*, step: int = 0) -> Accounted:
 
 
 def test_a_models_own_price_goes_before_a_pattern_and_a_longer_pattern_before_a_shorter() -> None:
-    """A model's own price wins over a pattern's price, and a longer pattern wins over a shorter
-    pattern."""
+    """The price of a model's exact name precedes that of a pattern, and a longer pattern precedes a
+    shorter one."""
     prices = prices_of(FILE)
     assert prices.of(A100_80) == Decimal("2.10")
     assert prices.of("NVIDIA A100-PCIE-40GB") == 9
@@ -47,7 +48,7 @@ def test_a_models_own_price_goes_before_a_pattern_and_a_longer_pattern_before_a_
 
 
 def test_cost_is_the_price_of_what_was_granted() -> None:
-    """A pod's cost is that of its allocated hours, and the fleet's cost is that of all capacity."""
+    """A pod costs its allocated GPU-hours, used or not. The fleet costs all of its capacity."""
     answer = spent().report(prices_of(FILE))
     assert {row.key: row.cost for row in answer.rows} == {"default": 10.5, "web": 0.375}
     assert (answer.total.cost, answer.currency) == (10.875, "EUR")
@@ -95,7 +96,7 @@ def test_a_file_that_is_nested_too_deep_is_refused(data: bytes) -> None:
 
 
 def test_a_model_without_a_price_is_named() -> None:
-    """All models without a price are named at once, and none is billed as free."""
+    """If models have no price, all of them are named at once. None of them is counted as free."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
     with pytest.raises(PriceError, match="no price for 'Tesla T4'"):
         report_answer("cost", spent().reading(), prices)
@@ -105,8 +106,8 @@ def test_a_model_without_a_price_is_named() -> None:
 
 
 def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
-    """If a price is missing, the report shows hours and the reason why there is no cost, not a
-    partial sum."""
+    """If any model has no price, the report shows no cost at all, and names the model. It still
+    shows GPU-hours."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
     answer = spent().report(prices)
     assert {row.key: row.granted_gpu_hours for row in answer.rows} == {"default": 5.0, "web": 1.25}
@@ -116,7 +117,7 @@ def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
 
 
 def test_focus_records_have_every_mandatory_column() -> None:
-    """FOCUS 1.0 records have every mandatory column, and a column is empty only if FOCUS allows
+    """FOCUS 1.0 records have every mandatory column. A column is empty only where FOCUS allows
     null."""
     records = list(focus_rows(spent(step=5).reading(), prices_of(FILE), "lab"))
     assert len(records) == 3
@@ -146,7 +147,7 @@ def test_no_charge_period_begins_before_the_ledger() -> None:
 
 
 def test_focus_leaves_the_account_of_who_has_no_label_empty() -> None:
-    """FOCUS records of pods without a label have a null account."""
+    """In FOCUS records, the sub-account of pods without the label is empty."""
     accounted = Accounted("label:team").at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 40_960)]))
     [record] = focus_rows(accounted.reading(), prices_of(FILE), "lab")
@@ -154,6 +155,7 @@ def test_focus_leaves_the_account_of_who_has_no_label_empty() -> None:
 
 
 def test_focus_records_come_to_the_cost() -> None:
-    """FOCUS records sum to the total cost, and unallocated capacity is billed to no account."""
+    """The costs in all FOCUS records add up to the total cost of the fleet, including unallocated
+    capacity."""
     records = focus_rows(spent(step=3).reading(), prices_of(FILE), "lab")
     assert sum(Decimal(record["BilledCost"]) for record in records) == Decimal("10.875")

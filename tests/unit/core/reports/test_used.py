@@ -1,4 +1,4 @@
-"""Tests of usage from nodes' reports, and of idle shares."""
+"""Tests of how much of their shares pods really use, as nodes report it, and of idle shares."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ HALF = 40_960
 
 
 def running(by: str = "namespace", *, step: int = 0, idle: int = IDLE) -> Accounted:
-    """Return the accounts of a pod that has half of a device from the start of the period."""
+    """Return the accounting for a pod that has half of a device during the whole period."""
     accounted = Accounted(by, step=step, idle=idle).at(
         0, rack("n1", 1), pod("p1", labels={"team": "a"})
     )
@@ -23,7 +23,8 @@ def running(by: str = "namespace", *, step: int = 0, idle: int = IDLE) -> Accoun
 
 
 def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: Any) -> ShareUsed:
-    """Return the usage of the pod's share: cores in percent of the device, and memory."""
+    """Return the usage of the pod's share: `cores` is the percentage of the device in use, `mib`
+    the memory."""
     work: dict[str, Any] = {}
     if cores is not None:
         work = {"cores_seconds": cores * seconds, "cores_peak": cores}
@@ -35,35 +36,35 @@ def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: A
 
 
 def told(*shares: ShareUsed, seconds: int = 3600) -> UsageRecorded:
-    """Return the node's report of the last hour."""
+    """Return the usage report that a node sends every hour."""
     return UsageRecorded(node="n1", seconds=seconds, shares=shares)
 
 
 def test_used_is_what_nodes_tell() -> None:
-    """Usage is shown in GPU-hours and GiB-hours, together with the fraction of allocated time that
-    was reported."""
+    """Usage is shown in GPU-hours and GiB-hours, next to the GPU-hours for which a node has
+    reported usage."""
     row = running().at(1, told(used())).at(2, told(used(cores=40))).rows()["default"]
     assert (row.granted_gpu_hours, row.reported_gpu_hours) == (5.0, 1.0)
     assert (row.used_gpu_hours, row.used_gib_hours) == (0.6, 2.0)
 
 
 def test_where_work_is_not_told_memory_counts_alone() -> None:
-    """If a node reports no core usage, only memory counts, and the share is not idle."""
+    """If a node reports only memory, the usage has GiB-hours but no GPU-hours."""
     row = running().at(1, told(used(cores=None))).rows()["default"]
     assert (row.reported_gpu_hours, row.used_gpu_hours, row.used_gib_hours) == (0.0, 0.0, 1.0)
 
 
 def test_the_last_hour_of_a_pod_that_ended_is_its_rows() -> None:
-    """The last hour of an ended pod counts in the pod's row, although the node reports that hour
-    later."""
+    """If a node reports a pod's last hour after the pod has ended, that usage still counts in the
+    pod's row."""
     accounted = running("label:team").at(0.9, PodGone(uid="p1"))
     row = accounted.at(1, told(used(seconds=3240))).rows()["a"]
     assert (row.used_gpu_hours, row.reported_gpu_hours) == (0.18, 0.45)
 
 
 def test_an_hour_counts_in_the_steps_that_it_lies_in() -> None:
-    """An hour of usage is split over the steps that it overlaps; usage outside the period does not
-    count."""
+    """A reported hour is split over the steps that it overlaps. The part outside the period does
+    not count."""
     accounted = running(step=1).at(1.5, told(used())).at(10.5, told(used()))
     hours = {row.start[11:13]: row.used_gpu_hours for row in accounted.report().steps if row.key}
     assert {key: value for key, value in hours.items() if value} == {
@@ -73,7 +74,8 @@ def test_an_hour_counts_in_the_steps_that_it_lies_in() -> None:
 
 
 def test_a_share_that_did_nothing_for_an_hour_is_named() -> None:
-    """A share without core usage for an hour is idle; consecutive idle hours form one stretch."""
+    """A share that used no cores for at least an hour is listed as idle. Consecutive idle hours are
+    one entry."""
     accounted = running().at(1, told(used(cores=0))).at(2, told(used(cores=0)))
     accounted.at(3, told(used())).at(4, told(used(1800, cores=0), seconds=1800))
     answer = accounted.idle()
@@ -88,28 +90,29 @@ def test_a_share_that_did_nothing_for_an_hour_is_named() -> None:
 
 
 def test_less_than_an_hour_is_no_stretch() -> None:
-    """Less than an hour without usage is not idle, nor are two half-hours with a gap between
-    them."""
+    """A share that used nothing for half an hour is not idle. Two such half-hours count only if
+    they are consecutive."""
     half = told(used(1800, cores=0), seconds=1800)
     assert running().at(0.5, half).at(2, half).idle().found == 0
     assert running().at(0.5, half).at(1, half).idle().found == 1
 
 
 def test_a_shorter_idle_time_may_be_asked_for() -> None:
-    """If the user sets a shorter idle time, half an hour without usage counts as idle."""
+    """If the user asks for an idle time of half an hour, a share that used nothing for half an hour
+    is listed."""
     half = told(used(1800, cores=0), seconds=1800)
     assert running(idle=HOUR // 2).at(0.5, half).at(2, half).idle().found == 2
     assert running(idle=HOUR).at(0.5, half).idle().found == 0
 
 
 def test_memory_tells_of_nothing_where_work_is_not_told() -> None:
-    """If a node reports no core usage, a share with used memory does not count as idle."""
+    """If a node reports only memory, a share is idle if it used no memory."""
     assert running().at(1, told(used(cores=None, mib=0))).idle().found == 1
     assert running().at(1, told(used(cores=None, mib=5))).idle().found == 0
 
 
 def test_where_no_node_has_reported_nobody_knows_what_did_nothing() -> None:
-    """Without any usage report in the period, the list of idle shares is unknown."""
+    """If no node reported usage in the period, the answer says that idle shares are unknown."""
     assert not running().idle().reported
     assert not running().at(90, told(used())).idle().reported
     assert running().at(1, told()).idle().reported
@@ -117,8 +120,8 @@ def test_where_no_node_has_reported_nobody_knows_what_did_nothing() -> None:
 
 
 def test_idle_shares_are_named_also_where_their_card_has_no_price() -> None:
-    """The report lists idle shares even if their GPU has no price, and gives the reason for the
-    missing cost."""
+    """If the model of an idle share has no price, the share is still listed. The answer has no cost
+    and names the model."""
     accounted = running().at(1, told(used(cores=0)))
     answer = accounted.idle(prices_of(b"currency = 'EUR'\n[models]\n'T4' = 1"))
     assert (answer.found, answer.total.cost) == (1, None)

@@ -1,5 +1,5 @@
-"""Tests of reading several documents: invalid documents, size limits, and independence of one
-another."""
+"""Tests of reading a file with several documents: invalid documents, size limits, and that one
+document does not affect another."""
 
 from typing import Any
 
@@ -12,7 +12,6 @@ from tests.support.manifests import container, pod, refused
 
 
 def nested(levels: int) -> Any:
-    """Return lists nested to this depth."""
     value: Any = 1
     for _ in range(levels):
         value = [value]
@@ -48,7 +47,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """Every refusal has the field and a fix."""
+    """An invalid document is refused with the field's path and a fix."""
     errors = [refused(document) for document, _ in WRONG]
     assert [error.field for error in errors] == [field for _, field in WRONG]
     golden({"each names its field": "\n".join(map(str, errors))})
@@ -67,8 +66,8 @@ def test_a_pod_of_very_many_containers(golden: Golden) -> None:
 
 
 def test_a_bad_document_does_not_stop_the_others() -> None:
-    """An invalid document does not affect the other documents, and every result has its document's
-    number and name."""
+    """If one document is invalid, the others are still read. Every result has its document's number
+    and name."""
     bad = pod({"nvidia.com/gpu": "x"})
     bad["metadata"].update(name="bad", namespace="lab")
     outcomes = list(read_documents([pod(), bad, None, pod()]))
@@ -81,7 +80,7 @@ def test_a_bad_document_does_not_stop_the_others() -> None:
 
 
 def test_list() -> None:
-    """Items of a List are read as separate documents, and errors name the item."""
+    """The items of a List are read like separate documents, and errors name the item."""
     items = [pod(), pod({"nvidia.com/gpu": -1}), {"apiVersion": "v1", "kind": "List"}]
     outcomes = list(read_documents([{"apiVersion": "v1", "kind": "List", "items": items}]))
     assert [o.document for o in outcomes] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""Tests that the sample manifests are read with the meaning they have in their original systems.
+"""Tests that every sample manifest is read as its original system would read it.
 
 Expectations are written by hand from those systems' documentation, one line per pod."""
 
@@ -18,7 +18,7 @@ GIB = 1024
 
 
 class Pods(NamedTuple):
-    """The expected reading of one document: identical pods, and their gang."""
+    """What a sample document should be read as: a number of identical pods, and their gang."""
 
     dialect: str
     asks: tuple[Ask, ...]
@@ -30,22 +30,18 @@ class Pods(NamedTuple):
 
 
 def gpu(container: str = "main", **fields: Any) -> Ask:
-    """Return an ask for NVIDIA GPUs."""
     return Ask(container=container, family="nvidia", **fields)
 
 
 def mode(name: Any) -> DeviceConstraints:
-    """Return a constraint to GPUs shared in this mode."""
     return DeviceConstraints(modes=(name,))
 
 
 def gang(name: str, pods: int) -> PodGroupObserved:
-    """Return a gang in the queue that the samples use."""
     return PodGroupObserved(group=f"default/{name}", min_available=pods, queue="training")
 
 
 def host(cpus: int, gib: int) -> NodeConstraints:
-    """Return node constraints with these CPUs and this memory."""
     return NodeConstraints(cpu_milli=cpus * 1000, memory_mib=gib * GIB)
 
 
@@ -133,7 +129,7 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
 
 
 def documents(name: str) -> list[Manifest]:
-    """Return the documents of one sample, read as by `submit`."""
+    """Return the pods and gangs read from one sample file, as `submit` reads them."""
     found = list(read_manifest_files([str(SAMPLES / f"{name}.yaml")], io.BytesIO()))
     problems = [each for each in found if not isinstance(each, Document)]
     assert not problems
@@ -147,7 +143,7 @@ def test_every_sample_is_expected() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_sample(name: str) -> None:
-    """Each document has the expected dialect, asks, constraints, gang and pod names."""
+    """Every sample is read with the expected dialect, asks, constraints, gang and pod names."""
     manifests = documents(name)
     assert len(manifests) == len(EXPECTED[name])
     for manifest, wanted in zip(manifests, EXPECTED[name], strict=True):

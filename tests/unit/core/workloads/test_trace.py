@@ -1,4 +1,4 @@
-"""Tests of rows of a production trace: shares, whole GPUs, models and invalid rows."""
+"""Tests of reading rows of a production trace: shares, whole GPUs, GPU models and invalid rows."""
 
 from typing import Any
 
@@ -12,7 +12,6 @@ HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the asks of a pod with one container, as the trace's rows become."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 
@@ -29,8 +28,8 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(columns: str, wanted: tuple[Ask, ...], dialect: str) -> None:
-    """A share gets its fraction of cores and memory; a row with several GPUs, or with all of one
-    GPU, gets whole GPUs."""
+    """A row with part of a GPU becomes a share with that part of memory and cores. A row with one
+    or more whole GPUs becomes whole GPUs."""
     (pod,) = read_trace_pods([HEADER, f"p,6000,12288,{columns}"])
     assert pod.shape.asks == wanted
     assert pod.dialect == dialect
@@ -38,8 +37,8 @@ def test_asks(columns: str, wanted: tuple[Ask, ...], dialect: str) -> None:
 
 
 def test_models() -> None:
-    """Several models are alternatives, sorted and without duplicates; a row without models accepts
-    any model."""
+    """If a row lists several GPU models, any of them will do. A row without models accepts every
+    model."""
     rows = ["a,1,1,1,500,V100M32|T4|V100M32,", "b,1,1,1,500,,"]
     listed, free = read_trace_pods([HEADER, *rows])
     assert listed.shape.devices == DeviceConstraints(use_types=("T4", "V100M32"))
@@ -47,7 +46,7 @@ def test_models() -> None:
 
 
 def test_columns_may_be_missing_at_the_end() -> None:
-    """A row without the last columns is accepted, because some traces have no models."""
+    """A row may lack the last columns, because some traces have no models."""
     (pod,) = read_trace_pods(["name,cpu_milli,memory_mib,num_gpu,gpu_milli", "p,1,1,1,1000"])
     assert pod.shape.asks == ask(cores=100)
 
@@ -64,7 +63,7 @@ def test_columns_may_be_missing_at_the_end() -> None:
     ],
 )
 def test_refusals(row: str, says: str) -> None:
-    """A refusal has the line and the column, and the rows before that line are read."""
+    """An invalid row is refused with its line and column. The rows before it are still read."""
     pods = read_trace_pods([HEADER, "ok,1,1,0,0,,", row])
     assert next(pods).name == "ok"
     with pytest.raises(ManifestError) as caught:

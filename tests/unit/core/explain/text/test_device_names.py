@@ -31,7 +31,8 @@ def test_enough_of_the_beginning_will_do(name: str, devices: list[str]) -> None:
 
 
 def test_a_whole_id_is_never_the_beginning_of_another() -> None:
-    """A whole device id matches only that device, even if another id starts with it."""
+    """A complete device id means exactly that device, even if another device's id begins with
+    it."""
     assert meant(A, (A + "-more", A)) == [A]
 
 
@@ -42,8 +43,8 @@ def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
 
 
 def test_what_is_wrong_with_a_name() -> None:
-    """An ambiguous prefix gives an error with all matches, and a short prefix an error too. An
-    unknown name gives no error here."""
+    """If several ids begin with the name, the error lists them. A name that is too short is also an
+    error; other names are left to the caller."""
     assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )

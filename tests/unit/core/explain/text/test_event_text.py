@@ -1,4 +1,5 @@
-"""Tests that every event type is rendered in one line, with pod names where the names were seen."""
+"""Tests of the one-line text of every event, with the pod's name once an earlier event contained
+it."""
 
 import msgspec
 import pytest
@@ -37,7 +38,7 @@ from tests.support.pods import ask, cards, instance, placed, pod, shape, share
 
 
 def sample(row: EventType) -> object:
-    """Return the smallest payload of an event type: text for strings, zero or one for numbers."""
+    """Return an event of this type that sets only the required fields, to dummy values."""
     filled: dict[str, object] = {}
     for field in msgspec.structs.fields(row.payload):
         if field.required:
@@ -98,7 +99,7 @@ def _value(name: str) -> object:
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
 def test_every_event_has_a_line(row: EventType) -> None:
-    """Every event type has a line; a missing line would end `tail`."""
+    """Every event type has a line of text. A type without one would end `tail` with an error."""
     said = Teller().line(sample(row))
     assert len(said.split()) >= 2
     assert "\n" not in said
@@ -112,7 +113,8 @@ def test_every_event_has_a_line(row: EventType) -> None:
     ],
 )
 def test_whose_cordon_is_lifted(by: str, said: str) -> None:
-    """The line of a lifted cordon names its owner only if another operator lifts the cordon."""
+    """If an operator removes another operator's cordon, the line names both. An operator's own
+    cordon is called their own."""
     assert Teller().line(NodeCordonLifted(node="n1", of="ada", by=by)) == said
     card = DeviceCordonLifted(device="g0", of="ada", by=by)
     assert Teller().line(card) == said.replace("node n1", "device g0")
@@ -132,7 +134,8 @@ def test_names_are_remembered(golden: Golden) -> None:
 
 
 def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Golden) -> None:
-    """A pod that ends after its successor was submitted is described as the previous pod."""
+    """If a pod ends after a pod of the same name was submitted, its line calls it the previous
+    pod."""
     teller = Teller()
     teller.line(pod("u1", name="a"))
     teller.line(pod("u2", name="a"))
@@ -157,7 +160,8 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
 
 
 def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
-    """The line of a refusal uses the wording of `why` while the pod's request is in memory."""
+    """The line of a refusal has the wording of `why` as long as `tail` remembers the pod's
+    request."""
     teller = Teller()
     held = PodRefused(
         pod="u0", namespace="default", name="a", nodes=1,
@@ -180,7 +184,8 @@ def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
     ],
 )
 def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) -> None:
-    """The line of a refusal calls no node the nearest, because `why` may find a nearer node."""
+    """The line of a refusal names a node and what it lacks, but does not call it the nearest: `why`
+    may find a nearer one."""
     ledger = Ledger(rack("n1", 2)).submit(pod("held", ask(1, cores=70, count=2))).settle()
     ledger.submit(pod("more", ask(1, cores=20))).settle()
     if not wants.cores and wants.memory_mib == 1:
@@ -215,7 +220,8 @@ def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golde
 
 
 def test_a_difference_says_what_each_side_has() -> None:
-    """The line of a difference shows both sides, even if one side is empty."""
+    """The line of a difference shows what the ledger has and what the cluster has. A side without a
+    value reads "nothing"."""
     found = DifferenceFound(kind="gone", name="default/a", ledger="node n1")
     said = "difference (gone): default/a: the ledger has node n1, the cluster has nothing"
     assert Teller().line(found) == said

@@ -1,4 +1,4 @@
-"""Tests that the vocabularies have exactly one word for each name in the answers."""
+"""Tests of the tables of words for outcomes, events and phases: every value has one word."""
 
 from typing import get_args
 
@@ -22,12 +22,12 @@ def test_headings_are_of_events_that_are_there() -> None:
 
 
 def test_phases_without_a_place_are_one_word() -> None:
-    """All phases without a placement share one word."""
+    """All phases of a pod without a placement are shown as "pending"."""
     assert set(PHASES.values()) == {"pending"}
     assert "pending" in PHASES
     assert not {each.value for each in Phase if each is not Phase.PENDING} & PHASES.keys()
 
 
 def test_an_eviction_is_headed_as_it_is_told() -> None:
-    """An eviction has the same heading in `history` and `why`."""
+    """`history` heads an eviction with "Evicted", as `why` does."""
     assert STORY["PodEvicted"] == "Evicted"

@@ -1,5 +1,5 @@
-"""Tests that every refusal code has words with the right unit, and that sentences add nothing to
-the event."""
+"""Tests that every refusal code has words and a unit, and that a refusal's sentence states only
+facts of its event."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.support.pods import shape
 def refused(
     reasons: dict[RefusalCode, int], *nearest: NearMiss, gang: GangShortage | None = None
 ) -> PodRefused:
-    """Return a refusal whose node count is the sum of the counts in `reasons`."""
+    """Return a pod's refusal with these node counts by code and these nearest nodes."""
     return PodRefused(
         pod="p1", namespace="default", name="p1", reasons=reasons,
         nodes=sum(reasons.values()), nearest=nearest, gang=gang,
@@ -22,7 +22,7 @@ def refused(
 
 
 def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> NearMiss:
-    """Return a near miss on node n1."""
+    """Return a near miss: what node n1 or its device lacks, with needed and available amount."""
     return NearMiss(node="n1", code=code, needed=needed, available=available, device=device)
 
 
@@ -39,7 +39,7 @@ def test_no_words_without_a_code() -> None:
 
 
 def test_phrases_tell_codes_apart() -> None:
-    """No two refusal codes have the same words."""
+    """No two refusal codes are described by the same words."""
     assert len({words.phrase(code) for code in RefusalCode}) == len(RefusalCode)
 
 
@@ -112,13 +112,14 @@ def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
 
 
 def test_sentence_stays_a_sentence() -> None:
-    """The sentence of a refusal with all causes names the first few causes and counts the rest."""
+    """If a refusal has very many causes, its sentence names the first few and counts the rest."""
     said = words.refusal(refused(dict.fromkeys(set(RefusalCode) - {RefusalCode.NODE_GONE}, 1)))
     assert said.endswith(f"{len(RefusalCode) - 1 - words.CAUSES_NAMED} more causes")
 
 
 def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
-    """The sentence does not count removed nodes, unless the pod is tied to one of them."""
+    """The sentence of a refusal does not count removed nodes, unless all of its nodes were
+    removed."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
     assert "898" not in words.refusal(some)
@@ -135,15 +136,15 @@ def test_no_node_at_all(golden: Golden) -> None:
 
 
 def test_gang_that_lacks_pods(golden: Golden) -> None:
-    """The sentence for an incomplete gang gives the missing pods first."""
+    """The sentence for a gang with missing pods begins with their number."""
     shortage = GangShortage(needed=4, present=2, fitting=0)
     said = words.refusal(refused({RefusalCode.GANG_INCOMPLETE: 0}, gang=shortage))
     golden({"2 of 4": said})
 
 
 def test_gang_that_lacks_places(golden: Golden) -> None:
-    """The sentence for a complete gang gives the number of pods that fit, then the cause that
-    stopped the next pod."""
+    """If all pods of a gang exist but only some fit, the sentence gives their number and then the
+    cause."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
@@ -195,14 +196,14 @@ def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     ],
 )  # fmt: skip
 def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
-    """A list shows the most frequent cause, and shows a property of nodes only if there is no other
-    cause."""
+    """A list shows the cause on the nearest node. Labels of nodes are shown only if there is no
+    other cause."""
     assert words.cause(what) == said
 
 
 def test_what_nodes_are_is_the_last_cause_of_a_sentence(golden: Golden) -> None:
-    """Properties of nodes come last in a sentence, because operators cannot change them as they can
-    lift a cordon."""
+    """Causes that operators cannot remove, such as node labels, come last in a sentence, even if
+    they affect most nodes."""
     labels = RefusalCode.NODE_LABELS_MISMATCH
     one = refused({labels: 7, RefusalCode.NODE_CORDONED: 1}, miss(labels, 1, 0))
     golden({"7 with other labels, 1 cordoned": words.refusal(one)})

@@ -1,5 +1,5 @@
-"""Tests of the fold of adopted pods, which run without a placement in the ledger, and of
-differences."""
+"""Tests of how the fold handles adopted pods, which already run without a placement in the ledger,
+and differences between ledger and cluster."""
 
 import pytest
 from msgspec import structs
@@ -24,13 +24,14 @@ CARD = node("n1", gpu("g0"), gpu("g1"))
 
 
 def adopted(uid: str = "p1", *shares: Share, **fields: object) -> PodAdopted:
-    """Return the adoption of a pod with these shares on n1."""
+    """Return the event that adopts a pod, which already runs on n1 with these shares."""
     wanted = pod(uid, ask(1000), shape=fields.pop("shape", wants(ask(1000))))
     return PodAdopted(pod=uid, node="n1", submitted=wanted, shares=shares, **fields)  # type: ignore[arg-type]
 
 
 def test_an_adopted_pod_holds_its_shares() -> None:
-    """An adopted pod is charged its shares and its node resources, like a placed and bound pod."""
+    """An adopted pod is charged its shares, CPU and memory, like a pod that was placed and
+    bound."""
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=3, shape=wants(ask(1), cpu_milli=500)))
     held = ledger.pod("p1")
     assert (held.phase, held.attempt, held.bound_revision) == (Phase.BOUND, 3, 2)
@@ -39,8 +40,8 @@ def test_an_adopted_pod_holds_its_shares() -> None:
 
 
 def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
-    """Attempt numbers after an adoption skip those of a previous pod with the same uid, because
-    their message ids are used up."""
+    """A placement after an adoption skips attempt numbers that a previous pod with the same uid may
+    have used: NATS would drop its event as a duplicate."""
     void = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
     ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=1))
     assert ledger.pod("p1").adopted
@@ -64,8 +65,8 @@ def test_a_running_pod_has_been_allocated() -> None:
 def test_a_report_that_comes_later_offers_what_is_left(
     held: list[Share], free: tuple[int, int, int]
 ) -> None:
-    """A report after an adoption offers only the remaining amounts, because a rebuilt ledger has
-    pods before devices."""
+    """While a ledger is rebuilt, pods are adopted before nodes report. A later report offers only
+    what these pods leave free."""
     ledger = Ledger(adopted("p1", *held))
     assert not ledger.device("g0").present
     ledger.play(CARD)
@@ -75,15 +76,15 @@ def test_a_report_that_comes_later_offers_what_is_left(
 
 
 def test_pods_of_one_absent_card_add_up() -> None:
-    """The shares of several pods on an unreported device add up, and are charged when the device is
-    reported."""
+    """The state adds up the shares of adopted pods on a device that no node has reported yet. When
+    it is reported, all of them are charged."""
     ledger = Ledger(adopted("p1", share("g0")), adopted("p2", share("g0", 2000, 20)), CARD)
     assert ledger.device("g0").memory_free_mib == 81920 - 3000
     assert ledger.device("g0").slots_free == 8
 
 
 def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
-    """The state forgets an unreported device once no pod uses it."""
+    """The state forgets a device that no node has reported once no adopted pod uses it."""
     ledger = Ledger(adopted("p1", share("gone")), adopted("p2", share("gone"))).gone("p1", "p2")
     ledger.play(CARD)
     assert "gone" not in ledger.node().by_id
@@ -91,8 +92,8 @@ def test_an_absent_card_that_nobody_holds_any_more_is_forgotten() -> None:
 
 
 def test_mig_instances_of_an_absent_card_are_held() -> None:
-    """MIG instances of an unreported device are charged, and stay charged when the device is
-    reported."""
+    """MIG instances of adopted pods are charged although their device is not reported yet, and stay
+    charged afterwards."""
     held = share("g0", 10_000, 0, instance=instance("1g.10gb", 0, 1))
     ledger = Ledger(adopted("p1", held))
     assert "slices needed 1" in ledger.contradict(adopted("p2", held))
@@ -129,13 +130,13 @@ def test_room_is_found_when_an_adopted_pod_ends() -> None:
     ],
 )
 def test_what_cannot_be_accounted_for_is_refused_whole(claim: PodAdopted, problem: str) -> None:
-    """The fold refuses an adoption entirely if any share cannot be charged."""
+    """If one share of an adopted pod cannot be charged, the fold refuses the whole adoption."""
     ledger = Ledger(node("n1", gpu("g0"), npu("npu0")), node("n2", gpu("x0")), pod("there", ask(1)))
     assert problem in ledger.contradict(claim)
 
 
 def test_an_adopted_pod_is_not_placed_again() -> None:
-    """The engine does not place an adopted pod, and the fold refuses a placement of one."""
+    """The engine does not place an adopted pod, and the fold refuses a placement of such a pod."""
     ledger = Ledger(CARD, adopted("p1", share("g0")))
     assert not ledger.decide()
     assert "bound already" in ledger.contradict(
@@ -147,7 +148,8 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """If the devices of an adopted pod are unknown, the node offers no device of that family."""
+    """If a node has pods whose devices are unknown, all of its devices of that family are
+    closed."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )
@@ -158,7 +160,7 @@ def test_devices_that_nobody_names_are_closed() -> None:
 
 
 def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
-    """The count of differences never decreases; each difference is kept until its pod ends."""
+    """The state keeps a difference until its pod ends. The count of differences never decreases."""
     found = DifferenceFound(kind="annotation", name="default/p1", pod="p1", ledger="a", cluster="b")
     ledger = Ledger(CARD, adopted("p1", share("g0")), found, found)
     assert ledger.state.differences == {"annotation": 2}
@@ -168,14 +170,14 @@ def test_differences_are_counted_and_kept_while_the_pod_lives() -> None:
 
 
 def test_a_ledger_with_pods_is_not_rebuilt(golden: Golden) -> None:
-    """The fold refuses to declare a ledger with pods as rebuilt."""
+    """The fold refuses the event that begins a rebuild if the ledger already has pods."""
     rebuilt = LedgerRebuilt(by="ada", reason="lost", cluster="here", pods=1)
     Ledger(rebuilt, adopted("p1"))
     golden({"one pod": Ledger(adopted("p1")).contradict(rebuilt)})
 
 
 def test_a_snapshot_has_claims_on_absent_devices() -> None:
-    """A snapshot keeps the shares of adopted pods on unreported devices."""
+    """A snapshot keeps the shares of adopted pods on devices that no node has reported yet."""
     found = DifferenceFound(kind="gone", name="default/p9")
     ledger = Ledger(adopted("p1", share("g0")), found, adopted("p2", share("g1"), running=True))
     again = restore(take(ledger.state))

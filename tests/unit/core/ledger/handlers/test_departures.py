@@ -1,5 +1,5 @@
-"""Tests of removed nodes, which the state forgets once nothing refers to them; their fences stay
-valid."""
+"""Tests of removed nodes, which the state forgets after a while. Their fences (the last revision
+and digest of each node's placements) stay valid."""
 
 from itertools import count
 
@@ -19,13 +19,12 @@ from tests.support.pods import ask, cards, placed, pod
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the number of removed nodes that the state keeps."""
+    """Let the state keep only a few removed nodes, so that the tests need few nodes."""
     monkeypatch.setattr(departures, "LEFT_MAX", 2)
     monkeypatch.setattr(departures, "DEPARTED_MAX", 3)
 
 
 def come_and_go(ledger: Ledger, *names: str) -> None:
-    """Add each named node with a GPU, and remove the node again."""
     for name in names:
         ledger.play(observed(name, version=1), rack(name, 1), NodeGone(node=name))
 
@@ -61,8 +60,8 @@ def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
 
 
 def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
-    """A node that returns continues with its previous fences, for placements and for its agent's
-    heartbeats."""
+    """If a forgotten node returns, its placements and heartbeats continue from the fences that it
+    had."""
     ledger = Ledger(observed("a", version=1), rack("a", 1))
     ledger.submit(pod("p", ask(1))).settle()
     ledger.play(NodeSilent(node="a", grace_s=1))
@@ -93,7 +92,7 @@ def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
 
 
 def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
-    """An engine reuses the rows of forgotten nodes, and decides like a new engine."""
+    """After nodes were forgotten, an engine decides exactly like a new engine."""
     ledger = Ledger(observed("m", version=1), rack("m", 2))
     uids = (f"p{at}" for at in count())
     for name in ("a", "z", "k", "b", "y", "l", "n"):
@@ -108,8 +107,8 @@ def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
 
 
 def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
-    """A snapshot in progress omits a forgotten node, even if an earlier frame already contains the
-    node."""
+    """If the state forgets a node while a snapshot is being taken, the restored state does not have
+    the node either."""
     ledger = Ledger()
     come_and_go(ledger, "a", "b")
     taking = Taking(ledger.state)
@@ -122,8 +121,8 @@ def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
 
 
 def test_a_node_that_reports_again_is_not_forgotten() -> None:
-    """A removed node whose agent reports again is kept: without Kubernetes, only the agent shows
-    that the node is back."""
+    """If the agent of a removed node reports again, the node is back, so the state does not forget
+    it."""
     ledger = Ledger(rack("a", 1), NodeGone(node="a"), rack("a", 1))
     for name in "bcd":
         ledger.play(rack(name, 1), NodeGone(node=name))
@@ -132,7 +131,7 @@ def test_a_node_that_reports_again_is_not_forgotten() -> None:
 
 
 def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
-    """A removed node with an adopted pod is forgotten only after that pod has ended."""
+    """A removed node on which a pod was adopted is forgotten only after that pod has ended."""
     ledger = Ledger()
     come_and_go(ledger, "a")
     submitted = pod("p", ask(1))
@@ -145,7 +144,8 @@ def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
 
 
 def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
-    """A device that moved to another node and left that node may return to the first node."""
+    """A device that moved from a removed node to another node, and then left that node too, belongs
+    to no node."""
     ledger = Ledger(rack("x", 1), NodeGone(node="x"))
     (device,) = rack("x", 1).devices
     ledger.play(node("y", device), node("y"), node("x"))
@@ -154,8 +154,7 @@ def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
 
 
 def test_what_names_an_unknown_node_makes_none_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused events, undecodable bytes and silent agents of unknown nodes add no node to the state
-    for good."""
+    """Events that name unknown nodes do not grow the state: it soon forgets these nodes again."""
     monkeypatch.setattr(departures, "DEPARTED_MAX", 100)
     state = Ledger(observed("k", version=1)).state
     revisions = count(2)

@@ -1,5 +1,5 @@
-"""Tests of the order of pods on a node without CDI, where the device plugin allocates in the
-Allocate call."""
+"""Tests of the order in which pods of one node are allocated if the node has no CDI. There, the
+kubelet's Allocate call does not name the pod."""
 
 import pytest
 
@@ -29,13 +29,13 @@ NO_CDI = handing_out(HOST, AT_ALLOCATE)
 
 
 def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
-    """Return a ledger with a node of these devices."""
+    """Return a ledger with one node of these simulated devices. The node has no CDI by default."""
     devices = simulated_devices("n1", spec)
     return Ledger(NodeReported(node="n1", devices=devices, host=host or NO_CDI))
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:
-    """Place a pod with these shares on the node."""
+    """Submit a pod and place it on the node with these shares."""
     book.play(
         PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
         PodPlaced(
@@ -46,12 +46,12 @@ def place(book: Ledger, uid: str, *shares: Share) -> None:
 
 
 def of(card: Device, memory_mib: int = 700) -> Share:
-    """Return a share of the device."""
     return Share(container="main", device=card.id, memory_mib=memory_mib, cores=10)
 
 
 def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) -> Ledger:
-    """Return a ledger in which pod a is placed first and pod b second."""
+    """Return a ledger in which pod `a` was placed first and pod `b` second, both on the first
+    device."""
     book = ledger(spec, host)
     card = book.state.nodes["n1"].devices[0].device
     place(book, "a", of(card))
@@ -60,14 +60,14 @@ def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) ->
 
 
 def waits_for(book: Ledger) -> str:
-    """Return the uid of the pod that b waits for."""
+    """Return the uid of the pod that must be allocated before pod `b`, or an empty string."""
     found = ahead(book.state, book.pod("b"))
     return found.uid if found is not None else ""
 
 
 def test_who_was_placed_first_goes_first() -> None:
-    """The pod that was placed first is allocated first, bound or not: its binder may have died
-    after the binding."""
+    """A pod waits until the pod that was placed before it is allocated, whether or not that pod is
+    bound yet."""
     book = two()
     assert ahead(book.state, book.pod("a")) is None
     assert waits_for(book) == "a"
@@ -84,7 +84,8 @@ def test_nodes_with_cdi_know_no_turns() -> None:
 
 @pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
 def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
-    """A pod that will not be allocated any more does not block the next pod."""
+    """A pod does not wait for an earlier pod that has ended, was voided, could not be allocated, or
+    whose node is silent."""
     book = two().bound("a")
     match end:
         case "gone":
@@ -99,8 +100,8 @@ def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
 
 
 def test_who_gets_the_same_waits_for_nobody() -> None:
-    """Pods with the same allocation do not wait for one another. Equal MPS parts are the same
-    allocation; HAMi-core folders differ."""
+    """A pod does not wait for an earlier pod that gets exactly the same environment, such as an
+    equal part under MPS. HAMi-core's folders differ for each pod."""
     assert waits_for(two("1xT4:mps", 700)) == ""
     assert waits_for(two("1xT4:mps", 701)) == "a"
     assert waits_for(two("1xT4", 700)) == "a"
@@ -117,8 +118,8 @@ def test_who_holds_no_share_is_in_nobodys_way() -> None:
 
 
 def test_cards_in_mig_mode_are_not_offered_there() -> None:
-    """A node without CDI does not offer MIG devices, because their instances are created at
-    container start."""
+    """A node without CDI does not offer MIG devices, because their instances are created only when
+    the container starts."""
     devices = simulated_devices("n1", "1xA100-40GB:mig+1xT4")
     cut, whole = closed(devices, MIG, REASON)
     assert not cut.healthy

@@ -19,8 +19,8 @@ HOST = "kubernetes.io/hostname"
 
 
 def by(key: str, *values: str) -> tuple[LabelExpression, ...]:
-    """Return a selector for namespaces whose label has one of these values. Without values, any
-    value matches."""
+    """Return a namespace selector: the label must have one of these values, or any value if none is
+    given."""
     if not values:
         return (LabelExpression(key=key, operator="Exists"),)
     return (LabelExpression(key=key, operator="In", values=values),)
@@ -33,17 +33,17 @@ def away(uid: str, selector: PodSelector, **fields: Any) -> PodSubmitted:
 
 
 def one_node() -> Ledger:
-    """Return a ledger with one node that runs a pod of namespace `a`."""
     return Ledger(rack("n1", 1)).submit(pod("there", ask(100), namespace="a")).settle()
 
 
 def labels(name: str, version: int = 1, **found: str) -> NamespaceObserved:
-    """Return a namespace with these labels."""
+    """Return the event in which the watcher reports a namespace with these labels."""
     return NamespaceObserved(namespace=name, labels=found, version=version)
 
 
 def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
-    """A term selects pods of namespaces that match by label or by name, and no other pods."""
+    """An affinity term may select namespaces by label, by name or both. It selects the pods of
+    every namespace that matches either."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     ledger.submit(away("q", PodSelector(by_label=by("team", "two")))).settle()
@@ -52,7 +52,8 @@ def test_H12_pods_of_namespaces_are_meant_by_the_labels_of_those() -> None:
 
 
 def test_a_namespace_has_its_name_as_a_label() -> None:
-    """Every namespace has its name as a label, even before the namespace was observed."""
+    """A namespace can be selected by its name as a label, even before the watcher has reported the
+    namespace."""
     ledger = one_node()
     name = by("kubernetes.io/metadata.name", "a")
     ledger.submit(away("p", PodSelector(by_label=name))).settle()
@@ -60,7 +61,8 @@ def test_a_namespace_has_its_name_as_a_label() -> None:
 
 
 def test_labels_that_change_count_from_then_on() -> None:
-    """Changed namespace labels apply at once to pending pods and to existing anti-affinity."""
+    """If a namespace's labels change, the new labels apply at once: to pending pods, and to the
+    anti-affinity of placed pods."""
     ledger = one_node().play(labels("a", team="one"))
     ledger.submit(away("p", PodSelector(by_label=by("team", "one")))).settle()
     assert ledger.where("p") == ""

@@ -1,4 +1,5 @@
-"""Tests of affinity, anti-affinity and spread, compared with a scan of all pods."""
+"""Tests of affinity, anti-affinity and topology spread. The engine's answers are compared with a
+simple scan of all pods."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,27 +37,28 @@ C = RefusalCode
 
 
 def app(*names: str) -> PodSelector:
-    """Return a selector of these applications."""
+    """Return a selector of pods whose label `app` is one of these names."""
     return PodSelector(expressions=(LabelExpression(key="app", operator="In", values=names),))
 
 
 def near(key: str, *names: str) -> PodTerm:
-    """Return a term for domains that contain pods of these applications."""
+    """Return a term that is met in a zone or node (by `key`) with a pod of one of these
+    applications."""
     return PodTerm(pods=app(*names), topology_key=key)
 
 
 def minding(
     uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
 ) -> PodSubmitted:
-    """Return a pod with the label `app` and these constraints."""
+    """Return a pod with these affinity, anti-affinity and spread constraints."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
     return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
 
 
 def fleet(**zones: str) -> Ledger:
-    """Return a ledger of nodes by name, each in its zone (empty for none), with room for two pods
-    per node."""
+    """Return a ledger with nodes in these zones. A node with zone "" has no zone label; each node
+    has room for three pods."""
     ledger = Ledger()
     for name, zone in zones.items():
         labels = {HOST: name} | ({ZONE: zone} if zone else {})
@@ -65,8 +67,8 @@ def fleet(**zones: str) -> Ledger:
 
 
 def test_anti_affinity_keeps_pods_apart() -> None:
-    """Anti-affinity allows one pod per node; the next pod is refused with the reason until a pod
-    leaves."""
+    """If pods have anti-affinity to each other, each node takes one of them. Another pod is refused
+    until one of them ends."""
     ledger = fleet(a="x", b="x")
     apart: dict[str, Any] = {"anti_affinity": (near(HOST, "db"),)}
     ledger.submit(*(minding(f"p{n}", "db", **apart) for n in range(3))).settle()
@@ -77,8 +79,8 @@ def test_anti_affinity_keeps_pods_apart() -> None:
 
 
 def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
-    """A pod's anti-affinity keeps out the pods that it selects, until the pod ends. Other pods of
-    the same shape are placed."""
+    """A placed pod's anti-affinity keeps the pods that it selects off its node, even if they have
+    none themselves. Other pods are placed there."""
     ledger = fleet(a="x")
     ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
     ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
@@ -102,8 +104,8 @@ def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
 
 
 def test_affinity_follows_and_the_first_goes_ahead() -> None:
-    """The first pod with affinity to its own label is placed anywhere; a pod with affinity to other
-    pods waits for them."""
+    """A pod waits until a pod that its affinity selects is placed. If the affinity selects the
+    pod's own labels, the first such pod need not wait."""
     ledger = fleet(a="x", b="y", c="y", bare="")
     ledger.submit(minding("lost", affinity=(near(ZONE, "db"),))).settle()
     assert ledger.reasons("lost") == {C.POD_AFFINITY_MISMATCH: 4}
@@ -114,17 +116,17 @@ def test_affinity_follows_and_the_first_goes_ahead() -> None:
 
 
 def others(**fields: Any) -> tuple[Neighbour, ...]:
-    """Return a tuple with one pod of another scheduler in the default namespace."""
     return (Neighbour(namespace="default", **fields),)
 
 
 def at_a(**fields: Any) -> Any:
-    """Return the event with which Kubernetes reports node a."""
+    """Return the event in which the watcher reports node `a` in zone `x`."""
     return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
 
 
 def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
-    """Pods of other schedulers count for affinity and anti-affinity, and so do their changes."""
+    """A pod's affinity and anti-affinity also apply to pods of other schedulers, and follow when
+    those pods come and go."""
     ledger = fleet(a="x").submit(minding("p", affinity=(near(HOST, "db"),))).settle()
     assert ledger.where("p") == ""
     ledger.play(at_a(others=others(labels={"app": "db"}))).settle()
@@ -136,7 +138,7 @@ def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
 
 
 def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
-    """Anti-affinity of other schedulers' pods keeps Apportion's pods away."""
+    """The anti-affinity of another scheduler's pod keeps the pods that it selects off the node."""
     guard = others(anti_affinity=(near(HOST, "web"),))
     ledger = fleet(a="x").play(at_a(others=guard)).submit(minding("p", "web")).settle()
     assert ledger.reasons("p") == {C.POD_ANTI_AFFINITY: 1}
@@ -145,7 +147,7 @@ def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
 
 
 def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
-    """A host port that another scheduler's pod uses is not free for Apportion's pods."""
+    """A host port counts as in use if a pod of another scheduler uses it."""
     asked = shape(node=NodeConstraints(ports=(HostPort(port=80),)))
     ledger = fleet(a="x").play(at_a(others=others(ports=(HostPort(port=80),))))
     ledger.submit(pod("p", shape=asked)).settle()
@@ -155,8 +157,8 @@ def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
 
 
 def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
-    """Disks of other schedulers' pods are in use; a pod that waits for such a disk is retried when
-    the disk is free."""
+    """A disk counts as in use if a pod of another scheduler mounts it. When that pod ends, the
+    scheduler retries pods that need the disk."""
     disk = Disk(name="iscsi/iqn.d")
     ledger = fleet(a="x").play(at_a(others=others(disks=(disk,))))
     ledger.submit(pod("p", shape=shape(node=NodeConstraints(disks=(disk,))))).settle()
@@ -166,7 +168,7 @@ def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
 
 
 def test_namespaces_count() -> None:
-    """A term selects only pods of the term's namespaces."""
+    """An affinity term selects pods only in the namespaces that it names."""
     term = PodTerm(
         pods=PodSelector(expressions=app("db").expressions, namespaces=("team",)), topology_key=HOST
     )
@@ -183,8 +185,8 @@ def spread(key: str = ZONE, **fields: Any) -> SpreadConstraint:
 
 
 def test_spread_over_zones() -> None:
-    """Pods spread evenly over zones, whatever the zones' capacity; a node without a zone gets
-    none."""
+    """A spread constraint keeps the numbers of pods per zone within one of each other, even if one
+    zone has more room. Nodes without a zone take none of the pods."""
     ledger = fleet(a="x", b="x", c="x", d="y", bare="")
     ledger.submit(*(minding(f"p{n}", "web", spread=(spread(),)) for n in range(8))).settle()
     where = [ledger.where(f"p{n}") for n in range(8)]
@@ -195,7 +197,7 @@ def test_spread_over_zones() -> None:
 
 
 def test_spread_counts_what_the_selector_allows() -> None:
-    """Only zones that the pod's node selector allows count for the minimum."""
+    """Spread compares only zones in which the pod's node selector allows a node."""
     ledger = fleet(a="x", d="y")
     ledger.play(observed("a", labels={HOST: "a", ZONE: "x", "gpu": "on"}))
     wishes = PodConstraints(spread=(spread(),))
@@ -208,7 +210,8 @@ def test_spread_counts_what_the_selector_allows() -> None:
 
 
 def test_spread_with_fewer_domains_than_wanted() -> None:
-    """With `minDomains`, the minimum is zero while the cluster has too few domains."""
+    """While the cluster has fewer zones than `minDomains`, spread allows only as many pods per zone
+    as if another zone were empty."""
     ledger = fleet(a="x", b="x")
     few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
     ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()
@@ -218,8 +221,8 @@ def test_spread_with_fewer_domains_than_wanted() -> None:
 
 
 def test_preferences_are_points() -> None:
-    """Preferences add to a node's score: near preferred pods, far from avoided pods, and spread
-    evenly."""
+    """Preferred affinity draws a pod to a node, preferred anti-affinity keeps it away, and a soft
+    spread constraint prefers the emptiest domain."""
     ledger = fleet(a="x", b="y", c="z")
     ledger.submit(minding("db", "db"), minding("web", "web", affinity=())).settle()
     home, other = ledger.where("db"), ledger.where("web")
@@ -234,8 +237,8 @@ def test_preferences_are_points() -> None:
 
 
 def test_a_gang_whose_pods_want_one_another() -> None:
-    """A gang with affinity between its pods is placed as a whole, even if a worker comes before its
-    server."""
+    """A gang's pods may have affinity to each other, in any order: workers that are submitted
+    before their server are placed with it."""
     ledger = fleet(a="x", b="y").play(gang(min_available=3))
     workers = [
         minding(f"w{n}", "worker", group="team/job", affinity=(near(ZONE, "server"),))
@@ -256,7 +259,6 @@ def test_a_gang_whose_pods_want_one_another() -> None:
 
 
 def domain(node: NodeState, key: str) -> str | None:
-    """Return the node's value of the label."""
     return node.host.labels.get(key)
 
 
@@ -273,7 +275,7 @@ def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
 
 
 def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
-    """Return True if the selector selects the pod."""
+    """Return True if the selector selects the pod, by namespace and by label."""
     there = not (selector.namespaces or selector.by_label)
     there = there or asked.namespace in selector.namespaces
     if selector.by_label and asked.namespace in state.namespaces:
@@ -291,7 +293,8 @@ def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
 
 
 def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if anti-affinity allows the pod on the node, in both directions."""
+    """Return True if the pod may be on the node: neither its own anti-affinity nor that of a placed
+    pod forbids it."""
     for other, at in placed(state):
         for term in other.shape.pods.anti_affinity:
             here = domain(node, term.topology_key)
@@ -313,8 +316,10 @@ def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if the pod keeps the skew of the node's domain within its limit, over nodes that
-    have all labels."""
+    """Return True if the pod on this node would keep every spread constraint within its maximum
+    skew.
+
+    Only nodes that have all of the constraints' topology labels count."""
     wishes = asked.shape.pods.spread
     keys = [each.topology_key for each in wishes]
     counted = [n for n in state.nodes.values() if all(domain(n, key) is not None for key in keys)]
@@ -332,7 +337,8 @@ def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
 
 
 def allowed(state: State, asked: PodSubmitted, node: NodeState) -> bool:
-    """Return True if Kubernetes' rules allow the pod on the node."""
+    """Return True if Kubernetes' rules of affinity, anti-affinity and spread allow the pod on the
+    node."""
     room = len(node.pods) < node.host.pods
     return room and all(rule(state, asked, node) for rule in (apart, together, even))
 
@@ -388,8 +394,8 @@ OTHERS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(("x", "y", "")), min_size=1, max_size=5))
 def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -> None:
-    """After any history, every placed pod was allowed on its node, and every pending pod is allowed
-    on no node."""
+    """After random changes, every placement is one that a simple scan of all pods allows. For every
+    pending pod, the scan allows no node."""
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):

@@ -1,4 +1,4 @@
-"""Tests of which devices each container gets on the chosen node."""
+"""Tests of which devices of the chosen node each container gets."""
 
 import pytest
 from msgspec import structs
@@ -26,8 +26,8 @@ from tests.support.pods import placed as placement
 def chosen(
     wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
 ) -> tuple[Share, ...] | None:
-    """Return the shares that a pod of this shape gets on the node, in addition to existing
-    shares."""
+    """Return the shares that a pod of this shape gets on a node where pods already have the shares
+    `held`."""
     ledger = Ledger(report, pod("x"))
     ledger.play(placement("x", report.node, held))
     columns = Columns(ledger.state)
@@ -41,14 +41,13 @@ def chosen(
 
 
 def devices(shares: tuple[Share, ...] | None) -> list[str]:
-    """Return the devices, in the order of the shares."""
+    """Return the device of every share."""
     assert shares is not None
     return [found.device for found in shares]
 
 
 def test_count_is_different_devices() -> None:
-    """A count requests that many different devices, in order of preference, each with the whole
-    amount."""
+    """An ask for two devices gets two different devices, with the whole amount on each of them."""
     found = chosen(shape(ask(3000, count=2, cores=50)), rack("n1", 3))
     assert devices(found) == ["n1-g0", "n1-g1"]
     assert [(s.memory_mib, s.cores) for s in found or ()] == [(3000, 50)] * 2
@@ -56,13 +55,14 @@ def test_count_is_different_devices() -> None:
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
 def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
-    """The policy determines whether a pod gets a device in use or an idle device."""
+    """Binpack chooses a device in use, and spread an idle device."""
     found = chosen(shape(ask(1000)), rack("n1", 2), share("n1-g1"), policy=policy)
     assert devices(found) == [device]
 
 
 def test_several_devices_in_the_order_of_preference() -> None:
-    """A pod with several devices gets devices in use first, then idle devices."""
+    """With binpack, a pod with several devices gets devices in use first, and idle devices after
+    them."""
     held = (share("n1-g2"), share("n1-g3"))
     assert devices(chosen(shape(ask(1000, count=3)), rack("n1", 4), *held)) == [
         "n1-g2",
@@ -72,7 +72,8 @@ def test_several_devices_in_the_order_of_preference() -> None:
 
 
 def test_containers_may_share_a_device() -> None:
-    """Two containers of a pod may share a device; shares follow the pod's container order."""
+    """Two containers of a pod may share a device. The shares are in the order of the pod's
+    containers."""
     train, test = ask(2000, container="train"), ask(10000, cores=50, container="eval")
     found = chosen(shape(train, test), rack("n1", 2))
     assert [(s.container, s.device) for s in found or ()] == [("train", "n1-g0"), ("eval", "n1-g0")]
@@ -129,15 +130,15 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
 def test_hardest_first(
     asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
-    """The most demanding ask is assigned first, so that a smaller ask does not use the only
-    suitable device."""
+    """Of a pod's asks, the most demanding one gets its devices first. Otherwise a smaller ask could
+    use up the only device that fits both."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
     assert devices(found) == where
 
 
 def test_instances_are_cut_from_the_end() -> None:
-    """MIG instances are placed from the end, so that the aligned half stays free, and no two share
-    a start."""
+    """Small MIG instances are placed from the last slice downwards, so that the first half stays
+    free for a large instance."""
     seven = [ask(3000, container=f"c{n}") for n in range(7)]
     found = chosen(shape(*seven), node("n1", gpu("m0", model=A100_40, mode="mig")))
     starts = [s.instance.start for s in found or () if s.instance]
@@ -158,8 +159,8 @@ def test_instance_goes_where_its_slices_are_free() -> None:
 
 
 def test_no_instance_goes_where_one_of_others_is() -> None:
-    """Slices of other schedulers' MIG instances are closed, unless an adopted pod is charged for
-    them."""
+    """The scheduler places no MIG instance on slices that another scheduler's instances use, even
+    if the device has enough free memory."""
     card = gpu("m0", model=A100_80, mode="mig", closed_slices=0b1100)
     found = chosen(shape(ask(30_000)), node("n1", card))
     assert [s.instance for s in found or ()] == [instance("3g.40gb", 4, 4)]
@@ -174,7 +175,8 @@ def test_no_instance_goes_where_one_of_others_is() -> None:
 
 
 def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
-    """Closed slices stay closed until a report omits them, whatever shares come and go."""
+    """MIG slices that a node reports as in use by others stay closed until a report no longer lists
+    them."""
     card = gpu("m0", model=A100_40, mode="mig", slots=7, closed_slices=0b1110000)
     ledger = Ledger(node("n1", card), pod("p1", ask(20_000)), pod("p2", ask(20_000)))
     ledger.settle()
@@ -188,7 +190,8 @@ def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
 
 
 def test_templates_fill_a_device() -> None:
-    """Templates use up a device's AI CPUs too, so the second template goes to the next device."""
+    """A vNPU template uses up AI CPUs too: if none are left for a second template, that one goes to
+    the next NPU."""
     found = chosen(
         shape(*(ask(12_000, family="ascend310p", container=c) for c in "ab")),
         node("n1", npu("u0", memory_mib=99_999), npu("u1")),
@@ -197,8 +200,8 @@ def test_templates_fill_a_device() -> None:
 
 
 def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
-    """With `numa_bind`, all devices are on the first NUMA node that fits; devices without a NUMA
-    node are not used."""
+    """With `numa_bind`, all devices of a pod are on one NUMA node: the first that has enough.
+    Devices without a NUMA node are not used."""
     wanted = shape(cards(2), devices=DeviceConstraints(numa_bind=True))
     near = [gpu(f"g{n}", numa=n // 2) for n in range(4)]
     assert devices(chosen(wanted, node("n1", *near))) == ["g0", "g1"]
@@ -215,8 +218,8 @@ def test_ids_and_indexes_leave_devices_out() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
-    """A pod that fits is placed whatever the order of devices, because the search revises its first
-    choice."""
+    """If the policy's preferred device for one ask leaves no room for another ask, the search tries
+    other devices, so the pod still fits."""
     report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
     held = share("g0", 9_000, 0), share("g1", 13_000, 0)
     small, both = ask(2048, container="a"), ask(1024, container="b", count=2)

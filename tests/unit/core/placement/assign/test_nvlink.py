@@ -1,4 +1,4 @@
-"""Tests of choosing the best linked devices of one node by a bounded search."""
+"""Tests of the search for the devices of one node that have the most NVLink lanes between them."""
 
 import itertools
 
@@ -16,7 +16,8 @@ Pairs = dict[tuple[int, int], int]
 
 
 def wired(count: int, pairs: Pairs) -> list[Device]:
-    """Return devices with these links; only the first device of a pair reports the link."""
+    """Return `count` devices with these NVLink lanes. Only the first device of a pair reports the
+    lanes."""
     lanes: list[dict[str, int]] = [{} for _ in range(count)]
     for (one, other), number in pairs.items():
         lanes[one][f"g{other}"] = number
@@ -24,7 +25,7 @@ def wired(count: int, pairs: Pairs) -> list[Device]:
 
 
 def lanes_of(pairs: Pairs, positions: tuple[int, ...]) -> int:
-    """Return the number of links between all pairs of these devices."""
+    """Return the sum of NVLink lanes between the devices at these positions."""
     return sum(pairs.get(pair, 0) for pair in itertools.combinations(positions, 2))
 
 
@@ -41,8 +42,8 @@ def test_the_best_pair_is_found() -> None:
 @settings(deadline=None)  # timing depends on the machine; another test bounds the search
 @given(st.data(), st.integers(2, 6))
 def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
-    """The result has the right number of devices and links, and is optimal for two and for all
-    devices."""
+    """The search returns as many devices as requested, and the right number of lanes. For two
+    devices and for all devices, no other choice has more lanes."""
     pairs = {
         pair: data.draw(st.integers(1, 18))
         for pair in itertools.combinations(range(6), 2)
@@ -57,7 +58,7 @@ def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
 
 
 def test_the_search_ends() -> None:
-    """The search for half of 64 randomly linked devices ends in bounded time."""
+    """The search for half of 64 linked devices ends, and finds a good choice."""
     pairs = {
         (one, other): 1 + (one * 31 + other * 17) % 7
         for one, other in itertools.combinations(range(64), 2)

@@ -1,5 +1,5 @@
-"""Tests of the feasibility of one node: its occupancies, and cases where six former implementations
-disagreed."""
+"""Tests of whether a pod fits a node, now or in a hypothetical case such as an empty node. These
+are cases in which six former implementations disagreed."""
 
 import pytest
 from msgspec import structs
@@ -49,7 +49,8 @@ def full() -> Ledger:
 
 
 def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
-    """A pod that does not fit the node now fits once the node's pods have ended."""
+    """A pod that does not fit a node now may fit without a certain pod, or once the node is
+    empty."""
     ledger, wanted = full(), shape(ask(500))
     found = feasibility(wanted, ledger.node())
     assert found is not None
@@ -63,8 +64,8 @@ def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
 
 
 def test_an_empty_node_is_ready_heard_and_not_cordoned() -> None:
-    """The hypothetical empty node counts as ready, connected and uncordoned, because each of these
-    states can recover."""
+    """In the hypothetical case of an empty node, the node's agent is connected and the node is not
+    cordoned, because both can change."""
     ledger = full()
     ledger.play(NodeCordoned(node="n1", by="ann", reason="disk"), NodeSilent(node="n1", grace_s=30))
     assert code_of(ledger, shape(ask(500))) is _C.AGENT_SILENT
@@ -80,8 +81,8 @@ CLOSED = (
 
 @pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
 def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
-    """Taints for conditions (cordoned, not ready) do not count as permanent, so the pod may fit
-    later."""
+    """Kubernetes' own taints for cordoned and unready nodes do not make a pod one that never fits,
+    because they end with the condition."""
     taint = Taint(key=key, effect="NoSchedule")
     ledger = Ledger(
         observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
@@ -98,15 +99,16 @@ def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedula
 
 
 def test_a_taint_of_a_person_stays() -> None:
-    """A taint set by an operator counts as permanent."""
+    """A taint that an operator set keeps a pod off the node even in the hypothetical case of an
+    empty node."""
     taint = Taint(key="team", effect="NoSchedule", value="ml")
     ledger = Ledger(observed("n1", taints=(taint,)), rack("n1", 1))
     assert code_of(ledger, shape(ask(1)), empty) is _C.TAINT_NOT_TOLERATED
 
 
 def test_a_plugin_of_another_system_can_be_removed() -> None:
-    """Another system's device plugin does not count as permanent, because it can be removed; the
-    pod may fit later."""
+    """If another system's device plugin blocks a node, a pod may fit the node later, because the
+    plugin can be removed."""
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), rack("n1", 1))
     ledger.submit(pod("p", ask(1))).settle()
     assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
@@ -116,8 +118,8 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
 
 
 def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
-    """Once the agent reports that another device plugin allocates the node's devices, the node
-    takes no device pods."""
+    """If a node's agent no longer allocates its devices because another system's plugin does, the
+    node takes no pods that request devices."""
     ours = rack("n1", 1)
     ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
     ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)
@@ -131,7 +133,8 @@ def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
 
 
 def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
-    """A policy that requires idle devices applies in every occupancy."""
+    """The policy `mutex` requires idle devices in decisions, in refusals and in explanations
+    alike."""
     ledger = full()
     wanted = structs.replace(shape(ask(100)), device_policy="mutex")
     assert code_of(ledger, shape(ask(100))) is None
@@ -144,8 +147,8 @@ def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
 
 
 def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
-    """If a node has some devices of the requested family but not enough, the code reports too few
-    devices, not a missing family."""
+    """If a node has two GPUs and a pod requests four, the code says that there are too few devices,
+    not that there are none."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("u0"), npu("u1")))
     wanted = shape(cards(4))
     for occupancy in (now, empty):
@@ -155,7 +158,8 @@ def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
 
 
 def test_amounts_are_of_the_ask_that_lacks_something() -> None:
-    """The amounts in a refusal belong to the ask that is not met, not to the pod's other asks."""
+    """If a pod has several asks, the refusal shows the needed and available amount of the ask that
+    does not fit."""
     asks = (
         Ask(container="a", family="ascend310p", count=3, memory_mib=1000),
         Ask(container="b", family="nvidia", count=1, memory_mib=300),
@@ -169,7 +173,8 @@ def test_amounts_are_of_the_ask_that_lacks_something() -> None:
 
 
 def test_a_device_that_never_will_do_is_no_advice() -> None:
-    """The advice uses the device that could fit the pod, not a device that is always too small."""
+    """The query normally returns the device that lacks least. With `large_enough`, it returns only
+    a device that could fit the pod once free."""
     devices = (gpu("big", memory_mib=1000), gpu("small", memory_mib=790, index=1))
     ledger = Ledger(node("n1", *devices), pod("p1"))
     ledger.play(placed("p1", shares=[share("big", 800, cores=0)]))
@@ -181,7 +186,7 @@ def test_a_device_that_never_will_do_is_no_advice() -> None:
 
 
 def test_rules_of_the_cluster() -> None:
-    """The cluster's policy applies to a pod without its own policy."""
+    """A pod without a policy of its own follows the cluster's policy."""
     ledger = full()
     assert Room(ledger.state).rules(shape(ask(1))) == Rules()
     ledger.play(PolicyChanged(by="ann", node_policy="spread", device_policy="spread"))

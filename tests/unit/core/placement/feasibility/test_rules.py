@@ -1,4 +1,5 @@
-"""Tests of each filter alone: what passes, and the needed and available amounts of a refusal."""
+"""Tests of every filter by itself: which nodes and devices pass it, and which amounts its refusal
+shows."""
 
 from typing import Any
 
@@ -52,23 +53,21 @@ TAINT = Taint(key="team", value="red", effect="NoSchedule")
 
 
 def node_of(*events: Payload) -> NodeState:
-    """Return node n1 after these events."""
     return Ledger(*events).node()
 
 
 def tolerating(**fields: Any) -> Shape:
-    """Return a shape with one toleration."""
     return wants(tolerations=(Toleration(**fields),))
 
 
 def expression(key: str, operator: str, *values: str) -> Shape:
-    """Return a shape that requires one label expression."""
+    """Return the shape of a pod that requires nodes with this label expression."""
     found = NodeExpression(key=key, operator=operator, values=values)  # type: ignore[arg-type]
     return wants(required=((found,),))
 
 
 def named(name: str) -> Shape:
-    """Return a shape that requires the node with this name (`matchFields`)."""
+    """Return the shape of a pod that requires the node of this name, by `matchFields`."""
     found = NodeExpression(key="metadata.name", operator="In", values=(name,), of_field=True)
     return wants(required=((found,),))
 
@@ -389,7 +388,8 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
     ("events", "asked", "verdict"), [case[1:] for case in NODES], ids=[case[0] for case in NODES]
 )
 def test_node_filters(events: tuple[Payload, ...], asked: Shape, verdict: Verdict | None) -> None:
-    """A refusal reports the first filter that the node fails, with amounts."""
+    """If a node fails several filters, its refusal shows the first of them, with needed and
+    available amounts."""
     at = node_of(*events)
     assert refused_node(asked, at) == verdict
     stands = verdict is not None and RANK[verdict.code] < RANK[C.CPU_INSUFFICIENT]
@@ -443,7 +443,8 @@ KINDS: list[tuple[str, Ask, DeviceConstraints, Device, RefusalCode | None]] = [
 def test_device_rules(
     asked: Ask, constraints: DeviceConstraints, device: Device, code: RefusalCode | None
 ) -> None:
-    """Filters on a device's kind come before filters on its free amounts."""
+    """A device's fixed properties, such as family, type and mode, decide which filter refuses the
+    device."""
     assert refused_kind(asked, constraints, device) is code
 
 
@@ -522,7 +523,8 @@ def test_every_filter_of_facts_names_the_nodes_that_it_closes() -> None:
 
 
 def test_every_code_of_a_filter_has_one_rank() -> None:
-    """Every filter code has one rank, in the order of the tables, with `FITS` above all."""
+    """Every refusal code of a filter has exactly one rank, in the order in which filters are
+    checked. A node that fits ranks above all."""
     filters = [code for table in (NODE_FILTERS, DEVICE_RULES, AMOUNTS) for code, _ in table]
     assert len(set(filters)) == len(filters)
     assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)

@@ -1,4 +1,5 @@
-"""Tests that the index columns match the state, whatever the order and size of nodes."""
+"""Tests of the index, which keeps every node's amounts as a row of numbers: it always matches the
+state."""
 
 import itertools
 
@@ -28,14 +29,15 @@ from tests.support.pods import placed as placement
 
 
 def synced(state: State) -> Columns:
-    """Return new columns that are synced with this state."""
     columns = Columns(state)
     columns.sync()
     return columns
 
 
 def assert_equal(one: Columns, other: Columns) -> None:
-    """Check that both have equal rows; numbering of kinds and width may differ."""
+    """Check that both indexes have the same nodes in the same order with the same contents.
+
+    The numbers of device kinds and the width of the rows may differ."""
     rows, others = taken(one), taken(other)
     assert [one.names[row] for row in rows] == [other.names[row] for row in others]
     assert [one.nodes[row].name for row in rows] == [other.nodes[row].name for row in others]
@@ -51,8 +53,7 @@ def assert_equal(one: Columns, other: Columns) -> None:
 
 
 def taken(columns: Columns) -> list[int]:
-    """Return the rows that have a node, in order, and check that each node's name leads to its
-    row."""
+    """Return the rows in use, after a check that `row_of` finds each of them by its node's name."""
     rows = np.flatnonzero(~columns.vacant).tolist()
     assert [columns.row_of(columns.names[row]) for row in rows] == rows
     assert columns.count == len(rows)
@@ -60,7 +61,6 @@ def taken(columns: Columns) -> list[int]:
 
 
 def kind_names(columns: Columns, row: int) -> list[str]:
-    """Return the models of a row's devices."""
     return [
         columns.kinds[kind - FIRST_KIND].model
         for kind in columns.kind[row].tolist()
@@ -72,8 +72,8 @@ MIXED = (rack("b", 3), node("c"), node("a", npu("u0"), gpu("m1", model=A100_40, 
 
 
 def test_rows_say_what_the_state_says() -> None:
-    """A row has the host in column 0, the devices in the next columns, and nothing after the last
-    device."""
+    """A node's row has the host in column 0 and the node's devices in the following columns. The
+    remaining columns are empty."""
     columns = synced(Ledger(*MIXED).state)
     assert columns.names[:3] == ["a", "b", "c"]
     assert columns.kind[:3, HOST].tolist() == [HOST_KIND] * 3
@@ -87,7 +87,8 @@ def test_rows_say_what_the_state_says() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_nodes_may_join_in_any_order(order: tuple[int, ...]) -> None:
-    """Nodes that join in any order give the same rows, even if a later node has more devices."""
+    """The index has the same rows whatever the order in which nodes joined, even if a later node
+    has more devices than the index had columns."""
     reports = (*MIXED, rack("d", 6))
     expected = synced(Ledger(*reports).state)
     ledger = Ledger()
@@ -120,8 +121,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("events", [case[1] for case in CHANGES], ids=[case[0] for case in CHANGES])
 def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...]) -> None:
-    """After each change, and after the change is undone, the updated columns equal rebuilt
-    columns."""
+    """After every change, and after the change is undone, the updated index equals a newly built
+    index."""
     ledger = Ledger(*MIXED)
     columns = synced(ledger.state)
     for data in (*events, *MIXED[:1]):
@@ -133,8 +134,8 @@ def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...])
 
 
 def test_closed_devices_say_why() -> None:
-    """A closed device has one reason: an absent device is unhealthy, and unhealthy takes precedence
-    over cordoned."""
+    """The index has one reason for each closed device. For a device that is both unhealthy and
+    cordoned, the reason is unhealthy."""
     ledger = Ledger(
         rack("b", 3),
         DeviceHealthChanged(node="b", device="b-g1", healthy=False),
@@ -147,8 +148,8 @@ def test_closed_devices_say_why() -> None:
 
 
 def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None:
-    """A MIG device that is closed because an adopted pod uses unknown slices opens when that pod
-    ends."""
+    """A MIG device is closed while an adopted pod uses slices of it that are unknown. It opens when
+    that pod ends."""
     ledger = Ledger(
         node("a", gpu("m1", model=A100_40, mode="mig")),
         PodAdopted(pod="p", node="a", submitted=pod("p", ask(1)), shares=(share("m1", 5120, 0),)),
@@ -163,7 +164,7 @@ def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None
 
 
 def test_sync_costs_what_was_touched() -> None:
-    """A sync reads only nodes that have changed."""
+    """A sync of the index reads only the nodes that changed since the last sync."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     refreshed: list[str] = []
 
@@ -188,7 +189,8 @@ def test_sync_costs_what_was_touched() -> None:
 
 
 def test_only_the_devices_of_the_shares_are_read() -> None:
-    """When a pod comes or goes, a sync reads only the pod's devices, not the whole node."""
+    """When a pod is placed or ends, a sync reads only the devices of its shares, not the whole
+    node."""
     ledger = Ledger(rack("n1", 8), pod("p"), pod("q"))
     columns = synced(ledger.state)
     for data in (
@@ -209,7 +211,8 @@ def test_only_the_devices_of_the_shares_are_read() -> None:
 
 
 def test_changes_of_facts_are_told_apart() -> None:
-    """A placement changes only a row's amounts; only a report changes a row's facts."""
+    """The index logs a placement as a change of amounts. It logs a report as a change of facts too,
+    such as the devices' kinds."""
     ledger = Ledger(rack("n1", 1), pod("p"))
     columns = synced(ledger.state)
     facts, changed = columns.facts_changed.end, columns.changed.end
@@ -224,8 +227,8 @@ def test_changes_of_facts_are_told_apart() -> None:
 
 
 def test_a_node_that_joins_moves_few_others() -> None:
-    """Wherever a new node is inserted in the index, few other rows move, and the log lists every
-    move."""
+    """Rows are sorted by node name. A new node moves few other rows, and the log of changes lists
+    all of these."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(0, 400, 2)))
     columns = synced(ledger.state)
     generation = columns.generation
@@ -244,12 +247,12 @@ def test_a_node_that_joins_moves_few_others() -> None:
 
 
 def row_numbers(columns: Columns) -> dict[str, int]:
-    """Return the row of each node."""
     return {columns.names[row]: row for row in taken(columns)}
 
 
 def test_without_a_spare_row_all_are_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no spare row is nearby, a new node makes the index lay out all rows again."""
+    """If there is no spare row near the place of a new node, the index is rebuilt with new spare
+    rows."""
     monkeypatch.setattr(node_columns, "MOVED_MAX", 3)
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     columns = synced(ledger.state)

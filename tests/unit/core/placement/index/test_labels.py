@@ -1,4 +1,5 @@
-"""Tests that the label columns match the filters, and read each node once."""
+"""Tests of label columns, an index of node labels that gives the same result as the filter but
+reads each node only once."""
 
 from typing import Any
 
@@ -19,7 +20,7 @@ ZONES = {"a": "x", "b": "y", "c": "x", "d": None}
 
 
 class Read:
-    """Label columns of four nodes, with a record of the nodes whose labels were read."""
+    """Label columns of four nodes, which record every node whose labels are read."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(*(rack(name, 1) for name in ZONES))
@@ -43,8 +44,8 @@ class Read:
 
 
 def test_equal_values_share_a_number() -> None:
-    """Nodes with equal label values share a number, and all nodes without the label share another
-    number."""
+    """In a label column, equal values have equal numbers. Nodes without the label have a number of
+    their own."""
     given = Read()
     found = given.labels.ids(given.columns, "zone").tolist()
     assert found[0] == found[2] != found[1]
@@ -53,7 +54,7 @@ def test_equal_values_share_a_number() -> None:
 
 
 def test_a_node_is_read_once_and_again_when_it_is_told_of_anew() -> None:
-    """A node's labels are read once, and again only when the node changes."""
+    """The label columns read a node's labels once, and again only after the node changed."""
     given = Read()
     given.labels.ids(given.columns, "zone")
     given.read.clear()
@@ -71,7 +72,8 @@ def test_a_node_is_read_once_and_again_when_it_is_told_of_anew() -> None:
 
 
 def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least recently used label key is dropped, which bounds memory; answers stay the same."""
+    """If there are too many label keys, the least recently used one is dropped. Its column is built
+    again when needed."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     first = given.labels.ids(given.columns, "zone").tolist()
@@ -86,7 +88,7 @@ def test_the_key_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even with more keys than the cache keeps, a change reads only the changed node."""
+    """A query for some rows by a key that was dropped reads only those rows' nodes."""
     monkeypatch.setattr(module, "KEYS_MAX", 2)
     given = Read()
     keys = [f"team-{number}" for number in range(9)]
@@ -101,7 +103,8 @@ def test_a_key_that_is_not_kept_costs_what_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_values_that_no_node_has_any_more_are_forgotten() -> None:
-    """Label values that no node has are dropped, so that changing labels do not grow memory."""
+    """A label column drops values that no node has any more, so that changing labels use no more
+    memory."""
     given = Read()
     for number in range(10 * module.SLACK):
         given.columns.touch(given.observe("a", f"z{number}"))
@@ -112,7 +115,7 @@ def test_values_that_no_node_has_any_more_are_forgotten() -> None:
 
 @pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "DoesNotExist"])
 def test_expressions_hold_as_the_filter_says(operator: Any) -> None:
-    """Label expressions on columns match the filter's result, even for nodes without the label."""
+    """Label expressions on the columns give the same result as the label filter on the nodes."""
     expression = NodeExpression(key="zone", operator=operator, values=("x",))
     needs = NodeConstraints(required=((expression,),))
     columns = Read().columns

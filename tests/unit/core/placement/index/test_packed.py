@@ -1,5 +1,5 @@
-"""Tests of packed amounts: guard bits at the limits of every field, negative and clamped
-amounts."""
+"""Tests of packed amounts: a device's memory, cores, slots and AI CPUs in one integer, with a guard
+bit above each field."""
 
 import itertools
 
@@ -17,8 +17,9 @@ LARGEST = gpu(memory_mib=1 << 24, physical_memory_mib=1 << 24, cores=10_000, slo
 
 
 def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
-    """Return True if the amounts fit, and check that the tests of one device and of many devices
-    agree."""
+    """Return True if the packed demand fits into the packed free amounts.
+
+    The check of a single device and the check of an array must give the same result."""
     held, need = GUARDS | amounts(*free), amounts(*needed)
     found = not packed.lacking(held, need)
     each = packed.lacking_each(np.array([held, held]), need) == 0
@@ -27,14 +28,14 @@ def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
 
 
 def state_of(device: Device) -> DeviceState:
-    """Return the state of an empty device."""
     return Ledger(node("n1", device)).device(device.id)
 
 
 @pytest.mark.parametrize("field", range(4))
 @pytest.mark.parametrize("shortage", [-1, 0, 1])
 def test_one_amount_at_the_border(field: int, shortage: int) -> None:
-    """A demand that exceeds one field by one does not fit, whatever the remaining fields."""
+    """A demand that exceeds a device in one field by one does not fit, whatever the other
+    fields."""
     free = [1000, 50, 5, 3]
     needed = list(free)
     needed[field] += shortage
@@ -42,8 +43,8 @@ def test_one_amount_at_the_border(field: int, shortage: int) -> None:
 
 
 def test_borders_of_all_fields_at_once() -> None:
-    """All combinations of zero, one and the largest values compare correctly, so no guard bit
-    affects another field."""
+    """The comparison is right for all combinations of zero, one and the largest value. No field's
+    result affects another field."""
     sizes = (packed.MEMORY_BITS, packed.COMPUTE_BITS, packed.SLOTS_BITS, packed.TEMPLATE_CPU_BITS)
     choices = list(itertools.product(*((0, 1, (1 << bits) - 1) for bits in sizes)))
     for free, needed in itertools.product(choices, choices):
@@ -52,13 +53,14 @@ def test_borders_of_all_fields_at_once() -> None:
 
 
 def test_what_is_lacking_is_told_by_its_guard() -> None:
-    """The guard bits show which amounts are too small: here slots and memory."""
+    """If a demand does not fit, the guard bits show which amounts are too small, here slots and
+    memory."""
     short = packed.lacking(GUARDS | amounts(10, 5, 1, 2), amounts(11, 5, 2, 2))
     assert short == packed.MEMORY_GUARD | packed.SLOTS_GUARD
 
 
 def test_guards_lie_outside_of_every_field() -> None:
-    """All four guard bits are outside of every field, and fit a signed 64-bit integer."""
+    """No guard bit is inside a field, and all of them fit a signed 64-bit integer."""
     assert GUARDS.bit_count() == 4
     assert not GUARDS & amounts(-1 & (1 << 60), 1 << 60, 1 << 60, 1 << 60)
     assert GUARDS | amounts(1 << 60, 1 << 60, 1 << 60, 1 << 60) < 1 << 63
@@ -82,8 +84,7 @@ def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
 
 
 def test_never_fits_nowhere() -> None:
-    """The demand `NEVER` fits neither the largest device nor a host, whose pod count is packed as
-    slots."""
+    """The demand `NEVER` fits neither the largest device nor the largest host."""
     most = GUARDS | amounts(1 << 30, 1 << 30, 250, 15)
     host = GUARDS | amounts(1 << 30, 1 << 30, 1 << 30, 0)
     assert ((most - NEVER) & GUARDS) != GUARDS
@@ -94,7 +95,7 @@ def test_never_fits_nowhere() -> None:
     "field", ["memory_free_mib", "cores_free", "slots_free", "template_cpu_free"]
 )
 def test_less_than_nothing_is_nothing(field: str) -> None:
-    """A negative free amount counts as zero, and does not borrow from the next field."""
+    """A negative free amount is packed as zero. It does not change the next field."""
     state = state_of(npu())
     whole = free_amounts(state)
     setattr(state, field, 0)
@@ -105,7 +106,7 @@ def test_less_than_nothing_is_nothing(field: str) -> None:
 
 @pytest.mark.parametrize("closing", [{"present": False}, {"healthy": False}, {"cordon": "x"}])
 def test_closed_device_has_nothing(closing: dict[str, object]) -> None:
-    """A closed device (absent, unhealthy or cordoned) has no free amounts."""
+    """A device that is absent, unhealthy or cordoned is packed as having nothing free."""
     state = state_of(gpu())
     for field, value in closing.items():
         setattr(state, field, value)

@@ -1,4 +1,4 @@
-"""Tests of the log of changed rows with readers that have fallen behind."""
+"""Tests of the log of changed rows, which drops its older half when it is full."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from apportion.core.placement.index.row_log import RowLog
 
 
 def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that has fallen behind the log must read every row."""
+    """A reader whose position was dropped from the log gets None, and must then read every row."""
     monkeypatch.setattr(module, "LOG_ROWS_MAX", 8)
     log = RowLog()
     for row in range(8):

@@ -1,4 +1,4 @@
-"""Tests of the usage counts that queues and namespaces share."""
+"""Tests of the code that counts usage, which queues and namespaces share."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.support.pods import ask, pod
 
 
 def test_whoever_does_not_say_whose_a_pod_is_cannot_count_it() -> None:
-    """A subclass that does not define which queue or namespace owns a pod raises an error when it
-    counts."""
+    """The base class raises NotImplementedError, because only its subclasses know whether a pod
+    counts for a queue or for a namespace."""
     ledger = Ledger(rack("n1", 1)).submit(pod("p", ask(1000))).settle()
     placed = ledger.state.pods["p"]
     holdings = Holdings(State(), of_devices, devices_at_least)

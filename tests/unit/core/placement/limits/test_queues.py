@@ -1,4 +1,5 @@
-"""Tests of queues: limits, order, and when the scheduler retries pending pods."""
+"""Tests of queues: their limits, the order between queues, and when the scheduler retries pending
+pods."""
 
 from typing import Any
 
@@ -28,23 +29,23 @@ C = RefusalCode
 
 
 def queue(name: str = "ml", **fields: Any) -> QueueObserved:
-    """Return the event of a queue with these fields."""
     return QueueObserved(queue=name, **fields)
 
 
 def limited(**capability: int) -> QueueObserved:
-    """Return the event of the queue `ml` with this capability; `_` and `__` mean `.` and `/`."""
+    """Return the event of queue `ml` with these limits.
+
+    In a resource's name, `_` stands for a dot and `__` for a slash."""
     names = {name.replace("__", "/").replace("_", "."): most for name, most in capability.items()}
     return queue(capability=names)
 
 
 def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
-    """Return a pod of the queue `ml`."""
     return pod(uid, *asks, **({"queue": "ml"} | fields))
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:
-    """Return which amount the pod's queue was short of, from the pod's refusal."""
+    """Return what the pod's queue had too little of, according to the pod's refusal."""
     found = ledger.refusal(uid).queue
     assert found is not None
     return found
@@ -72,8 +73,8 @@ LIMITS = [
 def test_a_queue_holds_no_more_than_its_capability(
     resource: str, most: int, wanted: Any, amounts: tuple[int, int]
 ) -> None:
-    """A queue's capability admits one of two pods; the other pod's refusal has the needed and the
-    remaining amounts."""
+    """If a queue's capability is enough for one of two pods, the other is refused, with the needed
+    and the remaining amount."""
     nodes = [rack("n1", 4), observed("n1", extended={"example.com/nic": 8})]
     ledger = Ledger(*nodes, queue(capability={resource: most}))
     ledger.submit(queued("a", shape=wanted), queued("b", shape=wanted)).settle()
@@ -86,8 +87,8 @@ def test_a_queue_holds_no_more_than_its_capability(
 
 
 def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
-    """As in Volcano, a limit on `gpu-number` does not affect shares, and a limit on `gpu-memory`
-    does not affect whole GPUs."""
+    """As in Volcano, the limit `gpu-number` applies only to whole GPUs, and the limit `gpu-memory`
+    only to shares."""
     ledger = Ledger(rack("n1", 4), limited(volcano_sh__gpu_number=0))
     ledger.play(queue(capability={"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 3000}))
     ledger.submit(queued("card", cards()), queued("part", ask(3000))).settle()
@@ -107,8 +108,8 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
-    """If a new configuration makes a resource name a device resource, existing limits on that name
-    apply at once; the reverse change lifts them."""
+    """If the configuration renames a GPU resource, limits under the new name apply at once, and no
+    longer apply when the change is undone."""
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1))).settle()
@@ -121,7 +122,8 @@ def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
 
 
 def test_other_families_have_limits_of_their_own() -> None:
-    """A limit on NPUs does not affect GPUs, and the limit's name is also accepted in lower case."""
+    """A queue's limit on NPUs does not affect GPUs. The limit's resource name may be in lower
+    case."""
     ledger = Ledger(node("n1", npu("d0"), gpu("g1")))
     ledger.play(queue(capability={"huawei.com/ascend310p": 0}))
     ledger.submit(queued("n", ask(3000, family="ascend310p")), queued("g", ask(1))).settle()
@@ -129,7 +131,8 @@ def test_other_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance counts with the instance's whole size, which may exceed the request."""
+    """A MIG instance counts against the limit with its whole size, even if the pod requested
+    less."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
     ledger.play(queue(capability={"volcano.sh/vgpu-memory": 9000}))
     ledger.submit(queued("a", ask(3000)), queued("b", ask(3000))).settle()
@@ -149,7 +152,8 @@ def test_a_closed_queue_takes_no_new_pods() -> None:
 
 
 def test_the_queue_of_a_gang_goes_before_that_of_its_pods() -> None:
-    """A pod's queue is that of its gang, or else the pod's own queue, or else `default`."""
+    """A gang's queue is also the queue of its pods. Other pods are in the queue that they name, or
+    else in `default`."""
     closed = [queue(name, open=False) for name in ("default", "ml")]
     ledger = Ledger(rack("n1", 4), *closed, gang("team/a", 1, queue="open"))
     ledger.submit(member("a", ask(1), group="team/a", queue="ml"), queued("b", ask(1)))
@@ -173,7 +177,8 @@ def test_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
 
 
 def test_a_gang_that_changes_its_queue_takes_what_it_holds_along() -> None:
-    """A gang that changes its queue moves its usage to the new queue."""
+    """If a running gang changes its queue, its usage counts for the new queue, and the old queue
+    has room again."""
     one = {"nvidia.com/gpu": 1}
     ledger = Ledger(rack("n1", 8), queue("ml", capability=one), queue("web", capability=one))
     ledger.play(gang(min_available=1, queue="ml"))
@@ -184,7 +189,7 @@ def test_a_gang_that_changes_its_queue_takes_what_it_holds_along() -> None:
 
 
 def test_a_gang_that_waits_in_a_closed_queue_goes_where_its_queue_is_open() -> None:
-    """A gang in a closed queue is placed after it moves to an open one."""
+    """A gang that waits in a closed queue is placed once it moves to an open queue."""
     ledger = Ledger(rack("n1", 8), queue("ml", open=False), gang(min_available=1, queue="ml"))
     ledger.submit(member("m", ask(1)), pod("p", ask(1))).settle()
     assert placed(ledger) == {"p"}
@@ -203,8 +208,8 @@ def test_pods_that_end_make_room_in_their_queue_alone() -> None:
 
 
 def test_a_placement_that_is_voided_makes_room() -> None:
-    """A voided placement releases the queue's limit, and so does a placement that was never
-    appended."""
+    """If a placement is voided or is never appended, its amounts no longer count against the
+    queue's limit."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(2))).settle()
     ledger.voided("a")
@@ -218,7 +223,8 @@ def test_a_placement_that_is_voided_makes_room() -> None:
 
 
 def test_other_devices_are_tried_where_the_queue_may_not_take_the_best() -> None:
-    """If the best device exceeds the queue's limit, a smaller one is used."""
+    """If a pod on the best device would exceed its queue's limit, the scheduler chooses a smaller
+    device."""
     big, small = rack("a", 1), rack("b", 1, model=A100_40)
     ledger = Ledger(big, small, queue(capability={"nvidia.com/gpumem": 50_000}))
     assert ledger.submit(queued("p", cards())).settle().where("p") == "b"
@@ -230,8 +236,8 @@ def test_other_devices_are_tried_where_the_queue_may_not_take_the_best() -> None
 
 
 def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -> None:
-    """If a queue's limit rules out the best devices, free room on smaller devices makes the
-    scheduler retry the pod."""
+    """If a queue's limit allows a pod only the smaller devices, the scheduler retries the pod when
+    one of these becomes free."""
     ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40))
     ledger.play(queue(capability={"nvidia.com/gpumem": 50_000}))
     ledger.submit(pod("x", cards()), pod("y", cards())).settle()
@@ -242,7 +248,8 @@ def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -
 
 
 def test_the_card_quota_counts_shares_by_model() -> None:
-    """The GPU quota counts shares by model, and matches models like type names."""
+    """A queue's GPU quota counts shares of a model's GPUs too. The model may be written like a type
+    name."""
     quota = queue(cards={"NVIDIA-A100-SXM4-80GB": 1, "T4": 1})
     ledger = Ledger(rack("a", 2), rack("b", 2, model=T4), rack("c", 2, model=A30), quota)
     ledger.submit(*(queued(f"p{n}", ask(1000)) for n in range(3))).settle()
@@ -274,8 +281,8 @@ def test_parts_of_a_card_have_quotas_of_their_own() -> None:
 
 
 def test_what_runs_already_counts_whoever_placed_it() -> None:
-    """Placements of any writer count, even beyond the capability; the scheduler then places nothing
-    more in the queue."""
+    """All placements in a queue count, even if they exceed its limit. The scheduler then places no
+    pod until enough of them have ended."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1)) for uid in "abc"))
     ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
@@ -297,7 +304,8 @@ def test_queues_get_their_shares_by_weight(weights: tuple[int, int]) -> None:
 
 
 def test_within_a_queue_priority_goes_first() -> None:
-    """Priority orders the pods within a queue, not the pods of different queues."""
+    """Priority orders the pods within one queue. It does not put a pod before the pods of another
+    queue."""
     ledger = Ledger(rack("n1", 2), queue("a"), queue("b"))
     ledger.submit(queued("a1", cards(), queue="a"), queued("a2", cards(), queue="a", priority=9))
     ledger.submit(queued("b1", cards(), queue="b", priority=99)).settle()
@@ -305,8 +313,8 @@ def test_within_a_queue_priority_goes_first() -> None:
 
 
 def test_the_dominant_resource_is_the_share() -> None:
-    """A queue's share is that of its dominant resource: a queue with a third of the CPU comes after
-    one with a quarter of the GPUs."""
+    """A queue's share is its largest share of any resource. A queue with a third of the CPU comes
+    after a queue with a quarter of the GPUs."""
     ledger = Ledger(rack("n1", 4), observed("n1", cpu_milli=9000), queue("a"), queue("b"))
     ledger.submit(queued("x", shape=wants(cpu_milli=3000), queue="a"))
     ledger.submit(queued("y", cards(), queue="b")).settle()
@@ -324,14 +332,15 @@ def test_among_equals_the_first_queue_by_name_goes_first() -> None:
 
 
 def test_nothing_is_counted_for_one_queue_without_limits() -> None:
-    """If there is one queue without limits, the scheduler counts no usage."""
+    """If the only queue has no limits, the scheduler does not count usage."""
     ledger = Ledger(rack("n1", 4), queue("default"), gang(min_available=1))
     ledger.submit(pod("a", ask(1)), member("m", ask(1))).settle()
     assert not ledger.engine._limits.active
 
 
 def chosen(ledger: Ledger, uid: str) -> Payload:
-    """Return the decision on the pod if kube-scheduler chose node `n1`."""
+    """Return the scheduler's decision on the pod after kube-scheduler has chosen node `n1` for
+    it."""
     choices = ExternalChoices(ledger.state)
     choices.choose(uid, "n1")
     ((_, event),) = choices.decide(lambda _: True, events_max=9)
@@ -351,8 +360,8 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
 
 
 def test_choices_of_one_decision_count_for_each_other() -> None:
-    """Choices in one decision count against the same limit, and the reservations end with the
-    decision."""
+    """If kube-scheduler chose nodes for two pods and the queue has room for one, a decision places
+    one pod and refuses the other."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
     choices = ExternalChoices(ledger.state)

@@ -1,4 +1,5 @@
-"""Tests of namespace quotas on actual device usage, and of when the scheduler retries pods."""
+"""Tests of namespace quotas, which limit the devices that pods really use, and of when the
+scheduler retries pending pods."""
 
 from typing import Any
 
@@ -36,19 +37,19 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaObserved:
-    """Return the event of a quota with `memory`, `cores` and `count` in namespace `team`."""
+    """Return the event of a quota in namespace `team` that limits GPU `memory`, `cores` or
+    `count`."""
     names = {"memory": MEMORY, "cores": CORES, "count": COUNT}
     limits = {names[key]: most for key, most in hard.items()}
     return QuotaObserved(namespace=namespace, quota=name, hard=limits)
 
 
 def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
-    """Return a pod of namespace `team`."""
     return pod(uid, *asks, **({"namespace": "team"} | fields))
 
 
 def shortage(ledger: Ledger, uid: str) -> QuotaShortage:
-    """Return which amount the namespace's quota was short of, from the pod's refusal."""
+    """Return what the namespace's quota had too little of, according to the pod's refusal."""
     found = ledger.refusal(uid).quota
     assert found is not None
     return found
@@ -72,7 +73,8 @@ LIMITS = [
 def test_a_namespace_holds_no_more_than_its_quota(
     resource: str, most: int, wanted: Ask, amounts: tuple[int, int]
 ) -> None:
-    """A quota limits actual usage: memory summed over all GPUs, with percentages converted to MiB.
+    """A quota limits what the namespace's pods use together: memory counts on every GPU, and
+    percentages count as MiB.
 
     Namespaces without a quota are unlimited."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})
@@ -99,8 +101,8 @@ def test_what_is_said_names_the_quota_and_the_cure(golden: Golden) -> None:
 
 
 def test_init_containers_count_where_they_need_more_than_the_others() -> None:
-    """Init containers count only if they need more than the main containers, as in the API
-    server."""
+    """As in the API server, an init container counts only if it needs more than the main
+    containers."""
     init = [ask(2000, container=name, init=True) for name in ("i", "j")]
     ledger = Ledger(rack("n1", 8), quota(memory=5000, count=1))
     ledger.submit(inside("a", *init, ask(3000))).settle()
@@ -133,7 +135,7 @@ def test_what_is_not_of_devices_is_left_to_the_api_server() -> None:
 
 
 def test_families_have_limits_of_their_own() -> None:
-    """A limit on NPUs does not affect GPUs."""
+    """A quota on NPUs does not affect GPUs."""
     reported = QuotaObserved(
         namespace="team", quota="npus", hard={"requests.huawei.com/Ascend310P": 0}
     )
@@ -143,7 +145,8 @@ def test_families_have_limits_of_their_own() -> None:
 
 
 def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
-    """A MIG instance counts with the instance's whole size, which may exceed the request."""
+    """A MIG instance counts against the quota with its whole size, even if the pod requested
+    less."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), quota(memory=9000))
     ledger.submit(inside("a", ask(3000)), inside("b", ask(3000))).settle()
     assert placed(ledger) == {"a"}
@@ -151,14 +154,15 @@ def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
 
 
 def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
-    """If the best device exceeds the quota, a smaller one is used."""
+    """If a pod on the best device would exceed its quota, the scheduler chooses a smaller
+    device."""
     ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40), quota(memory=50_000))
     assert ledger.submit(inside("p", cards())).settle().where("p") == "b"
 
 
 def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
-    """If a new configuration makes a resource name a device resource, existing quotas on that name
-    apply at once; the reverse change lifts them."""
+    """If the configuration renames a GPU resource, quotas under the new name apply at once, and no
+    longer apply when the change is undone."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), inside("b", ask(1))).settle()
@@ -181,8 +185,8 @@ def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
 
 
 def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
-    """A new quota blocks only its own namespace's pods, even among pending pods of one shape.
-    Removing the quota unblocks them."""
+    """A new quota blocks only pods of its namespace, even if pending pods of other namespaces have
+    the same shape. When the quota is removed, the scheduler retries the pods."""
     ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
     ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
     assert len(ledger.engine._queue.unschedulable()) == 1
@@ -205,8 +209,8 @@ def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
 
 
 def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
-    """If a quota is raised but is still too small, the pod gets a new refusal; a change of usage
-    alone gives none."""
+    """If a quota is raised but still too small, the pod gets another refusal with the new limit. A
+    change of the namespace's usage causes none."""
     ledger = Ledger(rack("n1", 4), quota(memory=1000)).submit(inside("a", ask(3000))).settle()
     first = ledger.refusal("a")
     ledger.play(quota(memory=2000)).settle()
@@ -241,7 +245,8 @@ def test_queue_and_quota_both_bind() -> None:
 
 
 def test_what_runs_already_counts_whoever_placed_it() -> None:
-    """A lowered quota evicts no pods, and admits none until usage is below it."""
+    """If a quota is below what a namespace already uses, its pods keep running, but no new pod is
+    placed until usage is below the quota."""
     ledger = Ledger(rack("n1", 4)).submit(*(inside(uid, ask(1)) for uid in "abc"))
     ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
     ledger.play(quota(count=1)).settle()
@@ -273,8 +278,7 @@ def test_nothing_is_counted_where_no_namespace_has_a_quota_of_devices() -> None:
 
 
 def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
-    """If a namespace has a quota, one of the schedulers decides all pods of that namespace,
-    including gangs."""
+    """All pods of a namespace with a quota, including gangs, are decided by one scheduler."""
     ledger = Ledger(rack("n1", 8), quota(count=3), gang(min_available=1))
     ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
     ledger.submit(member("m", ask(1), namespace="team"))
@@ -289,7 +293,8 @@ def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
 
 
 def test_pods_change_their_scheduler_when_their_namespace_gets_a_quota() -> None:
-    """When a namespace gets a quota, its pods move to the scheduler that owns the namespace."""
+    """When a namespace gets its first quota, its pods move to the scheduler that owns the
+    namespace."""
     ledger = Ledger(rack("n1", 1, slots=1)).submit(pod("x", ask(1))).settle()
     ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
     own = part_of("team")
@@ -317,7 +322,8 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_pod_with_the_uid_of_one_that_left_before_it_was_counted_is_counted() -> None:
-    """A new pod counts even if it reuses the uid of a pod that ended before the first count."""
+    """A pod counts against the quota even if it has the uid of a pod that ended before usage was
+    first counted."""
     ledger = Ledger(rack("n1", 4)).submit(inside("a", cards())).settle()
     ledger.play(quota(count=1)).gone("a").submit(inside("a", cards()))
     shares = [share("n1-g0", 81_920, 100)]

@@ -1,4 +1,4 @@
-"""Tests of node types: similar nodes form one type, and no node counts twice."""
+"""Tests of how similar nodes are grouped into node types, from which prices are learnt."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from tests.support.ledger_of import Ledger
 
 
 def test_equal_nodes_are_one_type() -> None:
-    """Equal nodes form one type, whatever their ids; the first device stands for all devices of its
-    kind."""
+    """Nodes with equal devices and hosts form one type, which has one of their devices as its
+    example."""
     ledger = Ledger(*(rack(f"n{number}", 4, model=A30) for number in range(3)), rack("m", 8))
     large, small = node_types(ledger.state)
     assert (large.devices, large.nodes) == (4, 3)
@@ -21,7 +21,7 @@ def test_equal_nodes_are_one_type() -> None:
 
 
 def test_a_little_more_cpu_is_the_same_type() -> None:
-    """Nodes whose free CPU differs slightly form one type with their mean CPU."""
+    """Nodes with slightly different CPU form one type, with the mean of their CPU."""
     hosts = [Host(cpu_milli=cpu, memory_mib=100_000) for cpu in (64_000, 63_000, 62_000, 16_000)]
     ledger = Ledger(*(node(f"n{at}", gpu(f"g{at}"), host=h) for at, h in enumerate(hosts)))
     found = sorted((each.cpu_milli, each.nodes) for each in node_types(ledger.state))
@@ -31,21 +31,21 @@ def test_a_little_more_cpu_is_the_same_type() -> None:
 
 
 def test_nodes_that_take_no_pods_are_left_out() -> None:
-    """Removed nodes and nodes that are not ready belong to no type."""
+    """Removed nodes and nodes that are not ready count for no node type."""
     ledger = Ledger(rack("gone"), rack("away"), rack("there"))
     ledger.play(NodeGone(node="gone"), observed("away", ready=False))
     assert [each.nodes for each in node_types(ledger.state)] == [1]
 
 
 def test_a_node_without_devices_is_a_type_too() -> None:
-    """A node without devices is a type too, for pods that need none."""
+    """Nodes without devices form a node type, because pods without devices use them."""
     (found,) = node_types(Ledger(node("n1")).state)
     assert (found.device, found.devices) == (None, 0)
 
 
 def test_only_the_largest_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the node types with the most devices in total are kept, so that many kinds of nodes do
-    not slow down learning."""
+    """If there are very many node types, only those with the most devices are kept, so that
+    learning stays fast."""
     monkeypatch.setattr(program, "TYPES_MAX", 2)
     ledger = Ledger(rack("one", 1), rack("three", 3), rack("two", 2))
     assert [each.devices for each in node_types(ledger.state)] == [3, 2]

@@ -1,4 +1,4 @@
-"""Tests that the scores `price` and `fgd` match their formulas exactly, whatever the history."""
+"""Tests that the scores `price` and `fgd` equal slow reference formulas exactly."""
 
 import random
 from math import exp, floor
@@ -37,7 +37,8 @@ NODES = 8
 
 
 def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
-    """Return a few shapes; every shape has a price entry and is also placed."""
+    """Return random shapes of pods with their prices: shares, whole devices and a pod without
+    devices."""
     shares = [
         priced(
             piece(size),
@@ -53,7 +54,6 @@ def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
 
 
 def shape_of(sort: PricedShape) -> Shape:
-    """Return the shape of a pod of this price entry."""
     asks = (sort.ask,) if sort.ask else ()
     return wants(*asks, cpu_milli=sort.cpu_milli, memory_mib=sort.memory_mib)
 
@@ -72,7 +72,7 @@ def nodes(drawn: random.Random) -> list[NodeReported]:
 
 
 def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmitted | PodPlaced]:
-    """Return pods that use parts of some devices."""
+    """Return pods, already placed, that use random parts of these nodes' devices."""
     found: list[PodSubmitted | PodPlaced] = []
     for report in reports:
         for device in report.devices:
@@ -86,15 +86,16 @@ def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmit
 
 
 def lefts(ledger: Ledger, report: NodeReported) -> Left:
-    """Return what the node has left, as input for the slow reference formulas."""
+    """Return the node's free CPU, memory and devices, in the form that the reference formulas
+    take."""
     state = ledger.node(report.node)
     devices = tuple(IDLE if device.idle else device.cores_free for device in state.devices)
     return Left(report.host.cpu_milli, report.host.memory_mib, devices)
 
 
 def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
-    """Return every way in which a pod may use the node's devices: the first device used, and what
-    is then left."""
+    """Return every way to place a pod of this shape on the node: the first device that it uses, and
+    what it leaves free."""
     host = (sort.cpu_milli, sort.memory_mib)
     if left.cpu_milli < host[0] or left.memory_mib < host[1]:
         return []
@@ -117,7 +118,8 @@ def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
 def scored(
     ledger: Ledger, policy: Policy, sort: PricedShape
 ) -> tuple[PlacementClass, dict[str, int]]:
-    """Return the placement class of pods of this shape, with every node's score."""
+    """Return the placement class for this shape of pod, and the score of every node under the
+    policy."""
     assert ledger.state.prices is not None
     columns = Columns(ledger.state)
     columns.sync()
@@ -130,7 +132,8 @@ def scored(
 
 
 def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, ...]]:
-    """Return a small cluster in use, with its node reports and price entries."""
+    """Return a ledger with random nodes, pods and prices, together with its nodes and its priced
+    shapes."""
     drawn = random.Random(seed)
     sorts, reports = shapes(drawn), nodes(drawn)
     ledger = Ledger(*reports, *holders(drawn, reports), learnt(*sorts))
@@ -139,8 +142,8 @@ def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, .
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_what_the_pod_would_leave(seed: int) -> None:
-    """The score `price` is the change of V + K that the pod causes. The pod gets the device that
-    leaves the most V."""
+    """The score `price` of a node falls by what the pod would take from the node's value and
+    variety. On the node, the pod gets the device that preserves the most value."""
     ledger, reports, sorts = cluster(seed)
     for sort in sorts:
         class_, points = scored(ledger, "price", sort)
@@ -166,8 +169,8 @@ def test_price_is_what_the_pod_would_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
-    """The score `fgd` is floor(100 · sigmoid(Δ)) as published, with Δ in devices. Of equal devices,
-    the pod gets the first."""
+    """The score `fgd` of a node is computed as published, from the expected fragments before and
+    after the placement. Of equal devices, the pod gets the first."""
     ledger, reports, sorts = cluster(seed)
     total = sum(sort.pods for sort in sorts) * 100
     for sort in sorts:
@@ -190,7 +193,7 @@ def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
-    """The pod gets the device for which the node was scored."""
+    """A node's score assumes a certain device, and the pod gets exactly that device."""
     ledger, _, sorts = cluster(3)
     ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
     for number, sort in enumerate(sorts):
@@ -206,7 +209,7 @@ def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> None:
-    """Decisions do not depend on the order in which nodes and prices arrived."""
+    """The scheduler decides equally, whatever the order in which nodes and prices arrived."""
 
     def placements(seed: int, *, prices_first: bool) -> list[tuple[str, list[str]]]:
         drawn = random.Random(1)
@@ -229,8 +232,8 @@ def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> 
 
 
 def test_new_prices_count_from_the_next_decision() -> None:
-    """New prices apply from the next decision: the scheduler chooses the full device under the old
-    prices, the idle one under the new."""
+    """New prices apply from the next decision. Here the old prices prefer a full device, and the
+    new ones an idle device."""
     small, large = priced(piece(30), 300_000), priced(piece(70), 700_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB), gpu("a-g1", memory_mib=MEMORY_MIB)),
@@ -245,8 +248,8 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """The scheduler keeps no device free for pods that cannot use the device's mode: whole-GPU pods
-    get MIG devices first."""
+    """A MIG device has no value for pods that accept only MPS. If such pods are frequent, a pod
+    with a whole GPU therefore gets the MIG device."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
@@ -262,7 +265,8 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """A device with closed slices has the same value as a device whose same slices are in use."""
+    """A MIG device with slices closed by others has the same value as a device on which shares use
+    these slices."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
@@ -282,7 +286,8 @@ def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
 
 
 def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
-    """Prices without shapes score all nodes equally, so the scheduler chooses by node name."""
+    """If prices were learnt from no pods, all nodes have equal scores, and the scheduler chooses
+    the first by name."""
     ledger = Ledger(node("n1", gpu("a-g0")), node("n2", gpu("b-g0")), learnt())
     ledger.submit(pod("p1", shape=Shape(asks=(whole(),)))).decide()
     assert ledger.where("p1") == "n1"
@@ -290,7 +295,8 @@ def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_points_are_told_as_0_to_100(policy: Policy) -> None:
-    """Placements report a score from 0 to 100 for every node that fits."""
+    """A placement reports the scores of the chosen node and the runners-up as numbers from 0 to
+    100."""
     ledger, _, sorts = cluster(2)
     told = []
     for sort in sorts:
@@ -302,7 +308,8 @@ def test_points_are_told_as_0_to_100(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", ["price", "fgd"])
 def test_prices_outlive_the_devices(policy: Policy) -> None:
-    """A scheduler works if prices exist before the first device does."""
+    """The scheduler accepts prices while the fleet has no devices, and places pods once it has
+    some."""
     chosen = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
     ledger = Ledger(chosen, learnt(priced(piece(50), 500_000)), pod("p1", piece(50))).settle()
     assert ledger.where("p1") == ""
@@ -311,8 +318,8 @@ def test_prices_outlive_the_devices(policy: Policy) -> None:
 
 
 def test_what_fits_by_a_fraction_is_no_gift() -> None:
-    """A share of 22.9 %, which is rounded up to 23, uses up a remainder of 22 %, and the score
-    charges for that remainder."""
+    """A share of 22.9 % counts as 23 %. If it is placed where 22 % are left, the score still
+    charges for these 22 %."""
     exact = priced(ask(2_290, container="any"), 300_000)
     ledger = Ledger(
         node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),
@@ -325,5 +332,5 @@ def test_what_fits_by_a_fraction_is_no_gift() -> None:
 
 
 def test_numbers_that_loops_know_are_those_of_the_schemas() -> None:
-    """The constants in the compiled loops equal those in the schemas."""
+    """The compiled loops repeat some constants of the schemas, and both have the same values."""
     assert (PERCENT, IDLE_STATE, DEVICE_COUNTS) == (WHOLE, WHOLE + 1, COUNT_MAX + 1)

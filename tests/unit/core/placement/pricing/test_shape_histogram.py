@@ -1,5 +1,5 @@
-"""Tests of the histogram of shapes: its counts, when prices are learnt again, and which shapes are
-dropped."""
+"""Tests of the histogram that counts the shapes of submitted pods, and of when prices are learnt
+from it again."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.prices import learnt, piece, priced
 
 
 def counted(*pods: PodSubmitted) -> ShapeHistogram:
-    """Return a histogram that has counted these pods."""
+    """Return a histogram of shapes after these pods were submitted."""
     state = State()
     histogram = ShapeHistogram(state)
     for revision, each in enumerate(pods, 1):
@@ -24,7 +24,6 @@ def counted(*pods: PodSubmitted) -> ShapeHistogram:
 
 
 def pods(count: int, first: int = 0) -> list[PodSubmitted]:
-    """Return `count` pods of one shape."""
     return [pod(f"p{first + number}", ask(1000)) for number in range(count)]
 
 
@@ -55,7 +54,8 @@ def test_host_memory_is_the_mean() -> None:
 
 
 def test_a_pod_of_several_containers_counts_once_for_each() -> None:
-    """Each container of a pod counts, with its fraction of the pod's CPU and memory."""
+    """Every container of a pod counts as a shape of its own, with an equal part of the pod's CPU
+    and memory."""
     both = wants(ask(1000), ask(3000, container="b"), cpu_milli=1000, memory_mib=64)
     first, second = ask(1000, container="any"), ask(3000, container="any")
     assert set(counted(pod("p1", shape=both)).shapes()) == {
@@ -72,8 +72,8 @@ def test_modes_and_models_are_kept() -> None:
 
 
 def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None:
-    """Prices are learnt at twenty pods and at every doubling, so that poor early prices are
-    replaced soon."""
+    """Prices are first learnt from twenty pods, and again whenever the number of pods has
+    doubled."""
     state = State()
     histogram, due = ShapeHistogram(state), []
     for each in pods(400):
@@ -85,7 +85,8 @@ def test_learning_is_due_at_twenty_pods_and_whenever_they_have_doubled() -> None
 
 
 def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices are learnt again after at most ten thousand pods, even before the next doubling."""
+    """Prices are learnt again after ten thousand further pods, even if the number of pods has not
+    doubled."""
     monkeypatch.setattr(counting, "FRESH_PODS_MAX", 50)
     histogram = counted(*pods(200))
     histogram.priced()
@@ -97,8 +98,8 @@ def test_prices_are_never_older_than_ten_thousand_pods(monkeypatch: pytest.Monke
 
 
 def test_prices_that_another_scheduler_learnt_count() -> None:
-    """All schedulers use the prices that one scheduler has learnt, even schedulers that start
-    later."""
+    """If one scheduler has learnt prices, no other scheduler needs to learn them from the same
+    pods."""
     state = State()
     histogram = ShapeHistogram(state)
     for each in pods(20):
@@ -110,8 +111,8 @@ def test_prices_that_another_scheduler_learnt_count() -> None:
 
 
 def test_a_shape_histogram_from_a_snapshot_goes_on_from_the_prices() -> None:
-    """A histogram restored from a snapshot adds live pods to the learnt counts, and counts no pod
-    twice."""
+    """A histogram that is built from a state starts with the counts of the last prices. Only pods
+    that are newer than these prices are added."""
     ledger = Ledger(*pods(3), learnt(priced(piece(50), 500_000, 700, memory_mib=64, pods=20)))
     ledger.submit(*pods(2, first=3)).gone("p0", "p3")
     histogram = ShapeHistogram(ledger.state)
@@ -123,7 +124,7 @@ def test_a_shape_histogram_from_a_snapshot_goes_on_from_the_prices() -> None:
 
 
 def test_what_no_longer_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The histogram halves its counts regularly, so that recent pods weigh most."""
+    """The histogram halves all counts regularly, so that recent pods weigh most."""
     monkeypatch.setattr(counting, "MEMORY_PODS", 10)
     old = [pod(f"o{number}", ask(9000)) for number in range(10)]
     histogram = counted(*old, *pods(40))

@@ -1,5 +1,5 @@
-"""Tests of sizes: the percentage of a device that an ask takes, so that exactly the right number
-fits."""
+"""Tests of sizes, the percentage of a device that an ask takes: as many shares of a size fit as
+really fit the device."""
 
 import pytest
 
@@ -31,21 +31,21 @@ CARD = gpu("g0", memory_mib=10_000)
     ],
 )
 def test_size_of_a_share(wanted: Ask, percent: int) -> None:
-    """An ask's size follows from its scarcest amount, adjusted to the number of shares that fit the
-    device."""
+    """An ask's size follows from the amount of which it needs the largest part. It is rounded so
+    that the right number of shares fits."""
     assert size_percent(wanted, CARD) == percent
 
 
 def test_a_share_of_a_percent_of_a_real_card_is_that_percent() -> None:
-    """A share of 23 % of a real GPU has size 23, although its whole MiB are slightly less than 23
-    %."""
+    """An ask for 23 % of a GPU has size 23, although 23 % of its memory, in whole MiB, is slightly
+    less."""
     card = gpu("g0", memory_mib=16_384)
     sizes = [size_percent(ask(None, memory_percent=n, cores=n), card) for n in range(1, 100)]
     assert sizes == list(range(1, 100))
 
 
 def test_a_sort_keeps_to_its_modes() -> None:
-    """A shape never fits a device in a mode that the shape does not accept."""
+    """If a shape accepts only MIG, its size on a device in another mode is NEVER."""
     cut = gpu("g0", model=A100_40, mode="mig")
     only_cut = Sort(ask(4_000), ("mig",), 0)
     assert only_cut.size_on(cut) == 12
@@ -54,8 +54,8 @@ def test_a_sort_keeps_to_its_modes() -> None:
 
 
 def test_the_hardest_ask_takes_most() -> None:
-    """The hardest ask is the ask that takes the largest percentage of a device. Of equal asks, the
-    first is the hardest."""
+    """Of several asks, the hardest is the one that takes the largest percentage of a device. If two
+    are equal, it is the first."""
     devices = [None, CARD, npu()]
     assert hardest((ask(100), ask(200), ask(300, family="ascend310p")), devices) == 2
     assert hardest((ask(100), ask(60, count=2)), devices) == 1

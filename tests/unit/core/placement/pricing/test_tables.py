@@ -1,4 +1,5 @@
-"""Tests that the price tables equal the result of trying every sequence of pods."""
+"""Tests of the price tables: their values equal those of a slow search through every sequence of
+pods."""
 
 import random
 
@@ -26,7 +27,7 @@ CUT = gpu("g0", model=A100_40, mode="mig")
 
 
 def random_shapes(seed: int) -> tuple[PricedShape, ...]:
-    """Return a few different shares, whole devices and pods without devices."""
+    """Return random priced shapes: shares of a device, whole devices, and a pod without devices."""
     drawn = random.Random(seed)
     shares = [
         priced(piece(size), drawn.randrange(1, 13_000) * size, 1000 * drawn.randrange(1, 9))
@@ -40,8 +41,8 @@ def random_shapes(seed: int) -> tuple[PricedShape, ...]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
-    """The value of a device's free rest is that of the best sequence of shares, at every CPU price
-    and percentage."""
+    """For every free percentage of a device and every CPU price, the table has the most that a
+    sequence of shares could earn."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     found = tables.share_values(shapes, CARD, prices)
@@ -53,7 +54,8 @@ def test_what_is_left_of_a_device_can_earn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_idle_devices_can_earn(seed: int) -> None:
-    """The value of idle devices is that of the best mix of whole devices and shares."""
+    """For every number of idle devices, the table has the most that a mix of whole devices and
+    shares could earn."""
     shapes = random_shapes(seed)
     prices = tables.cpu_prices(shapes)
     shared = tables.share_values(shapes, CARD, prices)[:, IDLE]
@@ -64,7 +66,7 @@ def test_what_idle_devices_can_earn(seed: int) -> None:
 
 
 def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
-    """The lowest CPU price is that of the best pod without devices, and the other prices increase
+    """The table's lowest CPU price is what the best pod without devices pays. The other prices rise
     from there."""
     alone = priced(None, 40_000, 4000), priced(None, 90_000, 6000)
     assert tables.cpu_prices(alone).tolist() == [15, 17, 23, 47, 143, 527]
@@ -72,7 +74,8 @@ def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
 
 
 def masks(wanted: Ask, occupied: int = 0) -> list[int]:
-    """Return the mask of used slices after each instance, placing as many instances as fit."""
+    """Place instances on a MIG device until it is full. Return its mask of used slices after
+    each."""
     after, found = after_share(wanted, CUT), []
     while after[occupied] != NOWHERE:
         occupied = int(after[occupied])
@@ -92,13 +95,14 @@ def test_instances_take_slices(wanted: Ask, slices: int) -> None:
 
 
 def test_what_is_held_stays() -> None:
-    """If one slice is in use, only one of the two halves still fits an instance."""
+    """If one slice of a MIG device is in use, one instance of half the device still fits, not
+    two."""
     assert masks(ask(19_000), 0b1) == [0b11110001]
 
 
 def test_holes_of_a_cut_card_are_seen() -> None:
-    """The position of used slices matters: two used slices in one half leave the other half
-    free."""
+    """Two used slices in one half of a MIG device leave room for a large instance in the other
+    half. One used slice in each half leaves none."""
     room = tables.share_room(Sort(ask(19_000), (), 0), CUT)
     assert [int(room[mask]) for mask in (0, 0b11, 0b10001, 0xFF)] == [2, 1, 0, 0]
     half = priced(ask(19_000, container="any"), 500_000, 0)
@@ -112,7 +116,8 @@ def test_holes_of_a_cut_card_are_seen() -> None:
 @pytest.mark.parametrize("device", [CARD, CUT], ids=["percent", "slices"])
 @pytest.mark.parametrize("wanted", [ask(4_000), ask(9_000), cards()], ids=["small", "more", "all"])
 def test_a_share_always_leaves_less(device: object, wanted: Ask) -> None:
-    """A share always leaves less of the device than before; otherwise the tables would loop."""
+    """Every share leaves less of a device free than before, so that the computation of the tables
+    ends."""
     assert device in (CARD, CUT)
     card = CARD if device is CARD else CUT
     left, after = percent_left(card), after_share(wanted, card)
@@ -122,6 +127,6 @@ def test_a_share_always_leaves_less(device: object, wanted: Ask) -> None:
 
 
 def test_another_family_goes_nowhere() -> None:
-    """A share of another family does not fit the device."""
+    """An ask for another device family does not fit the device."""
     assert (after_share(ask(3_000, family="ascend310p"), CARD) == NOWHERE).all()
     assert (after_share(None, CARD) == NOWHERE).all()

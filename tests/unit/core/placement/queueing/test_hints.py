@@ -1,5 +1,5 @@
-"""Tests that the table of queueing hints is complete, and that its rarer rows wake the right
-pods."""
+"""Tests of queueing hints, the table that says which pending pods the scheduler retries after which
+event."""
 
 import pytest
 
@@ -58,15 +58,16 @@ HELPS_NOBODY = frozenset((
 
 
 def test_every_event_helps_somebody_or_says_that_it_does_not() -> None:
-    """Every event type is either in the table of hints or in this test's list of types that wake no
-    pod."""
+    """Every event type either is in the table of hints or is listed here as one that helps no
+    pending pod."""
     payloads = {row.payload for row in CATALOGUE}
     assert BY_EVENT.keys() | HELPS_NOBODY == payloads
     assert not BY_EVENT.keys() & HELPS_NOBODY
 
 
 def test_every_reason_names_what_can_end_it() -> None:
-    """Every refusal code has an event type that can end it, so that no pod is pending forever."""
+    """For every refusal code, the table has an event that can end the refusal. No pod is pending
+    forever."""
     assert set(BY_REASON) == set(RefusalCode)
     assert all(BY_REASON.values())
 
@@ -89,12 +90,13 @@ def test_every_reason_names_what_can_end_it() -> None:
 def test_whom_an_event_lets_be_asked(
     change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
-    """Which pods an event wakes depends on the event's type and its effect."""
+    """The type and the effect of an event decide which pending pods the scheduler retries."""
     assert asked(change, moved, freed) == whom
 
 
 def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
-    """An adopted pod counts as a gang member, so the pending member of a gang of two is placed."""
+    """An adopted pod counts as a member of its gang: in a gang of two, the other pod is then
+    placed."""
     ledger = Ledger(rack("n1", 2), gang(), member("a", ask(1))).settle()
     assert ledger.reasons("a") == {RefusalCode.GANG_INCOMPLETE: 0}
     other = member("b", ask(1))
@@ -103,7 +105,8 @@ def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
 
 
 def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None:
-    """A removed empty domain no longer determines the minimum of a spread constraint."""
+    """If an empty node is removed, it no longer limits a spread constraint, and the scheduler
+    retries the pending pod."""
     apart = SpreadConstraint(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",
@@ -119,7 +122,8 @@ def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None
 
 
 def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
-    """When the fold refuses a placement, the scheduler offers the reserved room to other pods."""
+    """If the fold refuses a placement, the scheduler retries pending pods that could use the room
+    which the placement had reserved."""
     ledger = Ledger(rack("n1", 1), rack("n2", 0))
     ledger.submit(pod("first", cards(), priority=1), pod("second", cards()))
     won, reported = ledger.engine.decide().events
@@ -130,7 +134,8 @@ def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
 
 
 def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
-    """A submission that does not complete a gang wakes no other pod."""
+    """A newly submitted pod makes the scheduler retry other pods only if it completes their
+    gang."""
     data = PodSubmitted(uid="p", namespace="n", name="p", dialect="hami", shape=shape(ask(1)))
     assert asked(Change(data), False, False) == GANG
     ledger = Ledger(rack("n1", 1), gang(min_available=3), member("a", ask(1))).settle()

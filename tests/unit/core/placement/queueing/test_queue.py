@@ -1,5 +1,5 @@
-"""Tests of the pending queue: order, unschedulable pods, wake-ups, and no cost for pods that stay
-pending."""
+"""Tests of the queue of pending pods: its order, unschedulable pods, and which events make the
+scheduler retry them. Pods that stay pending cost no work."""
 
 import pytest
 
@@ -36,25 +36,24 @@ NO = Reasons({RefusalCode.MEMORY_INSUFFICIENT: 1}, (), 1)
 
 
 def names(events: list[Payload], kind: type[Payload]) -> list[str]:
-    """Return the pods of the events of one type, in order."""
     return [event.pod for event in events if isinstance(event, kind)]  # type: ignore[attr-defined]
 
 
 class Work:
-    """Counters of the engine's work: rows evaluated and refusals explained."""
+    """Counts what the engine does: the rows that it scores and the refusals that it explains."""
 
     def __init__(self) -> None:
         self.rows = self.explained = 0
 
     def taken(self) -> tuple[int, int]:
-        """Return the number of rows and of explanations since the last call."""
+        """Return the number of scored rows and of explained refusals since the last call."""
         done, self.rows, self.explained = (self.rows, self.explained), 0, 0
         return done
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Count the engine's work, which tests compare instead of elapsed time."""
+    """Count the rows that the engine scores and the refusals that it explains."""
     counted = Work()
     explain = refusals.explain
 
@@ -73,8 +72,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 
 
 def test_priority_then_submission() -> None:
-    """The scheduler decides pods by priority and then by submission, whether their shapes differ or
-    not."""
+    """The scheduler decides pods by priority and then by age, even if their shapes differ."""
     ledger = Ledger(
         rack("n1", 8),
         pod("early", ask(1000)),
@@ -87,7 +85,7 @@ def test_priority_then_submission() -> None:
 
 
 def test_a_refused_shape_holds_up_no_other() -> None:
-    """A refused shape does not block other shapes behind it in the queue."""
+    """Pods behind a pod whose shape was refused are still decided."""
     ledger = Ledger(rack("n1", 1), pod("big", ask(99_999)), pod("small", ask(1000)))
     events = ledger.decide()
     assert names(events, PodPlaced) == ["small"]
@@ -95,7 +93,8 @@ def test_a_refused_shape_holds_up_no_other() -> None:
 
 
 def test_every_pod_of_a_shape_queue_is_told_once() -> None:
-    """Every pod of a refused shape gets one refusal, even a pod that joins later."""
+    """If a shape is refused, each of its pods gets one refusal, including a pod that is submitted
+    later."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
     assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
     assert ledger.decide() == []
@@ -105,8 +104,8 @@ def test_every_pod_of_a_shape_queue_is_told_once() -> None:
 
 
 def test_new_reasons_are_told_to_all() -> None:
-    """All pods of a shape get a new refusal if the set of codes changes, but not if only the counts
-    change."""
+    """The pods of a shape get another refusal if the refusal codes change, but not if only the
+    numbers of nodes do."""
     ledger = Ledger(rack("n1", 1, healthy=False), pod("a", cards()), pod("b", cards())).settle()
     assert ledger.reasons("b") == {RefusalCode.DEVICE_UNHEALTHY: 1}
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=True))
@@ -120,8 +119,7 @@ def test_new_reasons_are_told_to_all() -> None:
 
 
 def full() -> Ledger:
-    """Return a ledger in which pod `first` uses the only device whole and pod `second` has been
-    refused."""
+    """Return a ledger where pod `first` has the only device and pod `second` was refused."""
     ledger = Ledger(rack("n1", 1), pod("first", cards()))
     ledger.decide()
     return ledger.submit(pod("second", cards())).settle()
@@ -151,8 +149,8 @@ def full() -> Ledger:
     ids=["gone", "voided", "joined", "healthy", "uncordoned", "node uncordoned", "ready", "back"],
 )
 def test_waking(before: list[Payload], hint: Payload | str) -> None:
-    """New capacity wakes the pending pod that needs it, and the scheduler places that pod at
-    once."""
+    """When room becomes free, the scheduler retries the pending pods that need it, and places one
+    at once."""
     ledger = full()
     for event in before:
         ledger.play(event).settle()
@@ -166,8 +164,8 @@ def test_waking(before: list[Payload], hint: Payload | str) -> None:
 
 
 def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
-    """Room that appears during a round goes to the first pod in the queue, even if that pod was
-    refused in the same round."""
+    """If room becomes free while the scheduler is still going through the queue, it goes to the
+    first pod, even if that pod was already refused."""
     sizes = range(100_000, 100_004)
     ledger = Ledger(rack("n1", 1), *(pod(f"p{size}", ask(size)) for size in sizes)).settle()
     ledger.play(rack("n2", 1, memory_mib=99_999))
@@ -182,8 +180,7 @@ def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> Non
 
 
 def test_what_cannot_help_wakes_nobody(work: Work) -> None:
-    """Cordons, failures and submissions of other pods wake no pod, and the scheduler evaluates no
-    row."""
+    """After a cordon or a failed binding, the scheduler retries no pod and scores no node."""
     ledger = full()
     work.taken()
     ledger.play(
@@ -196,8 +193,8 @@ def test_what_cannot_help_wakes_nobody(work: Work) -> None:
 
 
 def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> None:
-    """When a pod ends, the scheduler evaluates only the changed row, and does not repeat an
-    unchanged refusal."""
+    """When a pod ends, the scheduler scores only that pod's node again. An unchanged refusal is not
+    repeated."""
     ledger = Ledger(*(rack(f"n{n:02}", 1) for n in range(50)), pod("small", ask(1)))
     ledger.decide()
     elsewhere = shape(ask(1), node=NodeConstraints(selector={"zone": "none"}))
@@ -209,8 +206,8 @@ def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) 
 
 
 def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
-    """Freed room that is too small makes the scheduler evaluate no row; enough room places the
-    pod."""
+    """If the room that becomes free is too small for every pending pod, the scheduler scores no
+    node."""
     ledger = Ledger(rack("n1", 2), *(pod(f"small-{n}", ask(1)) for n in range(3)))
     ledger.decide()
     ledger.submit(pod("big", ask(99_999)), pod("pair", cards(2))).settle()
@@ -222,7 +219,8 @@ def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
 
 
 def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
-    """A hundred thousand unschedulable pods of one class cost as much as one."""
+    """A hundred thousand unschedulable pods of one shape need no more nodes scored than one such
+    pod."""
     ledger = Ledger(*(rack(f"n{n}", 1) for n in range(10)))
     state = ledger.state
     ledger.submit(pod("q0", ask(99_999)))
@@ -256,7 +254,8 @@ def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
 
 
 def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
-    """When an adopted pod on an unknown device ends, the scheduler retries every shape."""
+    """The scheduler keeps working after a pod ends on a node on which an adopted pod uses an
+    unreported device."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
     ledger.settle()
     ledger.report(rack("n1", 2)).settle()
@@ -270,7 +269,7 @@ def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
-    """Pods that end leave the queue, however often they are replaced."""
+    """Pods that end leave the queue. It does not grow, however often they are replaced."""
     ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
     (shape_queue,) = ledger.engine._queue.unschedulable()
     for number in range(1, 5 * SLACK):
@@ -283,14 +282,12 @@ def test_who_gives_up_leaves_the_queue() -> None:
 
 
 def queue_of(*uids: str) -> tuple[State, PendingQueue]:
-    """Return a queue with pods of one shape."""
     state = Ledger(*(pod(uid, ask(1)) for uid in uids)).state
     return state, PendingQueue(state)
 
 
 def test_a_pod_stands_in_its_queue_once() -> None:
-    """A pod is in its queue exactly once after a refused append, a refused placement and a voided
-    placement."""
+    """A pod that is added to the queue several times is still in it only once."""
     state, queue = queue_of("a", "b")
     for _ in range(5):
         queue.add(state.pods["a"])
@@ -306,7 +303,8 @@ def test_a_pod_stands_in_its_queue_once() -> None:
 
 
 def test_a_pod_that_is_told_again_is_told_once() -> None:
-    """After a refused append, the scheduler appends a pod's refusal again exactly once."""
+    """If a refused pod is added to the queue again, its refusal is reported once more, exactly
+    once."""
     state, queue = queue_of("a")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -319,7 +317,7 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """Refusing a shape again with the same codes visits no pod."""
+    """If a shape is refused again with the same codes, its pods are not reported again."""
     state, queue = queue_of("a", "b")
     shape_queue = queue.next_shape_queue()
     assert shape_queue is not None
@@ -334,7 +332,7 @@ def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
 
 
 def test_who_has_left_is_dropped() -> None:
-    """The queue drops a pod that has ended, and drops an empty shape queue too."""
+    """The queue drops a pod that has ended. It drops a shape queue without pods too."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a")
@@ -351,7 +349,8 @@ def test_who_has_left_is_dropped() -> None:
 
 
 def test_a_uid_that_comes_back_has_a_new_turn() -> None:
-    """A new pod with a reused uid gets a new position in the queue."""
+    """If a new pod has the uid of an ended one, it does not take over that pod's position in the
+    queue."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a").submit(pod("a", ask(2)))
@@ -362,7 +361,7 @@ def test_a_uid_that_comes_back_has_a_new_turn() -> None:
 
 
 def test_the_list_of_the_unreported_does_not_grow_with_those_who_left() -> None:
-    """The list of pods without a reported refusal does not grow while pods come and go."""
+    """The list of refusals that are still to be reported does not grow while pods come and go."""
     ledger = Ledger(rack("n1", 1))
     for number in range(5 * SLACK):
         ledger.submit(pod(f"p{number}", ask(1000)))

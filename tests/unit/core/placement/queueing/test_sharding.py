@@ -1,5 +1,5 @@
-"""Tests of sharding: schedulers with the same member list agree, and a change moves as few parts as
-possible."""
+"""Tests of sharding, which gives every pod to one of several schedulers. When a scheduler joins or
+leaves, as few parts as possible change their owner."""
 
 from collections import Counter
 from itertools import permutations
@@ -14,19 +14,18 @@ FOUR = ("s0/a1", "s1/b2", "s2/c3", "s3/d4")
 
 
 def owners(members: tuple[str, ...]) -> dict[str, str]:
-    """Return the owner of each key."""
     return {key: owner(key, members) for key in KEYS}
 
 
 def test_every_part_has_one_owner() -> None:
-    """Every part of the keys has exactly one owner."""
+    """Every part of the key space has exactly one owner among the schedulers."""
     shards = [shard(name, FOUR).parts for name in FOUR]
     assert sum(map(len, shards)) == PARTS
     assert frozenset().union(*shards) == WHOLE.parts
 
 
 def test_members_agree_on_the_owner() -> None:
-    """All schedulers compute the same owner, whatever the order of the member list."""
+    """All schedulers compute the same owner of a key, whatever the order of their member list."""
     found = owners(FOUR)
     for order in permutations(FOUR):
         shards = {name: shard(name, order) for name in order}
@@ -53,7 +52,7 @@ def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
 
 
 def test_shards_are_about_equal() -> None:
-    """Each of four schedulers owns a quarter of the keys, give or take a fifth."""
+    """Each of four schedulers owns a quarter of the keys, within a tolerance of a fifth."""
     counts = Counter(owners(FOUR).values())
     assert all(abs(count - len(KEYS) / 4) < len(KEYS) / 20 for count in counts.values())
 
@@ -72,8 +71,8 @@ def test_a_gang_has_one_owner() -> None:
 
 
 def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
-    """Pods with affinity have one owner per namespace, because only their scheduler sees its own
-    unfolded decisions."""
+    """All pods with affinity in a namespace have one owner, because another scheduler would not see
+    placements that are not appended yet."""
     term = PodTerm(pods=PodSelector(), topology_key="zone")
     minding = shape(ask(1000), pods=PodConstraints(anti_affinity=(term,)))
     ledger = Ledger(

@@ -1,5 +1,5 @@
-"""Tests that every pending pod has one scheduler while schedulers join and leave, and where
-schedulers place pods."""
+"""Tests that every pending pod has exactly one scheduler while schedulers join and leave, and of
+which nodes schedulers choose."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -27,22 +27,23 @@ SMALL = ask(1000, cores=1)
 
 
 def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
-    """Return the pods of this scheduler."""
+    """Return the pods that this scheduler must decide."""
     return [uid for uid in UIDS if owner(uid, names) == name]
 
 
 def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
-    """Return the pods of the events of one type."""
+    """Return the pods of the events of this type, sorted."""
     return sorted(event.pod for event in events if isinstance(event, kind))
 
 
 def crowd(*names: str) -> Members:
-    """Return these schedulers with a large node and forty pending pods."""
+    """Return schedulers of these names that share forty pending pods and a node with room for
+    them."""
     return Members(names, rack("n1", 8)).submit(*(pod(uid, SMALL) for uid in UIDS))
 
 
 def fleet(names: tuple[str, ...], nodes: int) -> Members:
-    """Return these schedulers over nodes with one device each."""
+    """Return schedulers of these names that share this many nodes with one device each."""
     return Members(names, *(rack(f"n{number:02}", 1) for number in range(nodes)))
 
 
@@ -80,7 +81,7 @@ def test_who_joins_takes_its_part_from_the_others() -> None:
 
 
 def test_a_shard_that_comes_back_is_decided_again() -> None:
-    """A scheduler that loses a shard and regains it decides every pod of that shard again, exactly
+    """A scheduler that loses a part of the pods and gets it back decides each of these pods exactly
     once."""
     members = crowd("s0")
     members.be(*THREE).be("s0", "s2").be("s0")
@@ -89,7 +90,8 @@ def test_a_shard_that_comes_back_is_decided_again() -> None:
 
 
 def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
-    """The pods of a refused decision return to the schedulers that own the pods now."""
+    """If a decision is not appended, each of its pods returns to the scheduler that owns the pod
+    now."""
     members = crowd("s0")
     lost = members.decided_by("s0")
     members.be(*THREE)
@@ -98,8 +100,8 @@ def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
 
 
 def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
-    """A pod's refusal is appended once: by the pod's scheduler, or by the next owner if the first
-    has not done so."""
+    """Each pod's refusal is appended once: by its scheduler, or by the next owner if that scheduler
+    left before."""
     members = Members(THREE, rack("n1", 1))
     members.submit(*(pod(uid, cards(4)) for uid in UIDS))
     assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
@@ -110,7 +112,8 @@ def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
 
 
 def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> None:
-    """Unschedulable pods taken over from another scheduler are woken like all other pods."""
+    """A scheduler also retries unschedulable pods that it took over from another scheduler when new
+    nodes join."""
     members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
     for name in THREE:
         members.decide_by(name)
@@ -121,7 +124,7 @@ def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> Non
 
 
 def test_a_gang_is_one_members() -> None:
-    """All pods of a gang belong to one scheduler, whatever the pods' names."""
+    """All pods of a gang belong to one scheduler, whatever their names."""
     members = Members(THREE, rack("n1", 8), gang("team/job", 6))
     members.submit(*(member(f"g{number}", SMALL) for number in range(6)))
     placed = {name: told(members.decide_by(name), PodPlaced) for name in THREE}
@@ -132,8 +135,8 @@ def test_a_gang_is_one_members() -> None:
 
 
 def test_only_its_owner_voids_a_placement() -> None:
-    """Only the pod's scheduler voids a placement; otherwise the appends of all schedulers would
-    collide."""
+    """Only the scheduler that owns a pod voids its placement. If all of them did, their appends
+    would collide."""
     members = crowd(*THREE)
     for name in THREE:
         members.decide_by(name)
@@ -145,8 +148,8 @@ def test_only_its_owner_voids_a_placement() -> None:
 
 
 def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
-    """A pod whose placement was voided returns to its current scheduler, whichever scheduler had
-    placed the pod."""
+    """If a placement is voided, the pod's current owner places the pod again, even if another
+    scheduler had placed it before."""
     members = crowd("s0")
     members.decide_by("s0")
     members.be(*THREE)
@@ -156,7 +159,8 @@ def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
 
 
 def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
-    """A pod that another scheduler had placed returns only to the pod's current scheduler."""
+    """If a placement that another process appended is voided, only the pod's current owner places
+    the pod again."""
     members = crowd("s0")
     members.play(*members.consider().events)
     members.be(*THREE)
@@ -166,8 +170,8 @@ def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
 
 
 def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now() -> None:
-    """If its namespace has got a quota since, a pod that another scheduler had placed is queued
-    once, under that quota."""
+    """If a pod's namespace gets a quota and the pod's placement is then voided, the scheduler
+    places the pod again exactly once."""
     members = Members(("s0",), rack("n1", 8)).submit(pod("p1", SMALL, namespace="team"))
     members.play(*members.consider().events)
     members.play(QuotaObserved(namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 4}))
@@ -179,8 +183,8 @@ def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now()
 
 
 def test_members_that_keep_apart_choose_different_nodes() -> None:
-    """With separation, schedulers choose different nodes on the same state, so that no fence
-    refuses a placement."""
+    """With separation on, each scheduler first uses its own part of the nodes, so that their
+    placements do not collide."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
     chosen = {name: _nodes(members.decided_by(name, apart=True).events) for name in THREE}
     assert all(chosen.values())
@@ -192,7 +196,7 @@ def test_members_that_keep_apart_choose_different_nodes() -> None:
 
 
 def test_members_that_do_not_choose_as_one_alone() -> None:
-    """Without separation, every scheduler chooses nodes like a single scheduler."""
+    """With separation off, every scheduler chooses nodes like a single scheduler."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
         assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
@@ -200,16 +204,16 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
 def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
-    """With separation, schedulers place as many pods as a single scheduler: a scheduler whose nodes
-    are full uses other nodes."""
+    """With separation on, schedulers fill the whole cluster: a scheduler whose own nodes are full
+    uses those of others."""
     members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
     placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
     assert told(placed, PodPlaced) == UIDS[:36]
 
 
 def test_kept_apart_they_leave_few_nodes_begun() -> None:
-    """With separation, every scheduler packs its own nodes and leaves at most one of them partly
-    used."""
+    """With separation on, each scheduler fills its own nodes one after another, so that few nodes
+    are partly used."""
     members = fleet(THREE, 30)
     for uid in UIDS:
         members.submit(pod(uid, ask(8_192)))
@@ -220,7 +224,8 @@ def test_kept_apart_they_leave_few_nodes_begun() -> None:
 
 
 def test_who_prefers_a_node_goes_there_all_the_same() -> None:
-    """A pod's preference for a node outweighs the separation."""
+    """With separation on, a pod's preferred node affinity still decides, even for a node of another
+    scheduler's part."""
     wish = PreferredTerm(
         weight=100, term=(NodeExpression(key="disk", operator="In", values=("fast",)),)
     )
@@ -233,7 +238,7 @@ def test_who_prefers_a_node_goes_there_all_the_same() -> None:
 
 
 def test_the_same_shard_decides_the_same() -> None:
-    """A new scheduler decides like a scheduler that has seen all events."""
+    """A scheduler that just started decides like one that has followed all events."""
     members = crowd(*THREE)
     members.decide_by("s0", apart=True)
     members.gone(*owned_by("s0")[:3])

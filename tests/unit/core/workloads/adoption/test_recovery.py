@@ -1,4 +1,4 @@
-"""Tests of reading a pod's shares from the annotations that another scheduler wrote."""
+"""Tests of reading the shares of a bound pod from the annotations that another scheduler wrote."""
 
 import msgspec
 import pytest
@@ -25,13 +25,14 @@ MIXED = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=(GROUP,)),
 def bound(
     annotations: dict[str, str], *asks: Ask, containers: tuple[str, ...] = ("main",)
 ) -> BoundPod:
-    """Return a bound pod with these annotations."""
+    """Return a pod that another scheduler has bound, with these annotations and asks."""
     return BoundPod(annotations, (), containers, asks, DialectConfig())
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(UNTOLD)))
 def test_what_was_rendered_is_read_back(name: str) -> None:
-    """The shares of a placement are read back exactly from the other system's annotations."""
+    """For every dialect, the shares of a placement can be read back from the annotations that were
+    written for it."""
     vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
     pod = vector.pod
     names = tuple(dict.fromkeys(each.container for each in pod.shape.asks if not each.init))
@@ -52,8 +53,8 @@ def test_what_was_rendered_is_read_back(name: str) -> None:
 
 
 def test_mig_instances_are_read_with_their_slices() -> None:
-    """MIG instances are read with their slices, which HAMi writes in addition to the device
-    segments."""
+    """HAMi writes the slices of MIG instances in an annotation of their own. The instances are read
+    with these slices."""
     vector = msgspec.json.decode((VECTORS / "hami-mig.json").read_bytes(), type=Vector)
     found = recover(bound(vector.annotations, containers=("side", "main")))
     assert found is not None
@@ -69,8 +70,8 @@ def test_mig_instances_are_read_with_their_slices() -> None:
 def test_F17_an_instance_is_charged_what_the_driver_makes(
     written_mib: int, ids: dict[str, object]
 ) -> None:
-    """An adopted MIG instance is charged the driver's size, whatever HAMi's table says, with or
-    without plugin ids."""
+    """An adopted MIG instance is charged the memory that the driver gives it, even if HAMi's
+    annotation has another size."""
     cut = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-a", "profile": "2g.10gb"}
     place = {"placement": {"start": 4, "size": 2}}
     notes = {
@@ -86,8 +87,8 @@ def test_F17_an_instance_is_charged_what_the_driver_makes(
 
 
 def test_F17_our_annotations_name_no_instance_by_half() -> None:
-    """Apportion's annotations contain none of the three instance ids, because HAMi refuses
-    incomplete ids."""
+    """Apportion's annotations contain none of HAMi's three ids of a MIG instance, because HAMi
+    refuses an instance with only some of them."""
     vector = msgspec.json.decode((VECTORS / "hami-mig.json").read_bytes(), type=Vector)
     for entry in msgspec.json.decode(vector.annotations["hami.io/vgpu-mig-allocations"]):
         assert entry.keys() == {
@@ -96,8 +97,8 @@ def test_F17_our_annotations_name_no_instance_by_half() -> None:
 
 
 def test_an_instance_in_a_group_needs_the_cards_model() -> None:
-    """Group and position identify an instance only with the device's model; an unknown position is
-    not understood."""
+    """Volcano names a MIG instance by group and position. It can be read only if the device's model
+    is known and the group has that position."""
     written = "GPU-a[group1-{}],NVIDIA,3000,0:"
     card = gpu("GPU-a", model=A100_40, memory_mib=40960, mode="mig", slots=7)
     held = Held("main", "nvidia", "GPU-a", -1, 3000, 0, place=("group1", 0))
@@ -136,13 +137,14 @@ def test_an_instance_in_a_group_needs_the_cards_model() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_understood_whole_is_not_understood(annotations: dict[str, str]) -> None:
-    """Annotations that are only partly understood give None, and a requested device is not an
-    allocated device."""
+    """Annotations that are incomplete or malformed in any part give None, and so does a device that
+    is requested but not yet allocated."""
     assert recover(bound(annotations, ask(5))) is None
 
 
 def test_a_number_needs_the_nodes_devices() -> None:
-    """A device number is understood only if the node's devices are reported."""
+    """A share that names its device by number can be read only after the node has reported its
+    devices."""
     held = (Held("main", "nvidia", number=3),)
     assert shares_of(held, (ask(100),), {}) is None
     shares = shares_of(held, (ask(100),), {"g3": gpu("g3")})
@@ -150,7 +152,8 @@ def test_a_number_needs_the_nodes_devices() -> None:
 
 
 def test_an_id_is_enough_where_the_amounts_are_written() -> None:
-    """A device id with amounts is understood even before the node has reported its devices."""
+    """A share with a device id and amounts can be read even before the node has reported its
+    devices."""
     shares = shares_of((Held("main", "nvidia", "g9", -1, 500, 20),), (), {})
     assert [(share.device, share.memory_mib, share.cores) for share in shares or ()] == [
         ("g9", 500, 20)

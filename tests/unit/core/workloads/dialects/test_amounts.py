@@ -1,4 +1,5 @@
-"""Tests of Kubernetes quantities: grammar, suffixes and refusals."""
+"""Tests of parsing Kubernetes quantities such as `1500m` or `4Gi`, and of the errors for invalid
+ones."""
 
 from fractions import Fraction
 
@@ -36,7 +37,7 @@ from apportion.core.workloads.dialects.amounts import Container, amount_of, quan
     ],
 )
 def test_amount(written: object, meant: Fraction) -> None:
-    """A quantity is parsed exactly, even if a float would lose digits."""
+    """A quantity is parsed exactly, even where a float would lose digits."""
     assert quantity(written, "field") == meant
 
 
@@ -46,7 +47,7 @@ def test_amount(written: object, meant: Fraction) -> None:
      "\u0661", "1e999", "9" * 65, True, None, [1], {}, float("nan"), float("inf")],
 )  # fmt: skip
 def test_no_quantity(written: object) -> None:
-    """Text that Kubernetes does not accept, or that is too long to parse, is refused."""
+    """Text that Kubernetes does not accept as a quantity is refused, and so is very long text."""
     with pytest.raises(ManifestError, match="is not a quantity"):
         quantity(written, "field")
 
@@ -76,7 +77,8 @@ def test_whole_number(written: object, meant: int) -> None:
     ],
 )
 def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
-    """A memory or core amount with a unit is refused with the plain number to write."""
+    """A memory or core amount with a unit is refused. The error has the plain number to write
+    instead."""
     with pytest.raises(ManifestError) as caught:
         whole(written, "field", limit=10_000)
     assert caught.value.fix == fix
@@ -84,7 +86,7 @@ def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
 
 @pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
 def test_fraction_of_a_device(written: object) -> None:
-    """A fraction of a device is refused with advice to request memory or cores."""
+    """A fraction of a device is refused. The error advises to request memory or cores instead."""
     with pytest.raises(ManifestError, match="is a fraction; write a whole number"):
         whole(written, "field", limit=10)
 
@@ -101,7 +103,7 @@ def test_limit_of_a_whole_number() -> None:
     [("one", 'write a whole number such as "2"'), (-1, "write 1 or more, or remove it")],
 )
 def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
-    """A device count with a unit is refused, with a fix only if a useful fix exists."""
+    """A device count that is not a number, or is negative, is refused with a fix."""
     container = Container("main", "spec", {"nvidia.com/gpu": value}, {})
     with pytest.raises(ManifestError) as refused:
         amount_of(container, "nvidia.com/gpu")

@@ -1,4 +1,5 @@
-"""Tests of annotations: device constraints, policies, and refusals by name."""
+"""Tests of reading a pod's annotations: device constraints and policies, and the errors for invalid
+ones."""
 
 from typing import Any
 
@@ -34,13 +35,13 @@ VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     ],
 )
 def test_gpu_constraints(annotations: dict[str, str], wanted: dict[str, Any]) -> None:
-    """Both spellings of a GPU constraint are read. Lists are sorted, so that equal pods have one
-    shape."""
+    """Both HAMi's and Volcano's names of a GPU constraint are read. Lists are sorted, so that equal
+    pods have one shape."""
     assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted)
 
 
 def test_npu_constraints() -> None:
-    """HAMi's NPU annotation contains the family name in its key."""
+    """HAMi's annotation for NPUs has the device family in its name, and constrains that family."""
     notes = {"hami.io/use-Ascend310P-uuid": "b,a", "hami.io/no-use-Ascend310P-uuid": "c"}
     assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
         use_ids=("a", "b"), nouse_ids=("c",)
@@ -48,7 +49,7 @@ def test_npu_constraints() -> None:
 
 
 def test_policies() -> None:
-    """HAMi's two policy annotations override the cluster's policy."""
+    """HAMi's two policy annotations are read. They override the cluster's policies for this pod."""
     notes = {"hami.io/node-scheduler-policy": "spread", "hami.io/gpu-scheduler-policy": "binpack"}
     shape = draft(pod(GPU, notes)).shape
     assert (shape.node_policy, shape.device_policy) == ("spread", "binpack")
@@ -66,18 +67,18 @@ def test_policies() -> None:
     ],
 )
 def test_policy_chains(value: str, wanted: str) -> None:
-    """Spaces and repeated names in a policy chain are ignored."""
+    """A policy annotation may list several policies. Spaces and repetitions are ignored."""
     assert draft(pod(GPU, {"hami.io/gpu-scheduler-policy": value})).shape.device_policy == wanted
 
 
 def test_scoring_weights() -> None:
-    """All three scoring weights are read, in any order."""
+    """The annotation with scoring weights may list slots, cores and memory in any order."""
     notes = {"hami.io/device-scoring-weights": "memory=3, slot=0 ,core=1"}
     assert draft(pod(GPU, notes)).shape.device_weights == DeviceWeights(slots=0, cores=1, memory=3)
 
 
 def test_B4_a_core_limit_binds_no_decision() -> None:
-    """gpu-manager's core limit annotation is accepted and does not affect placement."""
+    """gpu-manager's annotation for a core limit is accepted. It does not affect placement."""
     limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": "50"}))
     assert limited == draft(pod(VCUDA))
 
@@ -118,7 +119,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """A refusal has the annotation's path and a fix."""
+    """An invalid annotation is refused with its path and a fix."""
     errors = []
     for limits, key, value in WRONG:
         errors.append(refused(pod(limits, {key: value})))
@@ -152,7 +153,7 @@ def test_refusals(golden: Golden) -> None:
     ],
 )
 def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
-    """A pod that both requests and excludes the same device is refused."""
+    """A pod that requests a device and excludes the same device is refused."""
     error = refused(pod(GPU, notes))
     assert error.field == f'metadata.annotations["{key}"]'
     assert says in str(error)
@@ -163,13 +164,14 @@ def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
     [("1,3", (1, 3)), (" 3 ,1,3", (1, 3)), ("0", (0,)), ("", ()), ("one,-1,64,9999,²,2", (2,))],
 )
 def test_unhealthy_indexes(value: str, indexes: tuple[int, ...]) -> None:
-    """An unreadable list of unhealthy indexes marks no device as unhealthy."""
+    """If a node's list of unhealthy device indexes cannot be read, no device counts as
+    unhealthy."""
     assert unhealthy_indexes({"volcano.sh/gpu-unhealthy-ids": value}) == indexes
     assert unhealthy_indexes({}) == ()
 
 
 def test_a_pod_without_devices_may_say_anything() -> None:
-    """A pod without devices may have device annotations with any content."""
+    """If a pod requests no devices, its device annotations are not checked."""
     assert (
         draft(pod({"cpu": 1}, {"volcano.sh/vgpu-mode": "?"})).shape.devices == DeviceConstraints()
     )

@@ -23,18 +23,16 @@ MEMORY, CORES = "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 
 
 def mlu(count: object = None, memory: object = None, cores: object = None) -> dict[str, Any]:
-    """Return a pod with Cambricon's resource names."""
     amounts = {COUNT: count, MEMORY: memory, CORES: cores}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", family="cambricon", **fields),)
 
 
 def ledger() -> Ledger:
-    """Return a ledger with two nodes of simulated MLUs; the nodes have different models."""
+    """Return a ledger with two nodes of simulated Cambricon MLUs, each of another model."""
     host = Host(cpu_milli=64_000, memory_mib=262_144)
     reports = (
         NodeReported(node=name, devices=simulated_devices(name, spec), host=host)
@@ -60,7 +58,7 @@ def ledger() -> Ledger:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """An MLU request in any form is read in its own unit."""
+    """An MLU request in any form is read in the vendor's own units."""
     assert asks(document) == wanted
 
 
@@ -79,8 +77,8 @@ def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
 
 
 def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
-    """A pod without a core request gets an MLU alone, because the vendor's plugin would give its
-    share no cores."""
+    """A pod with an MLU but no core request gets all cores, so it uses the MLU alone. The vendor's
+    plugin would give it none."""
     both = ledger()
     for uid in ("p", "q"):
         both.submit(submitted(uid, shape=draft(mlu(1, 20)).shape, dialect="cambricon")).settle()
@@ -90,7 +88,8 @@ def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
 
 
 def test_not_beside_another_vendor(golden: Golden) -> None:
-    """A pod can use devices of one vendor only, and NVIDIA's annotations do not select MLUs."""
+    """A pod that requests MLUs cannot request another vendor's devices, nor use NVIDIA's
+    annotations."""
     both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
     beside = refused(both)
     assert beside.field == 'spec.containers[1].resources.limits["nvidia.com/gpu"]'
@@ -101,7 +100,8 @@ def test_not_beside_another_vendor(golden: Golden) -> None:
 
 
 def test_the_sample_from_manifest_to_annotations() -> None:
-    """The sample manifest is read, placed on its model, and annotated as by HAMi."""
+    """The sample manifest is read and placed on an MLU of the requested model. The pod then gets
+    the annotations that HAMi would write."""
     found = draft(yaml.safe_load(SAMPLE.read_text("utf-8")))
     assert found.dialect == "cambricon"
     assert found.shape.asks == ask(memory_mib=5120, cores=10)
@@ -131,7 +131,8 @@ def test_the_sample_from_manifest_to_annotations() -> None:
 
 
 def test_shares_fill_an_mlu() -> None:
-    """Shares are charged memory and cores, and a whole MLU must be idle."""
+    """An MLU takes shares until its memory or cores are used up. A request for a whole MLU needs an
+    idle one."""
     here = ledger()
     for number, amount in enumerate((30_000, 19_000, 30_000, 10_000)):
         wanted = shape(

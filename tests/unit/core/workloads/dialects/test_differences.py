@@ -1,5 +1,5 @@
-"""Tests of pods that other systems treat differently; Apportion runs each of them or refuses it
-with a reason.
+"""Tests of pods that Apportion treats differently from the original systems. Apportion either runs
+such a pod or refuses it with a reason.
 
 The test names refer to the differences section of docs/reference/compatibility.md."""
 
@@ -37,18 +37,16 @@ TESLA = "Tesla V100-PCIE-32GB"
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """Return a pod with HAMi's resource names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
-    `priority`."""
+    """Return a pod with these amounts of HAMi's resources, such as `gpumem_percentage`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
 def placed(document: dict[str, Any], *before: Payload) -> Ledger:
-    """Return a ledger in which these events are folded and pod `p` of this document is decided."""
+    """Fold these events, submit the manifest as pod `p`, and let the scheduler decide it."""
     found = draft(document)
     pod_p = submitted(
         "p", shape=found.shape, dialect=found.dialect, borrowing=found.borrowing,
@@ -58,7 +56,6 @@ def placed(document: dict[str, Any], *before: Payload) -> Ledger:
 
 
 def on(device: str) -> DeviceConstraints:
-    """Return a constraint to this device."""
     return DeviceConstraints(use_ids=(device,))
 
 
@@ -80,7 +77,7 @@ def annotations(ledger: Ledger) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [f"NVIDIA-{TESLA}", "NVIDIA", "nvidia-tesla", TESLA, "V100"])
 def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
-    """A type also matches with the prefix `NVIDIA-` that HAMi's and Volcano's plugins add."""
+    """A requested GPU type may begin with `NVIDIA-`, as HAMi's and Volcano's plugins write it."""
     fleet = rack("v", 1, model=TESLA)
     assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "v"
     banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
@@ -89,8 +86,8 @@ def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["NVIDIA-NVIDIA A100-SXM4-80GB", "nvidia-nvidia"])
 def test_F2_a_type_is_known_with_the_prefix_twice(name: str) -> None:
-    """A type also matches with a double `NVIDIA` prefix, as registered by HAMi up to 2.7 and by
-    Volcano."""
+    """A requested GPU type may begin with `NVIDIA` twice, as HAMi up to 2.7 and Volcano register
+    it."""
     fleet = rack("a", 1, model=A100_80)
     assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "a"
     banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
@@ -98,7 +95,8 @@ def test_F2_a_type_is_known_with_the_prefix_twice(name: str) -> None:
 
 
 def test_F2_a_prefix_makes_no_other_model() -> None:
-    """The prefix alone matches nothing: `NVIDIA-A10` is neither a V100 nor an A100."""
+    """A requested type must still match the model after the prefix: `NVIDIA-A10` matches neither a
+    V100 nor an A100."""
     fleet = (rack("v", 1, model=TESLA), rack("a", 1, model=A100_80))
     ledger = placed(pod(GPU, {"nvidia.com/use-gputype": "NVIDIA-Tesla T4,A10"}), *fleet)
     assert ledger.reasons("p") == {RefusalCode.TYPE_MISMATCH: 2}
@@ -106,7 +104,7 @@ def test_F2_a_prefix_makes_no_other_model() -> None:
 
 @pytest.mark.parametrize(("priority", "high"), [(0, ("main",)), (1, ()), (5, ())])
 def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> None:
-    """Any number is a valid priority, as in HAMi's webhook; 0 is the highest."""
+    """A container's priority may be any number, as in HAMi's webhook. 0 is the highest."""
     found = draft(hami(gpu=1, gpumem=3000, priority=priority))
     assert found.high_priority == high
     assert found.shape.asks == ask(memory_mib=3000)
@@ -131,12 +129,14 @@ def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> No
     ],
 )
 def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, value: str) -> None:
-    """A blank annotation is no constraint, because Helm renders unset values as blank."""
+    """An annotation with a blank value counts as absent, because Helm renders unset values as
+    blank."""
     assert draft(pod(limits, {key: value})) == draft(pod(limits))
 
 
 def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
-    """A blank annotation does not conflict with the annotation's other spelling."""
+    """If an annotation is set under two names and one of them is blank, the blank one does not
+    contradict the other."""
     notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
     assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
 
@@ -164,7 +164,8 @@ def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
     ],
 )
 def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """Unset, clamped, doubled and zero amounts are read as by the original system's own parser."""
+    """Amounts that are unset, zero, too large or set twice are read as the original system reads
+    them."""
     assert asks(document) == wanted
 
 
@@ -173,14 +174,14 @@ def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ..
     [("True", True), ("1", True), ("t", True), ("False", False), ("0", False), ("F", False)],
 )
 def test_F11_numa_bind_as_go_reads_it(value: str, *, binds: bool) -> None:
-    """The numa-bind annotation is parsed like Go's `strconv.ParseBool`."""
+    """The values of the annotation `numa-bind` are read like Go's `strconv.ParseBool`."""
     wanted = DeviceConstraints(numa_bind=binds)
     assert draft(pod(GPU, {"nvidia.com/numa-bind": value})).shape.devices == wanted
 
 
 def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> None:
-    """A device that is both selected and excluded is excluded; a pod without any remaining device
-    is refused."""
+    """If a pod both selects and excludes a device, the device is excluded. If no selected device
+    remains, the pod is refused."""
     notes = {"nvidia.com/use-gpuuuid": "n1-g0,n1-g1", "nvidia.com/nouse-gpuuuid": "n1-g0"}
     assert placed(pod(GPU, notes), rack("n1", 3)).devices("p") == ["n1-g1"]
     error = refused(pod(GPU, notes | {"nvidia.com/nouse-gpuuuid": "n1-g1,n1-g0"}))
@@ -191,8 +192,8 @@ def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> 
 def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
     policy: str, devices: int
 ) -> None:
-    """With the spread policy, two pods of a group do not share a device (Volcano's
-    `deviceHasPodFromSameGroup`)."""
+    """If a gang has Volcano's policy `spread`, its pods do not share devices with each other
+    (Volcano's `deviceHasPodFromSameGroup`)."""
     notes = {"volcano.sh/vgpu-podgroup-policy": policy, "scheduling.k8s.io/group-name": "job"}
     document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
     found = draft(document)
@@ -203,8 +204,8 @@ def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
 
 
 def test_F7_a_group_that_is_spread_has_cards_of_its_own() -> None:
-    """A spread group also avoids devices of other groups, unlike in Volcano, and the refusal gives
-    that reason."""
+    """If a gang has Volcano's policy `spread`, its pods use only idle devices. In Volcano, they may
+    share with pods of other gangs."""
     notes = {"volcano.sh/vgpu-podgroup-policy": "spread", "hami.io/gpu-scheduler-policy": "numa"}
     document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
     assert draft(document).shape.device_policy == "numa,mutex"
@@ -219,13 +220,13 @@ CARD = node("n1", gpu("g0", memory_mib=8000))
 
 
 def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
-    """Return containers that request these amounts under a name."""
+    """Return one container per keyword, each of which requests that amount of the resource."""
     return [container(name, {names: amount}) for name, amount in amounts.items()]
 
 
 def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it() -> None:
-    """An init container that needs more enlarges the pod's share. Each container gets its own
-    limit, as in HAMi."""
+    """If an init container needs more memory than the main container, the pod's share has the
+    larger amount. Each container keeps its own limit, as in HAMi."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", i=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -237,8 +238,8 @@ def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it(
 
 
 def test_F4_two_init_containers_use_the_same_memory() -> None:
-    """Two init containers and a main container use the same memory, so the largest amount
-    counts."""
+    """Init containers and the main container use the same memory one after another, so the pod is
+    charged only the largest amount."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
         containers=shares("nvidia.com/gpumem", main=3000),
@@ -250,7 +251,8 @@ def test_F4_two_init_containers_use_the_same_memory() -> None:
 
 
 def test_F4_init_containers_alone_use_the_same_memory() -> None:
-    """Init containers of a pod without other device requests use the same memory."""
+    """If only init containers request memory, they use the same memory one after another, so the
+    pod is charged only the largest amount."""
     document = pod(
         initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
     )
@@ -261,7 +263,8 @@ def test_F4_init_containers_alone_use_the_same_memory() -> None:
 
 
 def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
-    """HAMi's count on MIG devices counts instances: two instances of 4000 MiB fit on one A100."""
+    """In HAMi, a count on MIG devices means instances: a request for two instances of 4000 MiB fits
+    on one A100."""
     document = hami(gpu=2, gpumem=4000)
     document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
     ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
@@ -273,7 +276,7 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
 
 
 def test_F9_volcano_counts_cards() -> None:
-    """Volcano's count on MIG devices counts devices (`checkNodeGPUSharingPredicateAndScore`)."""
+    """In Volcano, a count on MIG devices means devices (`checkNodeGPUSharingPredicateAndScore`)."""
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
     ledger = placed(
         pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
@@ -282,7 +285,7 @@ def test_F9_volcano_counts_cards() -> None:
 
 
 def test_F9_instances_of_an_init_container_are_lent() -> None:
-    """An init container borrows the instances that it needs from the next container."""
+    """An init container uses one of the MIG instances that the main container gets later."""
     document = hami()
     document["spec"] |= {
         "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
@@ -295,7 +298,8 @@ def test_F9_instances_of_an_init_container_are_lent() -> None:
 
 
 def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
-    """A pod's gpushare memory is on one device for all containers, even with the spread policy."""
+    """In Volcano's older sharing, all containers of a pod share one device, even with the policy
+    `spread`."""
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     document["metadata"]["annotations"]["hami.io/gpu-scheduler-policy"] = "spread"
     ledger = placed(document, rack("n1", 2))
@@ -307,8 +311,8 @@ def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
 
 
 def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
-    """The scheduler does not place a gpushare pod whose containers, including init containers, need
-    more than one device's memory."""
+    """In Volcano's older sharing, a pod is refused if its containers together need more memory than
+    one device has."""
     two = node("n1", *(gpu(f"g{n}", memory_mib=3500) for n in range(2)))
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     assert placed(document, two).reasons("p") == {RefusalCode.MEMORY_INSUFFICIENT: 1}
@@ -324,8 +328,8 @@ def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread", "price"])
 def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -> None:
-    """A vcuda share is placed on the device with the fewest free cores, as gpu-manager's plugin
-    requires."""
+    """Under every policy, a vcuda share is placed on the device with the fewest free cores, because
+    gpu-manager's plugin chooses that one."""
     held = ((10, 70_000), (50, 1000), (50, 5000), (0, 0))
     before = (
         submitted(f"f{n}", shape=shape(own(memory_mib, cores=cores), devices=on(f"n1-g{n}")))
@@ -338,7 +342,8 @@ def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -
 
 
 def test_F10_what_a_pod_says_itself_counts() -> None:
-    """A pod's own policy annotation overrides the order of gpu-manager's plugin."""
+    """If a pod with vcuda names has a policy annotation, that policy decides instead of
+    gpu-manager's order."""
     limits = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4}
     found = draft(pod(limits, {"hami.io/gpu-scheduler-policy": "spread"})).shape
     assert (found.device_policy, found.device_weights) == ("spread", None)
@@ -352,15 +357,16 @@ def test_F10_what_a_pod_says_itself_counts() -> None:
 def test_F12_what_is_printed_on_a_device_is_the_whole_of_it(
     amounts: dict[str, int], memory_mib: int
 ) -> None:
-    """A request for a device's nominal memory gets the whole device, which offers less (21527 of
-    24576 MiB)."""
+    """An NPU offers less memory than its data sheet says (21527 of 24576 MiB). A request for the
+    data sheet's memory gets the whole NPU."""
     document = pod(amounts | {"huawei.com/Ascend310P-memory": memory_mib})
     (share,) = placed(document, node("n1", npu("u0"))).shares("p")
     assert (share.template, share.memory_mib, share.cores) == (None, 21527, 8)
 
 
 def test_F12_more_than_is_printed_fits_nowhere() -> None:
-    """A request above a device's nominal memory fits nowhere; HAMi's webhook rejects the pod."""
+    """A request for more memory than the data sheet of an NPU says fits nowhere. HAMi's webhook
+    rejects such a pod."""
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
@@ -370,7 +376,8 @@ DIES = pod({"huawei.com/Ascend910C": 2})
 
 
 def dies(*indexes: int) -> NodeReported:
-    """Return a node with these dies of 910C modules, two per module."""
+    """Return node n1 with these dies of Ascend 910C modules: dies 0 and 1 are one module, and so
+    on."""
     kind: dict[str, Any] = {"model": "Ascend910C", "memory_mib": 65536, "cores": 20}
     return node("n1", *(npu(f"d{n}", family="ascend910c", **kind) for n in indexes))
 
@@ -379,13 +386,14 @@ def dies(*indexes: int) -> NodeReported:
 def test_F1_dies_of_a_910c_are_those_of_one_module(
     free: tuple[int, ...], chosen: list[str]
 ) -> None:
-    """Dies of a 910C are allocated in pairs from one module (HAMi's
+    """An Ascend 910C module has two dies. A pod gets both dies of one module (HAMi's
     `computeBestCombination910C`)."""
     assert placed(DIES, dies(*free)).devices("p") == chosen
 
 
 def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
-    """Two dies of different modules are not a pair, so the pod stays pending with that reason."""
+    """If the only free dies belong to different modules, a pod that needs a pair stays pending with
+    that reason."""
     ledger = placed(DIES, dies(0, 2))
     assert ledger.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
     ledger.report(dies(0, 2, 3)).settle()
@@ -393,8 +401,8 @@ def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
 
 
 def test_F1_two_containers_have_a_module_each() -> None:
-    """If two containers request a pair each, every container gets a module, so the pod needs two
-    free modules."""
+    """If two containers request a pair of dies each, each gets a module, so the pod needs two free
+    modules."""
     both = pod(containers=[container(name, {"huawei.com/Ascend910C": 2}) for name in "ab"])
     assert placed(both, dies(0, 1, 3, 4, 5)).devices("p") == ["d0", "d1", "d4", "d5"]
     ledger = placed(both, dies(0, 1, 2, 4))
@@ -406,14 +414,15 @@ SPLIT_SOFTLY = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 def soft(name: str = "u0", **fields: Any) -> Device:
-    """Return an NPU in soft-split mode."""
+    """Return an Ascend 310P whose memory and cores can be split into any amounts."""
     return gpu(
         name, family="ascend310p", model="Ascend310P3", memory_mib=21527, mode="hami-core", **fields
     )
 
 
 def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
-    """A soft-split NPU is shared by any amount of memory and cores."""
+    """If a pod requests soft splitting, it gets exactly the memory and cores that it requests,
+    without a template, on an NPU in that mode."""
     document = pod({WORD: 1, f"{WORD}-memory": 5000, f"{WORD}-core": 60}, SPLIT_SOFTLY)
     found = draft(document)
     second = submitted("q", shape=found.shape, dialect=found.dialect)
@@ -442,13 +451,14 @@ def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
 def test_F8_amounts_of_npus_that_are_split_softly(
     amounts: dict[str, int], wanted: tuple[Ask, ...]
 ) -> None:
-    """A pod may request parts of several soft-split NPUs, with cores in percent, as in HAMi."""
+    """With soft splitting, a pod may request parts of several NPUs. Cores are a percentage, as in
+    HAMi."""
     assert asks(pod(amounts, SPLIT_SOFTLY)) == wanted
 
 
 def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
-    """A template is not placed on a soft-split NPU, and an amount not on a template NPU. A whole
-    NPU may have any mode."""
+    """A pod that needs a vNPU template is refused on a soft-split NPU. A pod with a whole NPU may
+    get one."""
     template = placed(pod({WORD: 1, f"{WORD}-memory": 6144}), node("n1", soft()))
     assert template.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
     whole = placed(pod({WORD: 1}), node("n1", soft()))
@@ -456,8 +466,8 @@ def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
 
 
 def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
-    """A HAMi pod on a soft-split NPU is adopted with its annotated amounts, even if the amounts
-    match a template."""
+    """A pod that HAMi bound to a soft-split NPU is adopted with the amounts in its annotation, even
+    if a template has the same amounts."""
     notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -483,7 +493,8 @@ def test_G2_a_runtime_class_is_the_pods_own_business() -> None:
 
 
 def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
-    """A gang of another API, declared by label or field, has that API in its name.
+    """A pod may name its gang by the label or field of another API. The gang's name then contains
+    that API.
 
     Volcano's annotation wins over the label, and a pod in two gangs is refused."""
     document = pod(GPU)
@@ -506,8 +517,8 @@ def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
     ("policy", "taken"), [("restricted", False), ("single-numa-node", False), ("best-effort", True)]
 )
 def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> None:
-    """A NUMA policy that Volcano enforces is refused; a NUMA policy that Volcano only prefers is
-    ignored."""
+    """If Volcano would enforce a pod's NUMA policy, the pod is refused. If Volcano would only
+    prefer it, the policy is ignored."""
     document = pod(GPU, {"volcano.sh/numa-topology-policy": policy})
     if taken:
         assert draft(document) == draft(pod(GPU))
@@ -526,7 +537,7 @@ def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> 
     ],
 )
 def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
-    """Annotations for mere preferences of Volcano have no effect."""
+    """Annotations that Volcano treats only as preferences have no effect."""
     assert draft(pod(GPU, {key: "x"})) == draft(pod(GPU))
 
 
@@ -546,8 +557,8 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
 )
 def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
-    """A task's `topologyPolicy` is read like a pod's: a policy that Volcano would enforce is
-    refused."""
+    """The `topologyPolicy` of a task counts like a pod's NUMA policy: it is refused if Volcano
+    would enforce it."""
     document = volcano_job(task(GPU, topologyPolicy=policy))
     if taken:
         assert read(document).pods == read(volcano_job(task(GPU))).pods
@@ -558,16 +569,16 @@ def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, tak
 
 
 def test_G6_a_name_of_ascend_that_is_none_of_ours_is_an_extended_resource() -> None:
-    """An Ascend resource name that no dialect has is an extended resource of the node, not a
-    device."""
+    """An Ascend resource name that no dialect knows counts as an extended resource of the node, not
+    as a device."""
     limits = {"huawei.com/Ascend910B": 1, "huawei.com/Ascend910B-memory": 2000}
     found = draft(pod(limits)).shape
     assert (found.asks, found.node.extended) == ((), limits)
 
 
 def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:
-    """The shares of a HAMi pod on a MIG device without instance ids are unknown, so the device's
-    slices stay closed."""
+    """If HAMi's annotation names a MIG device but no instance, the pod's shares are unknown, and
+    the device stays closed."""
     notes = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,5120,14:;"}
     found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
     assert found is not None
@@ -588,7 +599,8 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     ],
 )
 def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
-    """A pod that other systems silently run with a different share is refused with a fix."""
+    """Apportion refuses a pod, with a fix, that another system would run with a different share
+    than the manifest says."""
     assert refused(document).fix
 
 
@@ -616,15 +628,16 @@ def test_G9_an_unknown_policy_is_refused() -> None:
 def test_G10_a_card_that_was_chosen_by_uuid(
     annotations: dict[str, object], code: RefusalCode
 ) -> None:
-    """A refusal reports a device excluded by UUID as such, unless mode or type excludes it
-    first."""
+    """If a pod's UUID constraint excludes a device, the refusal says so, unless the device's mode
+    or type is wrong too."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     ledger = placed(pod(limits, annotations), rack("n1", 1))
     assert ledger.reasons("p") == {code: 1}
 
 
 def test_G10_a_node_of_too_few_cards_is_named_as_that() -> None:
-    """A refusal reports a node with too few devices as such, whichever devices the pod selects."""
+    """If a node has fewer devices than requested, the refusal says so, even if the pod's
+    constraints exclude them too."""
     document = pod({"nvidia.com/gpu": 2}, {"nvidia.com/use-gpuuuid": "elsewhere"})
     ledger = placed(document, rack("n1", 1))
     assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 1}

@@ -1,4 +1,5 @@
-"""Tests of further differences from HAMi and Volcano, found in their test suites.
+"""Tests of pods that Apportion treats differently from HAMi and Volcano, found in the test suites
+of these systems.
 
 The test names refer to the rows from G12 on in docs/reference/compatibility.md."""
 
@@ -15,7 +16,7 @@ GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
 
 
 def test_G12_a_pod_has_devices_of_one_vendor() -> None:
-    """All devices of a pod must be of one vendor, even if no container mixes vendors."""
+    """A pod whose containers request devices of different vendors is refused."""
     mlu = container("b", {"cambricon.com/vmlu": 1})
     error = refused(pod(containers=[container("a", GPU), mlu]))
     assert error.field == 'spec.containers[1].resources.limits["cambricon.com/vmlu"]'
@@ -23,7 +24,7 @@ def test_G12_a_pod_has_devices_of_one_vendor() -> None:
 
 
 def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
-    """An NPU request without memory gets a whole NPU; a request for parts of several NPUs is
+    """An NPU request without memory gets a whole NPU. A request for parts of several NPUs is
     refused."""
     whole = Ask(container="main", family="ascend310p", cores=100)
     named = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 0}
@@ -36,8 +37,8 @@ def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
 
 
 def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
-    """Of equal devices, the pod gets the first. The spread policy compares the number of pods, not
-    the load."""
+    """Of equal devices, a pod gets the first. The policy `spread` prefers the device with fewer
+    pods, not the one with less memory in use."""
     held = (
         submitted("x", ask(70_000)), placement("x", "n1", [share("g0", 70_000)]),
         submitted("y", ask(1)), placement("y", "n1", [share("g1", 1)]),
@@ -52,7 +53,8 @@ def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
 
 
 def test_G15_pods_are_kept_off_shared_cards_by_asking_for_idle_ones() -> None:
-    """A pod avoids shared devices only if it requests idle devices; a label alone has no effect."""
+    """Equal labels do not keep two pods off one device. A pod gets an idle device only if it
+    requests one by the policy `mutex`."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1", index=1)))
     labels = {"team": "a"}
     for uid in ("a", "b"):

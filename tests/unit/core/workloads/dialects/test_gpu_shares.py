@@ -1,5 +1,5 @@
-"""Tests of HAMi's, Volcano vGPU's and plain names: count, memory, percentage, cores and
-defaults."""
+"""Tests of requests by HAMi's, Volcano vGPU's and NVIDIA's resource names: count, memory,
+percentage, cores and defaults."""
 
 from typing import Any
 
@@ -12,19 +12,16 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def hami(**amounts: object) -> dict[str, Any]:
-    """Return a pod with HAMi's resource names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`,
-    `priority`."""
+    """Return a pod with these amounts of HAMi's resources, such as `gpumem_percentage`."""
     return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def volcano(**amounts: object) -> dict[str, Any]:
-    """Return a pod with Volcano's resource names: `number`, `memory`, `memory_percentage`,
-    `cores`."""
+    """Return a pod with these amounts of Volcano's vGPU resources, such as `memory_percentage`."""
     return pod({f"volcano.sh/vgpu-{name.replace('_', '-')}": n for name, n in amounts.items()})
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", family="nvidia", **fields),)
 
 
@@ -60,8 +57,8 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """A request for a share in any form is read, with the webhook's defaults for missing
-    amounts."""
+    """Every form of a request for a GPU share is read. Missing amounts get the webhook's
+    defaults."""
     assert asks(document) == wanted
 
 
@@ -92,7 +89,7 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
 def test_configured_defaults(
     document: dict[str, Any], config: dict[str, Any], wanted: tuple[Ask, ...]
 ) -> None:
-    """Missing amounts get the configured defaults (D3, E2)."""
+    """Missing amounts get the defaults of the configuration (D3, E2)."""
     assert asks(document, **config) == wanted
 
 
@@ -112,14 +109,15 @@ def test_configured_defaults(
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """A refusal has the field's path and a fix."""
+    """An invalid request is refused with the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_renamed_resources() -> None:
-    """Every resource name can be renamed; the old name then no longer requests devices (D1)."""
+    """The configuration can rename every resource. The old name then requests no devices any more
+    (D1)."""
     names = {"count": "example.com/card", "memory": "example.com/mem",
              "memory_percent": "example.com/part", "cores": "example.com/sm"}  # fmt: skip
     renamed = VgpuNames(**names)
@@ -131,7 +129,8 @@ def test_renamed_resources() -> None:
 
 
 def test_requests_stand_in_for_limits() -> None:
-    """An extended resource may be given as a request alone, or as an equal request and limit."""
+    """A device amount may be set under `requests` only. If it is set under `limits` too, both must
+    be equal."""
     alone = pod(containers=[{"name": "main", "resources": {"requests": {"nvidia.com/gpumem": 7}}}])
     assert asks(alone) == ask(memory_mib=7)
     both = container(limits={"nvidia.com/gpumem": "1k"})
@@ -144,8 +143,7 @@ def test_requests_stand_in_for_limits() -> None:
 
 
 def test_high_priority_containers() -> None:
-    """Only a container with priority 0 has high priority, and that container must have a device
-    (D1)."""
+    """Of several containers, only those with priority 0 count as high priority (D1)."""
     document = pod(
         containers=[
             container("a", {"nvidia.com/gpumem": 1, "nvidia.com/priority": 0}),
@@ -157,8 +155,8 @@ def test_high_priority_containers() -> None:
 
 
 def test_init_containers_and_sidecars() -> None:
-    """A sidecar's amounts add to all other containers'; of consecutive init containers, the largest
-    amount counts."""
+    """A sidecar's share is charged in addition to all others. Of the other init containers and main
+    containers, only the largest amount counts."""
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
@@ -193,8 +191,8 @@ SOME = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 5
 def test_an_init_container_borrows_from_one_that_has_as_much(
     init: dict[str, int], main: dict[str, int], *, borrows: bool
 ) -> None:
-    """An init container borrows from a main container that has at least as much, as in HAMi and
-    Kubernetes."""
+    """An init container uses the share of a main container that has at least the same amounts, as
+    in HAMi and Kubernetes. Otherwise it has an ask of its own."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -221,8 +219,8 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """A main container gets the larger of its own ask and the borrowing init container's ask, in
-    each amount."""
+    """If an init container needs more of one amount than the main container, the shared ask has the
+    larger value of each amount."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )
@@ -233,8 +231,8 @@ def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
 
 
 def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
-    """An init container with a larger ask enlarges the share of the main container that has the
-    most, never of a sidecar."""
+    """If an init container needs more than any main container, the largest of these gets the larger
+    share. A sidecar's share is never used for that."""
     document = pod(
         containers=[container(f"c{n}", {"nvidia.com/gpumem": n}) for n in (1000, 5000)],
         initContainers=[
@@ -248,7 +246,7 @@ def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> 
 
 
 def test_a_sidecar_lends_nothing() -> None:
-    """An init container cannot borrow from a sidecar, because both may run at the same time."""
+    """An init container cannot use a sidecar's share, because both may run at the same time."""
     document = pod(
         containers=[container("main")],
         initContainers=[

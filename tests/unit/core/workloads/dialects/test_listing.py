@@ -1,4 +1,4 @@
-"""Tests that a dialect needs only one module and one row; everything else is derived from them."""
+"""Tests that a new dialect needs only one module and one row in the list of dialects."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -85,7 +85,7 @@ TPU = Dialect(
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Add a new dialect to the list for the duration of a test."""
+    """Add a dialect for TPUs to the list of dialects for the duration of a test."""
     kept = (
         *(listing.claims, listing.claimed, listing.meanings, listing.resources),
         quotas.amounts_by_name,
@@ -103,8 +103,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("listed")
 def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
-    """A listed dialect's module alone suffices to read its pods and to annotate their
-    placements."""
+    """Once a dialect is in the list, its pods are read, and placed pods get its annotations."""
     found = draft(pod({COUNT: 2}, {"tpu.example/type": "v5e"}))
     assert (found.dialect, found.shape.devices.use_types) == ("tpu", ("v5e",))
     assert found.shape.asks == (Ask(container="main", family="tpu", count=2, cores=100),)
@@ -115,8 +114,8 @@ def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
-    """The shares of a listed dialect's bound pod are read back. If they cannot be read, the whole
-    family counts as in use."""
+    """Once a dialect is in the list, the shares of its bound pods are read back. If they cannot be
+    read, all devices of its family count as in use."""
     found = recover(BoundPod({"tpu.example/held": "2"}, (), ("main",), (), CONFIG))
     assert found is not None
     assert [each.number for each in found.held] == [0, 1]
@@ -129,7 +128,7 @@ def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_a_limit_in_a_listed_dialect_binds() -> None:
-    """A quota on a listed dialect's resource names applies."""
+    """Once a dialect is in the list, quotas on its resource names are enforced."""
     quota = NamespaceQuota(
         QuotaObserved(namespace="n", quota="q", hard={f"limits.{COUNT}": 1}), Configuration()
     )
@@ -140,7 +139,7 @@ def test_a_limit_in_a_listed_dialect_binds() -> None:
 
 @pytest.mark.usefixtures("listed")
 def test_annotations_of_a_listed_dialect_are_for_its_own_pods(golden: Golden) -> None:
-    """A listed dialect's annotations are valid only on its own pods."""
+    """Once a dialect is in the list, its annotations are refused on pods of other dialects."""
     theirs = refused(pod({"nvidia.com/gpu": 1}, {"tpu.example/type": "v5e"}))
     assert theirs.field == 'metadata.annotations["tpu.example/type"]'
     ours = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
@@ -149,7 +148,7 @@ def test_annotations_of_a_listed_dialect_are_for_its_own_pods(golden: Golden) ->
 
 
 def test_each_vendors_annotations_are_for_its_own_pods() -> None:
-    """Each vendor's annotations are valid only on its own pods."""
+    """A vendor's annotations are refused on pods that request another vendor's devices."""
     keys = {
         "nvidia.com/gpu": "nvidia.com/use-gputype",
         "huawei.com/Ascend310P": "hami.io/use-Ascend310P-uuid",
@@ -163,8 +162,8 @@ def test_each_vendors_annotations_are_for_its_own_pods() -> None:
 
 
 def test_every_name_has_a_family_and_counts_something_known() -> None:
-    """Every resource name has a family and a valid unit; otherwise devices in use could be
-    missed."""
+    """Every resource name of every dialect has a device family and a known unit, so that no use of
+    a device is overlooked."""
     names = [dialect.name for dialect in DIALECTS]
     assert len(set(names)) == len(names)
     for dialect in DIALECTS:
@@ -175,13 +174,13 @@ def test_every_name_has_a_family_and_counts_something_known() -> None:
 
 
 def test_a_name_of_several_dialects_is_the_first_ones() -> None:
-    """A resource name of several dialects belongs to the first dialect: `nvidia.com/gpu` is plain
-    rather than HAMi's."""
+    """If several dialects have a resource name, it belongs to the first of them: `nvidia.com/gpu`
+    alone is plain, not HAMi's."""
     assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
 
 
 def test_npu_core_is_about_every_ascend_family() -> None:
-    """MindCluster's `npu-core` may refer to any Ascend family."""
+    """MindCluster's resource name `npu-core` may stand for any Ascend family."""
     families = families_of(("huawei.com/npu-core",), CONFIG)
     assert "ascend310p" in families
     assert all(family.startswith("ascend") for family in families)
@@ -196,8 +195,8 @@ def test_kube_scheduler_is_told_of_every_name() -> None:
 
 
 def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
-    """A slot is accepted only on a container with amounts whose resource names count no devices;
-    any other slot is refused."""
+    """The resource `apportion.dev/slot` is accepted only on a container whose other resource names
+    contain no device count."""
     vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
     for limits in ({SLOT: 1}, {"nvidia.com/gpu": 1, SLOT: 1}):

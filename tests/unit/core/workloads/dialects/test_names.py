@@ -1,5 +1,4 @@
-"""Tests of configured resource names: which names may change, and which names would be
-ambiguous."""
+"""Tests of configured resource names: which of them are accepted, and which are refused."""
 
 import msgspec
 import pytest
@@ -24,14 +23,15 @@ VGPU = ("count", "memory", "memory_percent", "cores")
     ],
 )
 def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says: str) -> None:
-    """A configuration with a name without a domain, a repeated name, an invalid default or a key
-    without effect is refused."""
+    """A configuration is refused if a resource name has no domain, is used twice, or has an invalid
+    default."""
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert(document, DialectConfig)
 
 
 def test_every_known_name_is_claimed() -> None:
-    """A resource name that requests devices is never also an extended resource of the node."""
+    """Every resource name that requests devices is known, so that none of them counts as an
+    extended resource of the node."""
     names = claimed(DialectConfig())
     assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
     assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names
@@ -55,7 +55,7 @@ def test_every_known_name_is_claimed() -> None:
     ],
 )
 def test_values_are_shown_short(value: object, said: str) -> None:
-    """Error messages shorten a long value to one line."""
+    """An error message shows a long value shortened to one line."""
     assert shown(value) == said
     bare = value is None or isinstance(value, list | dict)
     text = str(ManifestError("a", value, "is bad", "mend it"))

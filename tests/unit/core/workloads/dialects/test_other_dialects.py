@@ -1,4 +1,5 @@
-"""Tests of Volcano's older sharing, vcuda and Ascend: units, whole devices, contradictions."""
+"""Tests of requests in Volcano's older sharing, vcuda and Ascend: units, whole devices, and invalid
+combinations."""
 
 from typing import Any
 
@@ -12,18 +13,18 @@ from tests.support.manifests import asks, container, draft, pod, refused
 
 
 def ask(**fields: Any) -> tuple[Ask, ...]:
-    """Return the only ask of container `main`."""
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
 def vcuda(core: object = None, memory: object = None, by: str = "tencent") -> dict[str, Any]:
-    """Return a pod with gpu-manager's resource names."""
+    """Return a pod with gpu-manager's resources, `tencent.com/vcuda-core` and
+    `tencent.com/vcuda-memory`."""
     amounts = {f"{by}.com/vcuda-core": core, f"{by}.com/vcuda-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
 def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any]:
-    """Return a pod with Ascend's resource names."""
+    """Return a pod with these amounts of an Ascend resource, such as `huawei.com/Ascend310P`."""
     amounts = {f"huawei.com/{word}": count, f"huawei.com/{word}-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
@@ -55,7 +56,7 @@ def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any
     ],
 )
 def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
-    """A request for a share in any of these dialects is read in the dialect's own unit."""
+    """Every form of a request in these dialects is read in the dialect's own units."""
     assert asks(document) == wanted
 
 
@@ -83,15 +84,15 @@ def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
     ],
 )
 def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
-    """A refusal has the field's path and a fix."""
+    """An invalid request is refused with the field's path and a fix."""
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
 
 
 def test_two_families_in_one_container() -> None:
-    """One container with two device families is refused; two containers may have different
-    families."""
+    """A container that requests two device families is refused. Two containers of a pod may request
+    different families."""
     both = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend910A": 1}
     assert refused(pod(both)).field == "spec.containers[0].resources"
     apart = [container(n[-1].lower(), {n: 1}) for n in both]
@@ -99,8 +100,8 @@ def test_two_families_in_one_container() -> None:
 
 
 def test_two_spellings_in_one_container(golden: Golden) -> None:
-    """Two spellings of a resource in one container are refused, because the device plugin's choice
-    between them is unknown."""
+    """A container that sets a resource in two spellings is refused, because it is unknown which of
+    them the device plugin reads."""
     error = refused(pod({"huawei.com/Ascend310P": 1, "huawei.com/ascend310p": 1}))
     golden({"Ascend310P and ascend310p": str(error)})
 
@@ -118,7 +119,7 @@ def test_two_spellings_in_one_container(golden: Golden) -> None:
     ],
 )
 def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
-    """All resource names of a pod together determine its dialect."""
+    """A pod's dialect follows from all of its resource names."""
     assert draft(pod(limits)).dialect == dialect
 
 
@@ -132,7 +133,8 @@ def test_which_dialect(limits: dict[str, object], dialect: str) -> None:
     ],
 )
 def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> None:
-    """A pod with names of two dialects is refused at the second dialect's name."""
+    """A pod that uses resource names of two dialects is refused. The error points to the second
+    dialect's name."""
     (first,), (second,) = one, other
     error = refused(pod({**one, **other}))
     assert error.field == f'spec.containers[0].resources.limits["{second}"]'
@@ -142,8 +144,8 @@ def test_mixed_dialects(one: dict[str, object], other: dict[str, object]) -> Non
 
 
 def test_a_shared_name_goes_by_the_others() -> None:
-    """A count name that several dialects share belongs to the dialect of the pod's remaining names
-    (E4)."""
+    """If several dialects have the same name for the count, the pod's other resource names decide
+    which dialect it uses (E4)."""
     names = msgspec.structs.replace(VOLCANO_VGPU, count="nvidia.com/gpu")
     limits = {"nvidia.com/gpu": 2, "volcano.sh/vgpu-memory": 3000}
     found = draft(pod(limits), volcano_vgpu=names)

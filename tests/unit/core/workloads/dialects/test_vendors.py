@@ -1,4 +1,4 @@
-"""Tests that shared devices of unsupported vendors are refused with the vendor's name."""
+"""Tests of devices of vendors that Apportion does not support."""
 
 import pytest
 from msgspec import structs
@@ -27,7 +27,8 @@ from tests.support.manifests import container, draft, pod, refused
     ],
 )
 def test_G11_shared_devices_are_refused_by_their_vendor(resource: str, vendor: str) -> None:
-    """A shared device of an unsupported vendor is refused, not treated as an extended resource."""
+    """A pod that requests part of an unsupported vendor's device is refused, and the error names
+    the vendor."""
     error = refused(pod(containers=[container(limits={resource: 1})]))
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert vendor in error.problem
@@ -42,14 +43,14 @@ def test_G11_shared_devices_are_refused_by_their_vendor(resource: str, vendor: s
     ],
 )  # fmt: skip
 def test_G11_whole_devices_of_a_vendors_own_plugin_are_extended_resources(resource: str) -> None:
-    """A whole device of a vendor's own plugin is treated as an extended resource of the node."""
+    """A whole device of an unsupported vendor counts as an extended resource of the node."""
     found = draft(pod(containers=[container(limits={resource: 2})]))
     assert found.shape.node.extended == {resource: 2}
 
 
 def test_G11_a_name_that_the_configuration_gives_to_a_dialect_is_its() -> None:
-    """A vendor's resource name belongs to a dialect if the configuration assigns the name to that
-    dialect."""
+    """If the configuration gives an unsupported vendor's resource name to a dialect, the name
+    belongs to that dialect."""
     limits = {"nvidia.com/gpu": 1, "amd.com/gpumem": 3000}
     document = pod(containers=[container(limits=limits)])
     assert "AMD" in str(refused(document))

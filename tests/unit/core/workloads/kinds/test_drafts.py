@@ -1,4 +1,5 @@
-"""Tests of reading each kind of document: its pods, gang and owner."""
+"""Tests of reading every kind of workload document, such as Deployment or Volcano Job: its pods,
+gang and owner."""
 
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.support.manifests import container, draft, pod, read, refused, task, 
 
 
 def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
-    """Return a Job or Deployment named `many`."""
+    """Return a document of this kind, named `many`, whose pods request one GPU each."""
     template = {"spec": {"containers": [container(limits={"nvidia.com/gpu": 1})]}}
     return {
         "apiVersion": version,
@@ -21,17 +22,14 @@ def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
 
 
 def job(**spec: Any) -> dict[str, Any]:
-    """Return a batch Job."""
     return replicated("Job", "batch/v1", **spec)
 
 
 def deployment(**spec: Any) -> dict[str, Any]:
-    """Return a Deployment."""
     return replicated("Deployment", "apps/v1", **spec)
 
 
 def pod_group(**spec: Any) -> dict[str, Any]:
-    """Return a PodGroup named `gang`."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -62,7 +60,8 @@ def test_how_many_pods(document: dict[str, Any], count: int) -> None:
 
 
 def test_volcano_job() -> None:
-    """Pods of a Volcano Job have their task and gang; a task inherits the fields that it omits."""
+    """The pods of a Volcano Job have the job as their gang, and their task. A task inherits the
+    job's fields that it omits."""
     tasks = [
         task({"nvidia.com/gpu": 1}, name="master", minAvailable=1),
         task({"nvidia.com/gpu": 2}, replicas=3, minAvailable=2),
@@ -108,7 +107,7 @@ def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: i
 
 
 def gang_of(api_version: str, **spec: Any) -> Any:
-    """Return the gang that is read from a PodGroup of this API."""
+    """Return what is read from a PodGroup of this API and spec."""
     metadata = {"name": "gang", "namespace": "team"}
     made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     return read(made).group
@@ -116,8 +115,8 @@ def gang_of(api_version: str, **spec: Any) -> Any:
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
 def test_pod_groups_of_other_apis(version: str) -> None:
-    """PodGroups of other APIs have the API in their name. A Kubernetes PodGroup without a gang
-    policy needs one pod."""
+    """The gang of another API's PodGroup has that API in its name. A Kubernetes PodGroup without a
+    gang policy has a minimum of one pod."""
     theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
     name = "team/scheduling.x-k8s.io/gang"
     assert theirs == PodGroupObserved(group=name, min_available=4)
@@ -159,8 +158,8 @@ def test_pod_groups_of_other_apis(version: str) -> None:
 def test_pod_groups_of_other_apis_are_refused_by_field(
     api_version: str, spec: dict[str, Any], field: str
 ) -> None:
-    """A PodGroup that is too large, or that would restrict nodes, is refused by the field's
-    path."""
+    """A PodGroup is refused, with the field's path, if it is too large or would restrict the nodes
+    of its pods."""
     metadata = {"name": "gang", "namespace": "team"}
     document = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
     assert refused(document).field == field
@@ -176,8 +175,8 @@ def test_pod_group() -> None:
 
 
 def test_pod_as_an_api_server_has_it() -> None:
-    """A pod from the API server has gang and task from its annotations, and has its controlling
-    owner."""
+    """A pod from the API server gets its gang and task from its annotations, and its owner from its
+    controller."""
     document = pod(
         {"nvidia.com/gpu": 1},
         {"scheduling.k8s.io/group-name": "gang", "volcano.sh/task-spec": "worker"},
@@ -202,19 +201,19 @@ def test_pod_as_an_api_server_has_it() -> None:
     ],
 )
 def test_the_queue_of_a_pod(notes: dict[str, object], queue: str) -> None:
-    """Apportion's queue annotation wins over Volcano's, and the submission contains the queue."""
+    """A pod's queue is set by Apportion's annotation, or else by Volcano's."""
     assert submitted(draft(pod({"nvidia.com/gpu": 1}, notes)), "u1").queue == queue
 
 
 def test_null_fields_are_absent() -> None:
-    """A null field counts as absent."""
+    """A field with the value null counts as absent."""
     document = pod(nodeSelector=None, initContainers=None, priority=None)
     document["spec"]["containers"][0]["resources"] = None
     assert draft(document).shape == Shape()
 
 
 def test_submitted() -> None:
-    """A draft with a uid becomes a submission, field by field."""
+    """A pod that was read from a manifest becomes a submission with the same fields."""
     made = PodDraft(
         namespace="n", name="p", shape=Shape(), dialect="hami", priority=3, group="n/g",
         task="t", owner="Job/j", high_priority=("c",), scheduler_name="volcano",
@@ -283,7 +282,7 @@ def test_names(name: str) -> None:
 
 
 def test_names_that_grow_too_long() -> None:
-    """A valid document name is refused if its pods' names would be too long."""
+    """A document is refused if the names of its pods, which have a suffix, would be too long."""
     document = job()
     document["metadata"]["name"] = "a" * 252
     assert "254" in refused(document).problem

@@ -1,4 +1,5 @@
-"""Tests of queues and quotas as documents: how they are read, and refusals by field."""
+"""Tests of reading Queue and ResourceQuota documents, and of the errors for their invalid
+fields."""
 
 from typing import Any
 
@@ -12,7 +13,6 @@ from apportion_schemas import QueueObserved, QuotaObserved
 
 
 def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
-    """Return a Volcano Queue."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -22,7 +22,6 @@ def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
 
 
 def quota(hard: object, **metadata: str) -> dict[str, Any]:
-    """Return a ResourceQuota."""
     return {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -32,8 +31,8 @@ def quota(hard: object, **metadata: str) -> dict[str, Any]:
 
 
 def test_a_queue_is_what_the_watcher_would_say() -> None:
-    """A queue document is read as by the watcher: CPU in thousandths, memory in MiB, all other
-    resources in units."""
+    """A Queue document is read like a queue from the watcher: CPU in millicores, memory in MiB, and
+    all other resources in units."""
     document = queue(weight=3, capability={"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": 4})
     assert limit_of(document) == QueueObserved(
         queue="ml",
@@ -44,7 +43,7 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
 
 
 def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
-    """Keys without effect are left out of the limit; `suspects` warns about each such key."""
+    """Fields of a Queue that have no effect are ignored when it is read."""
     dead: dict[str, Any] = {
         "deserved": {"nvidia.com/gpu": 1}, "guarantee": {"resource": {"nvidia.com/gpu": 1}},
         "reclaimable": False, "parent": "all", "priority": 3, "type": "x",
@@ -58,15 +57,16 @@ def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
 
 @pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
 def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool) -> None:
-    """A queue's state is read from its status, as `kubectl get queue -o yaml` prints it."""
+    """Whether a queue is open is read from its status, where `kubectl get queue -o yaml` shows
+    it."""
     said = limit_of(queue() | {"status": {"state": state}})
     assert isinstance(said, QueueObserved)
     assert said.open == is_open
 
 
 def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
-    """A closed state in the spec is refused with the right field; an open state in the spec is
-    accepted."""
+    """A queue that is set to Closed in its spec is refused, and the error names the right field.
+    Open is accepted there."""
     with pytest.raises(ManifestError, match=r"status: \{state: Closed\}") as refused:
         limit_of(queue(state="Closed"))
     assert refused.value.field == "spec.state"
@@ -74,7 +74,7 @@ def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
 
 
 def test_a_quota_is_of_devices_alone() -> None:
-    """A quota contains only devices; resources that the API server enforces are ignored."""
+    """Only device resources of a ResourceQuota are read. The API server enforces the others."""
     document = quota({"cpu": "4", "requests.nvidia.com/gpu": "2"}, namespace="team")
     assert limit_of(document) == QuotaObserved(
         namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 2}
@@ -95,15 +95,15 @@ def test_a_quota_is_of_devices_alone() -> None:
     ],
 )
 def test_what_no_pod_could_ask_for_is_no_limit(of: Any, name: str, amount: Any, said: str) -> None:
-    """A limit in bytes or on a fraction of a device is refused, because no pod can request such an
-    amount."""
+    """A limit with a unit such as Gi, or on a fraction of a device, is refused. The error has the
+    number to write instead."""
     with pytest.raises(ManifestError, match=said):
         limit_of(of({name: amount}))
 
 
 def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
-    """A quota may limit requests or limits. Memory in bytes is refused, but large numbers are
-    accepted."""
+    """A quota's resource names may begin with `requests.` or `limits.`. Amounts with a unit such as
+    Gi are refused; large plain numbers are accepted."""
     with pytest.raises(ManifestError, match="write 16384"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}))
     said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
@@ -113,7 +113,7 @@ def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
 
 @pytest.mark.parametrize("amount", [20_000_000, "20000000", "20M", "2e7"])
 def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> None:
-    """A large limit is accepted in every notation of Kubernetes, such as 20M."""
+    """A large limit may be written in any notation of Kubernetes, such as 20M."""
     of_queue = limit_of(queue(capability={"volcano.sh/vgpu-memory": amount}))
     of_quota = limit_of(quota({"requests.nvidia.com/gpumem": amount}))
     assert isinstance(of_queue, QueueObserved)
@@ -123,14 +123,14 @@ def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> 
 
 
 def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
-    """The unit of memory in limits is the configured unit, as for pods."""
+    """Memory in a limit has the unit that the configuration sets, as it has in pods."""
     of = DialectConfig(memory_factor=256)
     with pytest.raises(ManifestError, match="write 64"):
         limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)
 
 
 def test_other_documents_are_not_ours() -> None:
-    """Documents of other kinds are not read as limits but as pods."""
+    """Only Queue and ResourceQuota documents are read as limits."""
     assert limit_of({"apiVersion": "v1", "kind": "Pod"}) is None
     assert limit_of(["v1"]) is None
 
@@ -157,7 +157,7 @@ def test_other_documents_are_not_ours() -> None:
 def test_what_cannot_be_obeyed_is_refused_by_its_field(
     document: dict[str, Any], field: str
 ) -> None:
-    """A field that cannot be enforced is refused with a fix."""
+    """A limit with a field that Apportion cannot enforce is refused with a fix."""
     with pytest.raises(ManifestError) as refused:
         limit_of(document)
     assert refused.value.field == field

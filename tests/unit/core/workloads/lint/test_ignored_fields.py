@@ -1,4 +1,4 @@
-"""Tests that the guide and the table of fields without effect agree."""
+"""Tests that the guide and the code list the same manifest fields as ignored."""
 
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.pods.unsupported import POD_SPEC
@@ -18,5 +18,5 @@ def test_the_guide_lists_every_field_with_its_reason() -> None:
 
 
 def test_nothing_is_harmless_and_refused() -> None:
-    """No field is both ignored and refused."""
+    """No manifest field is listed both as ignored and as refused."""
     assert not ignored_fields.every().keys() & {row.path for row in POD_SPEC}

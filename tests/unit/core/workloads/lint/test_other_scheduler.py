@@ -17,12 +17,11 @@ POD_SPEC = {"containers": [{"name": "main", "image": "x"}]}
 
 
 def pod(name: str | None) -> dict[str, Any]:
-    """Return a pod that names this scheduler."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec(name)}
 
 
 def spec(name: str | None) -> dict[str, Any]:
-    """Return the spec of a pod that names this scheduler."""
+    """Return the spec of a pod with this `schedulerName`, or without one."""
     return POD_SPEC | ({} if name is None else {"schedulerName": name})
 
 
@@ -34,8 +33,8 @@ def test_a_plain_pod_and_one_of_ours(name: str | None) -> None:
 
 @pytest.mark.parametrize(("name", "webhook"), [("default-scheduler", True), ("gpu-sched", False)])
 def test_a_pod_of_another_scheduler(golden: Golden, name: str, webhook: bool) -> None:
-    """A pod that names another scheduler gets a warning, because the webhook replaces only
-    `default-scheduler`."""
+    """A pod that names another scheduler causes a warning, because the webhook gives only pods of
+    `default-scheduler` to Apportion."""
     ((field, why, _),) = left_elsewhere(pod(name), SchedulerNames())
     assert field == "spec.schedulerName"
     assert why.startswith(f"{name} ")
@@ -45,7 +44,7 @@ def test_a_pod_of_another_scheduler(golden: Golden, name: str, webhook: bool) ->
 
 
 def test_the_configuration_says_whose_are_ours() -> None:
-    """Configured scheduler names replace the built-in names, and extended schedulers count as
+    """If the configuration sets scheduler names, only these and extended schedulers count as
     Apportion's."""
     configuration = Configuration(
         scheduler_names=("shared",), extended_scheduler_names=("default-scheduler",)
@@ -58,8 +57,8 @@ def test_the_configuration_says_whose_are_ours() -> None:
 
 
 def test_it_is_told_where_it_stands_in_what_makes_pods() -> None:
-    """The warning has the field's path in the pod's controller, also in every task of a Volcano
-    Job."""
+    """If the pod is inside a controller such as a Volcano Job, the warning has the full path of its
+    scheduler field."""
     job = {
         "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"},
         "spec": {"tasks": [

@@ -18,7 +18,9 @@ CONFIG = DialectConfig()
 
 
 def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, Any]:
-    """Return a pod with these annotations and limits; `__` means a slash and `_` a hyphen."""
+    """Return a pod with these annotations and limits.
+
+    In a resource's name, `_` stands for a hyphen and `__` for a slash."""
     named = {name.replace("__", "/").replace("_", "-"): value for name, value in limits.items()}
     return {
         "kind": "Pod",
@@ -28,7 +30,7 @@ def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, A
 
 
 def found(document: object, *, placed: bool = False) -> list[str]:
-    """Return each warning as a field and a reason."""
+    """Return each warning about this document as its field and its reason."""
     return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
 
 
@@ -63,8 +65,8 @@ def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
 def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
     name: str, value: str, number: int
 ) -> None:
-    """Environment variables that disable HAMi-core cause a warning, because their namespace needs
-    permission."""
+    """Environment variables that switch HAMi-core off cause a warning, because they work only in
+    namespaces with permission."""
     document = pod(nvidia_com__gpu=1)
     document["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
     fields = [each.field for each in suspects(document, CONFIG)]
@@ -80,8 +82,8 @@ def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
     ],
 )
 def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
-    """An annotation that is close to a supported one causes a warning, wherever the pod is in a
-    document."""
+    """An annotation that is close to a supported one causes a warning, in pods and in pod
+    templates."""
     for document in (pod({key: "x"}), {"spec": {"template": pod({key: "x"})}}):
         (said,) = found(document)
         assert f'"{key}"' in said
@@ -90,8 +92,8 @@ def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
 def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
-    """A request for more cores than a device has causes a warning, because the amount is capped as
-    in HAMi.
+    """A request for more than 100 percent of a device's cores causes a warning, because it counts
+    as 100, as in HAMi.
 
     Smaller amounts cause no warning, nor does text that is refused anyway."""
     document = pod()
@@ -121,8 +123,8 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     ],
 )
 def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
-    """A request for more memory than any device has causes a warning with the unit, which may be a
-    mistake.
+    """A request for more memory than any device has causes a warning that states the unit, because
+    the user may have meant another one.
 
     Smaller amounts cause no warning, nor do amounts that are refused anyway."""
     document = pod()
@@ -139,7 +141,8 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
 
 
 def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
-    """The warning shows the configured unit: with `gpuMemoryFactor`, 3000 may mean 3000 GiB."""
+    """If the configuration sets another unit, the warning shows the amount in MiB: with
+    `gpuMemoryFactor: 1024`, 3000 means 3,072,000 MiB."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
     (said,) = suspects(document, DialectConfig(memory_factor=1024))
@@ -157,8 +160,8 @@ def test_a_unit_of_ones_own_is_said(golden: Golden) -> None:
 def test_memory_as_an_amount_and_as_a_part(
     golden: Golden, amount: str, part: str, idle: str
 ) -> None:
-    """A request with both an amount and a percentage causes a warning: HAMi uses the amount,
-    Volcano the percentage."""
+    """A request for both an amount and a percentage of memory causes a warning, because HAMi uses
+    the amount and Volcano the percentage."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
     (said,) = found(document)
@@ -182,8 +185,8 @@ def test_memory_as_an_amount_and_as_a_part(
     ],
 )
 def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: str) -> None:
-    """If a typo makes the pod unschedulable, the warning reports that, with all close
-    suggestions."""
+    """If a misspelt resource name would keep the pod pending forever, the warning says so, and
+    suggests all similar names."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = found(document)
@@ -192,8 +195,8 @@ def test_what_decides_everything_is_said_so(golden: Golden, name: str, meant: st
 
 
 def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
-    """A MIG profile as a resource name causes a warning with the setting that enables such names,
-    unless that setting is on."""
+    """A MIG profile as a resource name causes a warning that names the setting which enables such
+    names. If the setting is on, there is no warning."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
     (said,) = found(document)
@@ -205,7 +208,8 @@ def test_an_instance_by_its_profile_says_what_reads_it(golden: Golden) -> None:
 
 @pytest.mark.parametrize("profile", ["1g.7gb", "1g.5gb.me", "1g.24gb.gfx", "1g.24gb-me"])
 def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str) -> None:
-    """A MIG profile that no model has causes a warning, even with the mixed strategy."""
+    """A MIG profile that no model has causes a warning, even if MIG profiles are enabled as
+    resource names."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {f"nvidia.com/mig-{profile}": 1}
     configs = (CONFIG, DialectConfig(mig_by_profile=True))
@@ -229,8 +233,8 @@ def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str
 def test_no_device_is_asked_for(
     golden: Golden, limits: dict[str, Any], slips: int, notes: int
 ) -> None:
-    """A count of zero devices is accepted, because charts write it; zero devices with another
-    amount cause a warning."""
+    """A count of zero devices causes no warning, because charts write it. With other device amounts
+    next to it, it does."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     said = found(document)
@@ -258,7 +262,7 @@ def test_a_field_that_is_nearly_one_that_is_read() -> None:
 
 
 def test_every_field_of_the_guide_is_known() -> None:
-    """Ignored and refused fields are not reported as typos."""
+    """A field that the guide lists as ignored or refused is not reported as a typo."""
     paths = [path.split(".")[0].removesuffix("[]") for path in ignored_fields.every()]
     fields = dict.fromkeys((*paths, *(row.path for row in POD_SPEC)), "x")
     of_container = {path.split(".")[0].removesuffix("[]"): "x" for path in CONTAINER_FIELDS}
@@ -266,7 +270,8 @@ def test_every_field_of_the_guide_is_known() -> None:
 
 
 def test_one_of_our_domain_that_is_near_to_nothing(golden: Golden) -> None:
-    """A name in Apportion's domain without a close match causes a warning without a suggestion."""
+    """An unknown name in Apportion's domain causes a warning, even if no similar name can be
+    suggested."""
     (said,) = found(pod({"hami.io/something-else-entirely": "x"}))
     golden({"hami.io/something-else-entirely": said})
 
@@ -284,7 +289,8 @@ def test_one_of_our_domain_that_is_near_to_nothing(golden: Golden) -> None:
 def test_a_limit_of_nothing_that_there_is(
     golden: Golden, kind: str, part: str, name: str, meant: str
 ) -> None:
-    """A limit on an unknown resource causes a warning, because the limit would never apply."""
+    """A queue's or quota's limit on an unknown resource causes a warning, because it would never
+    apply."""
     (said,) = found({"kind": kind, "spec": {part: {name: 4}}})
     assert said.startswith(f'spec.{part}["{name}"] ')
     assert said.endswith(f" {meant}?") == bool(meant)
@@ -299,8 +305,8 @@ def test_a_limit_of_nothing_that_there_is(
     ],
 )
 def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
-    """Limits on node resources, devices and extended resources cause no warning, nor do card quotas
-    on queues."""
+    """Limits on known resources cause no warning: those of nodes, devices and extended resources,
+    and card quotas of queues."""
     document = {
         "kind": kind,
         "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},
@@ -310,7 +316,7 @@ def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
 
 
 def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
-    """Supported names and other systems' names cause no warning."""
+    """Names that Apportion supports cause no warning, nor do names in other systems' domains."""
     annotations = {
         "nvidia.com/use-gputype": "A100",
         "hami.io/node-scheduler-policy": "spread",
@@ -324,7 +330,7 @@ def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
 
 
 def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
-    """Annotations that HAMi and Volcano write on placed pods cause no warning there."""
+    """On a placed pod, the annotations that HAMi and Volcano write there cause no warning."""
     document = pod({"hami.io/vgpu-node": "n1", "volcano.sh/vgpu-time": "7"})
     assert found(document, placed=True) == []
     assert len(found(document)) == 2
@@ -344,13 +350,12 @@ def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
     ],
 )
 def test_any_document_is_looked_at(document: object) -> None:
-    """A document without names causes no warning, whatever its type."""
+    """A document of any type can be checked, even one without a name."""
     assert found(document) == []
 
 
 def test_a_deep_document_ends() -> None:
-    """The check of a deeply nested document ends quickly, because it searches no deeper than a
-    pod's fields."""
+    """The check of a very deeply nested document ends quickly."""
     deep: dict[str, Any] = pod({"hami.io/x": "y"})
     for _ in range(200):
         deep = {"spec": deep}
@@ -380,15 +385,16 @@ def test_volcanos_group_name_alone_makes_no_gang() -> None:
 
 
 def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
-    """A member count on a pod causes a warning, because only the PodGroup's count applies."""
+    """A pod's annotation with the size of its gang causes a warning, because only the PodGroup's
+    minimum counts."""
     key = "scheduling.volcano.sh/group-min-member"
     (said,) = suspects(pod({key: "4", "scheduling.k8s.io/group-name": "train"}), CONFIG)
     assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
 
 
 def test_fields_of_a_queue_that_decide_nothing() -> None:
-    """Queue fields without effect cause a warning with their path, except for Volcano's own
-    defaults."""
+    """Fields of a Queue that have no effect cause a warning with their path, unless they have
+    Volcano's default value."""
     spec = {
         "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
         "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
@@ -405,7 +411,8 @@ def test_fields_of_a_queue_that_decide_nothing() -> None:
 
 
 def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
-    """Every field of Volcano's newest Queue is either read or reported as without effect."""
+    """Every field of the newest version of Volcano's Queue is either read, or listed as without
+    effect."""
     rows = (
         row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
     )
@@ -415,8 +422,8 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
 def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """A request for a whole device causes a warning if HAMi's plugin offers that device too,
-    because the plugin would reject the pod."""
+    """A request for a whole device by a name that HAMi's device plugin also offers causes a
+    warning, because that plugin would reject the pod."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = suspects(document, CONFIG)
@@ -425,8 +432,8 @@ def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
 
 @pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
 def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) -> None:
-    """MLU memory without an MLU count causes a warning: Apportion allocates a share, HAMi
-    nothing."""
+    """A request for MLU memory without a number of MLUs causes a warning: Apportion gives the pod a
+    share, HAMi gives it nothing."""
     document = pod()
     limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -450,8 +457,8 @@ NAMESPACES = "unless the node's agent has --priority-namespace"
 def test_the_priority_of_a_container_is_named(
     value: str | None, limits: dict[str, Any], doubtful: bool
 ) -> None:
-    """A container's priority causes a warning if it has no effect. Only priority 0 has an effect,
-    and needs permission."""
+    """The variable `CUDA_TASK_PRIORITY` causes a warning. On an NVIDIA GPU, 0 needs permission; in
+    all other cases the variable has no effect."""
     env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
     document = pod()
     document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}
@@ -461,7 +468,8 @@ def test_the_priority_of_a_container_is_named(
 
 
 def test_a_priority_among_limits_needs_the_same_right() -> None:
-    """A priority among the limits causes one warning, only for 0, which needs permission."""
+    """A priority of 0 among a container's limits causes one warning, because it needs permission.
+    Other values cause none."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/priority": "0"}
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -474,7 +482,8 @@ def test_a_priority_among_limits_needs_the_same_right() -> None:
 
 
 def test_a_slot_is_no_amount() -> None:
-    """The slot that the webhook adds does not count as an amount."""
+    """The resource `apportion.dev/slot`, which the webhook adds, does not count as a device
+    amount."""
     limits = {"tencent.com__vcuda_core": 10, "tencent.com__vcuda_memory": 4}
     limits["apportion.dev__slot"] = 1
     assert not found(pod(None, **limits))

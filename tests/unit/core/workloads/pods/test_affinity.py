@@ -1,4 +1,4 @@
-"""Tests of reading pod affinity, anti-affinity and topology spread as Kubernetes does."""
+"""Tests of reading a pod's affinity, anti-affinity and topology spread as kube-scheduler does."""
 
 from typing import Any
 
@@ -25,29 +25,26 @@ IS_NEW = LabelExpression(key="version", operator="In", values=("2",))
 
 
 def document(labels: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """Return a pod in the namespace `team` with these labels."""
     made = pod(**spec)
     made["metadata"] |= {"namespace": "team", "labels": labels or {}}
     return made
 
 
 def wishes(**spec: Any) -> PodConstraints:
-    """Return the pod constraints of a pod with labels `app: web` and `version: 2`."""
+    """Return the affinity and spread constraints read from a pod labelled `app: web` and `version:
+    2`."""
     return draft(document({"app": "web", "version": "2"}, **spec)).shape.pods
 
 
 def term(selector: object = WEB, key: str = HOST, **fields: Any) -> dict[str, Any]:
-    """Return a term of pod affinity."""
     return {"labelSelector": selector, "topologyKey": key, **fields}
 
 
 def anti(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod spec field with required anti-affinity of these terms."""
     return {"affinity": {"podAntiAffinity": {REQUIRED: list(terms)}}}
 
 
 def near(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod spec field with required affinity of these terms."""
     return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
 
 
@@ -56,7 +53,7 @@ def web(
     namespaces: tuple[str, ...] = ("team",),
     by_label: tuple[LabelExpression, ...] = (),
 ) -> PodSelector:
-    """Return a selector of the application, by default in the pod's own namespace."""
+    """Return the selector of pods with the label `app: web`, by default in namespace `team`."""
     return PodSelector(expressions=(IS_WEB, *more), namespaces=namespaces, by_label=by_label)
 
 
@@ -82,15 +79,15 @@ def test_labels_are_read() -> None:
     ],
 )
 def test_who_is_meant(fields: dict[str, Any], selector: PodSelector) -> None:
-    """A term selects pods of the pod's own namespace, of named namespaces or of all namespaces, and
-    by matchLabelKeys."""
+    """A term selects pods of the pod's own namespace, unless it names or selects other namespaces.
+    `matchLabelKeys` add the pod's own label values."""
     assert wishes(**anti(term(**fields))).anti_affinity == (
         PodTerm(pods=selector, topology_key=HOST),
     )
 
 
 def test_expressions() -> None:
-    """In a selector, labels come first, then expressions in their order."""
+    """A selector's `matchLabels` come first, followed by its `matchExpressions` in their order."""
     selector = WEB | {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}
     exists = LabelExpression(key="tier", operator="Exists")
     assert wishes(**anti(term(selector))).anti_affinity[0].pods == web(exists)
@@ -99,7 +96,8 @@ def test_expressions() -> None:
 
 
 def test_affinity_takes_its_terms_together() -> None:
-    """All required affinity terms must be met together, as in Kubernetes."""
+    """If a pod has several required affinity terms, one other pod must match the selectors of all
+    of them."""
     new = {"matchLabels": {"version": "2"}}
     both = web(IS_NEW)
     assert wishes(**near(term(), term(new, ZONE))).affinity == (
@@ -109,15 +107,16 @@ def test_affinity_takes_its_terms_together() -> None:
 
 
 def test_terms_of_affinity_mean_pods_of_namespaces_that_all_name() -> None:
-    """Combined affinity terms select only namespaces that every term selects; an empty namespace
-    selector selects all."""
+    """If a pod has several required affinity terms, they apply only to namespaces that all terms
+    select. An empty namespace selector selects all."""
     any_space = term(key=ZONE, namespaceSelector={})
     wanted = near(term(namespaces=["a", "b"]), term(key=ZONE, namespaces=["b", "c"]), any_space)
     assert {each.pods.namespaces for each in wishes(**wanted).affinity} == {("b",)}
 
 
 def test_preferences_have_a_sign() -> None:
-    """Preferred affinity has a positive weight, and preferred anti-affinity a negative weight."""
+    """Preferred affinity is read with a positive weight, and preferred anti-affinity with a
+    negative one."""
     weighted = [{"weight": 7, "podAffinityTerm": term()}]
     affinity = {"podAffinity": {PREFERRED: weighted}, "podAntiAffinity": {PREFERRED: weighted}}
     here = PodTerm(pods=web(), topology_key=HOST)
@@ -128,7 +127,6 @@ def test_preferences_have_a_sign() -> None:
 
 
 def spread(**fields: Any) -> dict[str, Any]:
-    """Return one topology spread constraint."""
     whole = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term(key=ZONE), **fields}
     return {"topologySpreadConstraints": [whole]}
 
@@ -144,7 +142,8 @@ def test_topology_spread() -> None:
 
 
 def test_which_nodes_count_for_a_spread() -> None:
-    """By default, spread counts nodes that the pod's selector allows, whatever their taints."""
+    """By default, a spread constraint counts the nodes that the pod's selector allows, whatever
+    their taints."""
     (found,) = wishes(**spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")).spread
     assert (found.any_node, found.untainted) == (True, True)
     (found,) = wishes(**spread(nodeAffinityPolicy="Honor", nodeTaintsPolicy="Ignore")).spread
@@ -152,8 +151,8 @@ def test_which_nodes_count_for_a_spread() -> None:
 
 
 def test_other_values_than_the_pods_own() -> None:
-    """A term's `mismatchLabelKeys` exclude pods with the pod's own label values, even if the API
-    server has already merged them."""
+    """A term's `mismatchLabelKeys` exclude pods with the same label values. `matchLabelKeys` that
+    the API server has already merged count once."""
     both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])
     (found,) = wishes(**anti(both)).anti_affinity
     other = LabelExpression(key="version", operator="NotIn", values=IS_NEW.values)
@@ -197,15 +196,15 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
     ],
 )
 def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:
-    """Malformed and unsupported terms are refused by path."""
+    """Malformed and unsupported terms are refused with their path."""
     error = refused(document(**spec))
     assert error.field == field
     assert says in str(error)
 
 
 def test_a_missing_selector_means_no_pod() -> None:
-    """A missing selector selects no pods, and an empty selector selects all pods of the term's
-    namespaces, as in kube-scheduler."""
+    """In an affinity term, a missing selector selects no pods. An empty one selects all pods of the
+    term's namespaces, as in kube-scheduler."""
     missing = {"topologyKey": HOST}
     preferred = {PREFERRED: [{"weight": 1, "podAffinityTerm": missing}]}
     for found in (
@@ -222,7 +221,8 @@ def test_a_missing_selector_means_no_pod() -> None:
 
 @pytest.mark.parametrize("selector", [None, {}])
 def test_a_spread_without_a_selector_counts_no_pod(selector: object) -> None:
-    """A spread with a missing or empty selector counts no pods, as in kube-scheduler."""
+    """A spread constraint without a selector, or with an empty one, counts no pods, as in
+    kube-scheduler."""
     (found,) = wishes(**spread(labelSelector=selector)).spread
     assert not meet({"app": "web"}, found.pods.expressions)
     (keyed,) = wishes(**spread(labelSelector={}, matchLabelKeys=["app"])).spread
@@ -231,6 +231,6 @@ def test_a_spread_without_a_selector_counts_no_pod(selector: object) -> None:
 
 
 def test_labels_out_of_bounds() -> None:
-    """Labels must be strings, and their number is limited."""
+    """A pod with labels that are not strings, or with too many labels, is refused."""
     assert "is not text" in str(refused(document({"a": 1})))
     assert "at most 256" in str(refused(document({f"l{n}": "" for n in range(257)})))

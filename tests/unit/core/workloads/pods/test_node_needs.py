@@ -1,4 +1,5 @@
-"""Tests of what a pod needs of its node: amounts, selector, affinity and tolerations."""
+"""Tests of what a pod requires of its node: CPU and memory, selector, affinity, ports and
+tolerations."""
 
 from typing import Any
 
@@ -15,37 +16,37 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def using(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """Return a container with `requests`, `limits` or both."""
     restart = {"restartPolicy": fields.pop("restart")} if "restart" in fields else {}
     return {"name": name, "resources": fields, **restart}
 
 
 def amounts(**spec: Any) -> tuple[int, int]:
-    """Return the CPU in thousandths and the memory in MiB of a pod with this spec."""
+    """Return the CPU in millicores and the memory in MiB that a pod with this spec needs."""
     node = draft(pod(**spec)).shape.node
     return node.cpu_milli, node.memory_mib
 
 
 def affinity(kind: str, value: object) -> dict[str, Any]:
-    """Return a pod with node affinity of one kind."""
     return pod(affinity={"nodeAffinity": {kind: value}})
 
 
 def test_limit_is_the_request_where_there_is_none() -> None:
-    """If a request is missing, the limit counts as the request, per resource, as in Kubernetes."""
+    """If a container has a limit for a resource but no request, the limit counts as the request, as
+    in Kubernetes."""
     both = using(limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "500m"})
     assert amounts(containers=[both]) == (500, 1024)
 
 
 def test_amounts_are_rounded_up_once() -> None:
-    """Amounts are summed over the pod and rounded up once."""
+    """Amounts are first summed over all containers of a pod, and then rounded up."""
     parts = [using(f"c{i}", requests={"memory": "349526", "cpu": "0.1m"}) for i in range(3)]
     assert amounts(containers=parts) == (1, 2)
     assert amounts(containers=parts[:2]) == (1, 1)
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    """Init containers count with their maximum, because they run one after another."""
+    """Init containers run one after another, so only the largest of them counts, and only if it
+    needs more than the main containers."""
     spec = {
         "containers": [using("a", requests={"cpu": 2}), using("b", requests={"cpu": 1})],
         "initContainers": [
@@ -57,7 +58,7 @@ def test_init_containers_count_by_their_peak() -> None:
 
 
 def test_sidecars_run_with_everything_after_them() -> None:
-    """A sidecar's amounts add to those of every container that starts later."""
+    """A sidecar's amounts are added to those of all containers that start after it."""
     spec = {
         "containers": [using("a", requests={"cpu": 1})],
         "initContainers": [
@@ -72,12 +73,13 @@ def test_sidecars_run_with_everything_after_them() -> None:
 
 
 def test_overhead_is_added() -> None:
-    """The pod's overhead adds to its amounts."""
+    """A pod's `overhead` is added to the amounts of its containers."""
     assert amounts(containers=[using(requests={"cpu": 1})], overhead={"cpu": "250m"}) == (1250, 0)
 
 
 def test_other_extended_resources() -> None:
-    """A resource of no dialect is an extended resource of the node; storage counts in bytes."""
+    """A resource name that no dialect knows counts as an extended resource of the node. Ephemeral
+    storage counts in bytes."""
     limits = {"example.com/fpga": "2", "hugepages-2Mi": "4Mi", "ephemeral-storage": "1k",
               "example.com/none": 0, "nvidia.com/mig-1g.5gb": 1, "nvidia.com/gpu": 1}  # fmt: skip
     assert draft(pod(limits)).shape.node.extended == {
@@ -106,7 +108,7 @@ def test_selector_tolerations_and_priority() -> None:
 
 
 def test_node_affinity() -> None:
-    """Required terms are alternatives, and an empty preferred term has no effect."""
+    """A node must match one of the required terms. A preferred term that is empty has no effect."""
     zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     size = {"key": "cores", "operator": "Gt", "values": ["32"]}
     terms = [{"matchExpressions": [zone, {"key": "spot", "operator": "DoesNotExist"}]},
@@ -124,7 +126,7 @@ def test_node_affinity() -> None:
 
 
 def test_F14_match_fields() -> None:
-    """A required term may contain metadata.name in matchFields in addition to labels."""
+    """A required term may also select nodes by name, with `metadata.name` in `matchFields`."""
     by_name = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
     label = {"key": "zone", "operator": "Exists"}
     terms = [{"matchFields": [by_name], "matchExpressions": [label]}]
@@ -153,7 +155,8 @@ def test_match_fields_refused(field: dict[str, Any], at: str, says: str) -> None
 
 
 def test_F14_host_ports() -> None:
-    """Host ports of containers and sidecars are read once each; 0.0.0.0 means any address."""
+    """Host ports of main containers and sidecars are read, each once. The address 0.0.0.0 means any
+    address."""
     http = {"containerPort": 8080, "hostPort": 80, "hostIP": "0.0.0.0"}
     dns = {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}
     sidecar = container("s", ports=[dns]) | {"restartPolicy": "Always"}
@@ -170,7 +173,7 @@ def test_F14_host_ports() -> None:
 
 
 def test_every_port_of_a_pod_on_the_hosts_network_is_the_hosts() -> None:
-    """With hostNetwork, every container port is a host port, as set by the API server."""
+    """If a pod uses `hostNetwork`, all ports of its containers are host ports."""
     ports = [{"containerPort": 80}]
     assert draft(pod(containers=[container(ports=ports)])).shape.node.ports == ()
     found = draft(pod(hostNetwork=True, containers=[container(ports=ports)]))
@@ -194,7 +197,7 @@ def test_host_ports_refused(port: dict[str, Any], at: str, says: str) -> None:
 
 
 def test_scheduling_gates() -> None:
-    """Scheduling gates must be valid Kubernetes names without duplicates."""
+    """Scheduling gates are refused if they are repeated or are not valid Kubernetes names."""
     gates = [{"name": "example.com/quota"}, {"name": "wait"}, {"name": "wait"}]
     assert draft(pod(schedulingGates=gates)).gates == ("example.com/quota", "wait")
     error = refused(pod(schedulingGates=[{"name": "no spaces"}]))
@@ -202,8 +205,8 @@ def test_scheduling_gates() -> None:
 
 
 def test_resources_of_the_pod_itself() -> None:
-    """Pod-level resources override the sum of the containers', per resource, before overhead is
-    added."""
+    """If a pod has resources of its own, they replace the sum of its containers', for each
+    resource. Overhead is then added."""
     own = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     one = container(requests={"cpu": "3", "memory": "1Mi"})
     found = draft(pod(containers=[one], resources=own, overhead={"cpu": "500m"})).shape.node
@@ -214,7 +217,7 @@ def test_resources_of_the_pod_itself() -> None:
 
 
 def test_an_empty_required_term_matches_no_node() -> None:
-    """An empty required term matches no node, and other terms still count, as in kube-scheduler."""
+    """An empty required term matches no node, as in kube-scheduler. The other terms still count."""
     ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
     state = Ledger(observed("n1", labels={"disk": "ssd"})).state
     for terms, fits in (([{}], False), ([{}, ssd], True)):
@@ -227,7 +230,7 @@ TERM = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]"
 
 
 def term(**expression: object) -> dict[str, Any]:
-    """Return a pod with this required expression."""
+    """Return a pod that requires nodes with this label expression, or that has an empty term."""
     expressions = [expression] if expression else []
     return affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]})
 
@@ -287,14 +290,14 @@ def term(**expression: object) -> dict[str, Any]:
     ],
 )
 def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
-    """A refusal has the field's path and a fix."""
+    """Invalid fields are refused with their path and a fix."""
     error = refused(document)
     assert error.field == field
     assert says in str(error)
 
 
 def test_a_pod_of_too_many_constraints() -> None:
-    """A pod whose constraints together exceed an event's size is refused."""
+    """A pod is refused if its constraints together are too large for one event."""
     values = [f"{i:03}" + "x" * 1000 for i in range(256)]
     expressions = [{"key": f"k{i}", "operator": "In", "values": values} for i in range(2)]
     error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]}))
@@ -303,7 +306,7 @@ def test_a_pod_of_too_many_constraints() -> None:
 
 
 def test_containers_that_need_nothing() -> None:
-    """A pod whose containers have no resource amounts is valid."""
+    """A pod without any resource amounts is valid."""
     found = draft(pod(containers=[container("a"), {"name": "b"}]))
     assert found.shape.asks == ()
     assert (found.shape.node.cpu_milli, found.shape.node.memory_mib) == (0, 0)

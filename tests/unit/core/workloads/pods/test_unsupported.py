@@ -1,5 +1,5 @@
-"""Tests that unsupported fields that would change a decision are refused by name, and all other
-fields accepted."""
+"""Tests of pod fields that Apportion does not support. A field that could change a decision is
+refused by name; all others are accepted."""
 
 from typing import Any
 
@@ -18,8 +18,7 @@ from tests.support.manifests import container, draft, pod, refused, task, volcan
     ],
 )
 def test_pod_spec(spec: dict[str, Any], field: str) -> None:
-    """An unsupported field is refused by its path in a pod, and by its longer path in a
-    template."""
+    """An unsupported field is refused with its path, in a pod and in a pod template."""
     assert refused(pod(**spec)).field == f"spec.{field}"
     bad = task()
     bad["template"]["spec"] |= spec
@@ -44,8 +43,8 @@ def test_what_has_no_effect_is_let_through(spec: dict[str, Any]) -> None:
 
 
 def test_claims_of_volumes_are_read_by_name() -> None:
-    """Volume claims are read by name, once each and in order; ephemeral claims get Kubernetes'
-    generated name."""
+    """The names of a pod's volume claims are read in order, each once. An ephemeral claim has the
+    name that Kubernetes generates."""
     claims = [
         {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "again", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
@@ -64,19 +63,20 @@ def test_claims_of_volumes_are_read_by_name() -> None:
     ],
 )
 def test_G8_what_a_job_may_not_say(spec: dict[str, Any], field: str) -> None:
-    """Unsupported fields of a Job are refused by their path."""
+    """A Job with an unsupported field is refused with the field's path."""
     assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
 
 
 def test_G8_what_a_task_may_not_say() -> None:
-    """Unsupported fields of a task are refused with the task's index."""
+    """A Volcano Job is refused if one of its tasks has an unsupported field. The error has the
+    task's index."""
     for name, value in (("dependsOn", {"name": ["master"]}), ("partitionPolicy", {"total": 2})):
         error = refused(volcano_job(task(), task(**{name: value})))
         assert error.field == f"spec.tasks[1].{name}"
 
 
 def test_G8_a_pod_group_whose_topology_must_hold() -> None:
-    """A PodGroup with a hard topology constraint is refused."""
+    """A PodGroup that requires a network topology is refused."""
     document = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -87,15 +87,15 @@ def test_G8_a_pod_group_whose_topology_must_hold() -> None:
 
 
 def test_gangs_made_by_annotation() -> None:
-    """A gang declared only by annotation is refused, because without Volcano each of its pods would
-    start alone."""
+    """A pod that declares a gang only by annotation is refused. Volcano would create the gang, but
+    Apportion would start each pod alone."""
     error = refused(pod(None, {"scheduling.volcano.sh/group-min-member": "2"}))
     assert error.field == 'metadata.annotations["scheduling.volcano.sh/group-min-member"]'
     assert "create a PodGroup" in str(error)
 
 
 def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
-    """An annotation with the member count is accepted on a pod that names its PodGroup, because
-    Volcano ignores it there."""
+    """If a pod names its PodGroup, its annotation with the gang's size is accepted, because Volcano
+    ignores it too."""
     notes = {"scheduling.volcano.sh/group-min-member": "2", "scheduling.k8s.io/group-name": "train"}
     assert draft(pod(None, notes)).group == "default/train"

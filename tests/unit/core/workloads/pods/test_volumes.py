@@ -1,5 +1,5 @@
-"""Tests of claims, volumes and storage classes: what the scheduler must know about a pod's
-claim."""
+"""Tests of what the watcher reports about a pod's volume claim, from the claim, its volumes and its
+storage class."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def a_claim(**spec: Any) -> Claim:
-    """Return a claim of class `fast` that requests two GiB."""
+    """Return a PersistentVolumeClaim for 2 GiB of storage class `fast`."""
     notes = spec.pop("annotations", {})
     status = {"phase": spec.pop("phase", "Pending")}
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if spec.pop("deleting", False) else {}
@@ -45,8 +45,9 @@ def a_claim(**spec: Any) -> Claim:
 
 
 def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
-    """Return a volume of class `fast` with ten GiB, on these nodes or, without names, on all
-    nodes."""
+    """Return a PersistentVolume of 10 GiB and storage class `fast`.
+
+    Only these nodes can use the volume; without names, all nodes can."""
     labels = spec.pop("labels", {})
     offered = {
         "capacity": {"storage": "10Gi"},
@@ -65,7 +66,7 @@ def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
 
 
 def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageClass:
-    """Return the storage class `fast`, which delays binding until the first pod."""
+    """Return storage class `fast`, which binds a claim only when a pod needs it."""
     fields.setdefault("volumeBindingMode", "WaitForFirstConsumer")
     about = {"metadata": {"name": "fast"}, "provisioner": provisioner, **fields}
     return read_class(msgspec.json.encode(about))
@@ -74,13 +75,12 @@ def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageCla
 def fact(
     claim: Claim | None, *volumes: Volume, class_: StorageClass | None = None
 ) -> VolumeClaimObserved:
-    """Return the event of the claim when these volumes and this class exist."""
+    """Return what the watcher reports about the claim while these volumes and this class exist."""
     classes = {} if class_ is None else {"fast": class_}
     return claim_fact("d/data", claim, Storage({v.metadata.name: v for v in volumes}, classes), 7)
 
 
 def within(key: str, *values: str) -> tuple[NodeExpression, ...]:
-    """Return a node term for these values of one label."""
     return (NodeExpression(key=key, operator="In", values=values),)
 
 
@@ -99,15 +99,15 @@ BOUND = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}, "volumeName"
     ],
 )
 def test_a_claim_for_which_a_pod_waits(claim: Claim | None, state: str) -> None:
-    """The event of a pending claim has the right state, and the newest version among the objects
-    used."""
+    """A claim that pods must wait for is reported with the reason as its state, such as missing,
+    lost or unbound."""
     found = fact(claim)
     assert (found.namespace, found.claim, found.state, found.version) == ("d", "data", state, 7)
 
 
 def test_a_bound_claim_is_where_its_volume_is() -> None:
-    """The event of a bound claim has its volume's node affinity, and whether the claim is for a
-    single pod."""
+    """A bound claim is reported with the nodes that can use its volume, and whether only one pod
+    may use it."""
     found = fact(a_claim(**BOUND), a_volume("v", "n1", "n2"))
     assert (found.state, found.nodes) == ("bound", (within("host", "n1", "n2"),))
     alone = fact(a_claim(**BOUND, accessModes=["ReadWriteOncePod"]), a_volume("v"))
@@ -115,8 +115,8 @@ def test_a_bound_claim_is_where_its_volume_is() -> None:
 
 
 def test_the_zone_of_a_volume_is_its_label() -> None:
-    """A volume's zones come from its labels: several zones are joined by `__`, and beta labels
-    count too."""
+    """A volume's zone labels restrict its nodes. A label may list several zones, separated by `__`.
+    The older beta labels count too."""
     beta = "failure-domain.beta.kubernetes.io/zone"
     there, unzoned = terms_of(a_volume("v", labels={beta: "a__b"}))
     assert there == within(ZONE, "a", "b")
@@ -127,21 +127,23 @@ def test_the_zone_of_a_volume_is_its_label() -> None:
 
 
 def test_a_term_without_expressions_is_met_by_no_node() -> None:
-    """An empty term of a volume matches no node, as in Kubernetes, whatever the zone labels."""
+    """An empty term of a volume's node affinity matches no node, as in Kubernetes, even if the
+    volume has zone labels."""
     odd: dict[str, Any] = {"required": {"nodeSelectorTerms": [{}]}}
     assert set(terms_of(a_volume("v", nodeAffinity=odd, labels={ZONE: "a"}))) == {()}
 
 
 def test_a_free_volume_is_where_its_affinity_says() -> None:
-    """For an unbound volume, only the affinity counts; zone labels count once it is bound."""
+    """While a volume is unbound, only its node affinity counts. Its zone labels count once it is
+    bound."""
     local = a_class("kubernetes.io/no-provisioner")
     found = fact(a_claim(), a_volume("v", "n1", labels={ZONE: "a"}), class_=local)
     assert found.nodes == (within("host", "n1"),)
 
 
 def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> None:
-    """An unbound claim fits nodes of every matching volume, and nodes where its class can provision
-    a volume."""
+    """An unbound claim can be used on the nodes of every matching volume, and where its class can
+    provision a new one."""
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     class_ = a_class(allowedTopologies=topology)
     found = fact(a_claim(), a_volume("v", "n1"), a_volume("w", "n2"), class_=class_)
@@ -151,20 +153,20 @@ def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> No
 
 
 def test_a_claim_that_no_volume_matches_and_nobody_makes_one_for() -> None:
-    """A claim without a matching volume and without a provisioner fits no node."""
+    """If no volume matches a claim and its class provisions none, the claim can be used on no
+    node."""
     local = a_class("kubernetes.io/no-provisioner")
     assert fact(a_claim(), class_=local).state == "unavailable"
     assert fact(a_claim(), a_volume("v", "n1"), class_=local).state == "first-consumer"
 
 
 def test_a_claim_of_another_class_is_bound_without_a_pod() -> None:
-    """A claim with immediate binding stays unbound until its volume exists, whether or not a pod
-    uses it."""
+    """If the class binds claims at once, a claim is reported as unbound until its volume exists."""
     assert fact(a_claim(), class_=a_class(volumeBindingMode="Immediate")).state == "unbound"
 
 
 def test_a_volume_is_being_made_for_one_node() -> None:
-    """While a volume is provisioned for a node, the claim fits only there."""
+    """While a volume is being provisioned for a node, its claim can be used only on that node."""
     notes = {"volume.kubernetes.io/selected-node": "n3"}
     found = fact(a_claim(annotations=notes), class_=a_class())
     (((name,),)) = (found.nodes[0],)
@@ -185,13 +187,13 @@ def test_a_volume_is_being_made_for_one_node() -> None:
     ],
 )
 def test_a_volume_that_does_not_match(other: dict[str, Any]) -> None:
-    """A volume whose class, size, mode or reserved claim differs does not match the claim."""
+    """A volume does not match a claim if its class, size, access mode or reservation differs."""
     assert matching(a_claim(), [a_volume("v", **other)]) == []
 
 
 def test_the_smallest_volume_that_matches_comes_first() -> None:
-    """The smallest matching volume comes first. A reserved volume is the only candidate, and the
-    claim's selector applies."""
+    """Of several matching volumes, the smallest comes first. If a volume is reserved for the claim,
+    no other is considered."""
     small, large = a_volume("z", capacity={"storage": "2Gi"}), a_volume("a")
     kept = a_volume("k", claimRef={"namespace": "d", "name": "data", "uid": "u"})
     assert [v.metadata.name for v in matching(a_claim(), [large, small])] == ["z", "a"]
@@ -202,14 +204,15 @@ def test_the_smallest_volume_that_matches_comes_first() -> None:
 
 
 def test_many_nodes_are_few_terms() -> None:
-    """Local volumes of many nodes are merged into one list of names."""
+    """If a thousand local volumes are on a thousand nodes, their node names are merged into a few
+    lists."""
     found = merged(within("host", f"n{number:04}") for number in range(1_000))
     assert [len(term[0].values) for term in found] == [256, 256, 256, 232]
 
 
 def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
-    """An unreadable volume affinity is reported as an error of the claim, and the claim keeps its
-    last state."""
+    """If a volume's node affinity cannot be read, that is reported as an error, and the claim keeps
+    its last state."""
     odd = {"key": "host", "operator": "Like", "values": ["n1"]}
     terms = [{"matchExpressions": [odd]}]
     bad = a_volume("v", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
@@ -227,7 +230,8 @@ def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
     ],
 )
 def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None:
-    """A volume's driver is its CSI driver, or the CSI driver that replaced its in-tree plugin."""
+    """A volume's driver is its CSI driver. For a volume of an old in-tree type, it is the CSI
+    driver that replaced that type."""
     assert fact(a_claim(**BOUND), a_volume("v", **source)).driver == driver
 
 
@@ -240,12 +244,12 @@ def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None
     ],
 )
 def test_the_driver_of_a_volume_that_is_to_be_made(provisioner: str, driver: str) -> None:
-    """The driver of a volume that is still to be provisioned is its class's provisioner."""
+    """The driver of a volume that is not provisioned yet is the provisioner of its class."""
     assert fact(a_claim(), a_volume("v", "n1"), class_=a_class(provisioner)).driver == driver
 
 
 def test_H13_how_many_volumes_a_node_can_have() -> None:
-    """A driver that reports no volume count has no limit on its node."""
+    """A node has a volume limit only for the drivers that report one."""
     drivers = [
         {"name": "a", "nodeID": "n", "allocatable": {"count": 25}},
         {"name": "b", "nodeID": "n", "allocatable": {}},
@@ -256,14 +260,15 @@ def test_H13_how_many_volumes_a_node_can_have() -> None:
 
 
 def capacity(node: str | None, **fields: Any) -> Capacity:
-    """Return the storage capacity of class `fast` on a node; `None` means on no node."""
+    """Return the CSI storage capacity of class `fast` on a node; `None` matches no node."""
     topology = {} if node is None else {"nodeTopology": {"matchLabels": {"host": node}}}
     about = {"metadata": {"name": str(node)}, "storageClassName": "fast", **topology, **fields}
     return read_capacity(msgspec.json.encode(about))
 
 
 def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeClaimObserved:
-    """Return the event of a 2 GiB claim whose driver reports these capacities."""
+    """Return what the watcher reports about a 2 GiB claim while the driver has these capacities
+    left."""
     spec = {"storageCapacity": minded}
     about = {"metadata": {"name": "example.com/disks"}, "spec": spec}
     storage = Storage(
@@ -276,8 +281,7 @@ def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeCla
 
 
 def test_a_volume_is_made_where_there_is_room() -> None:
-    """A volume is provisioned only where the reported capacity, or the maximum volume size,
-    suffices."""
+    """A volume can be provisioned only where the driver reports enough capacity for it."""
     enough, little = capacity("n1", capacity="2Gi"), capacity("n2", capacity="1Gi")
     parts = capacity("n3", capacity="9Gi", maximumVolumeSize="1Gi")
     unknown, nowhere = capacity("n4"), capacity(None, capacity="9Gi")
@@ -289,8 +293,8 @@ def test_a_volume_is_made_where_there_is_room() -> None:
 
 
 def test_capacities_are_minded_where_the_driver_says_so() -> None:
-    """Capacities count only if the driver enables them, and then together with the class's
-    topology."""
+    """Reported capacities count only if the CSI driver says so. They then restrict the nodes
+    together with the class's topology."""
     little = capacity("n2", capacity="1Gi")
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
@@ -301,14 +305,15 @@ def test_capacities_are_minded_where_the_driver_says_so() -> None:
 
 
 def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
-    """The beta annotation for the storage class overrides the field, as in Kubernetes."""
+    """If a claim has the old beta annotation for its storage class, that overrides the field, as in
+    Kubernetes."""
     old = {"volume.beta.kubernetes.io/storage-class": "fast"}
     assert matching(a_claim(storageClassName=None, annotations=old), [a_volume()]) == [a_volume()]
 
 
 def test_terms_that_differ_in_one_list_are_one() -> None:
-    """Node terms that differ in one list are merged. If too many remain for an event, the claim
-    counts as usable on any node."""
+    """Node terms that differ in one list are merged. If there are still too many for an event, the
+    claim counts as usable on any node."""
     found = merged(
         (*within(ZONE, zone), *within("host", f"{zone}{number}"))
         for zone in "ab"
