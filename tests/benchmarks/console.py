@@ -67,7 +67,7 @@ async seconds => {
 
 
 def devices(node: int) -> Iterator[Device]:
-    """Yield the GPUs of a node; nodes of one model are adjacent, as in pools."""
+    """Yield the GPUs of a node. All GPUs of a node have the same model."""
     model, memory_mib = MODELS[node % len(MODELS)]
     for index in range(CARDS):
         yield Device(
@@ -77,8 +77,9 @@ def devices(node: int) -> Iterator[Device]:
 
 
 def adopted(number: int, nodes: int) -> PodAdopted:
-    """Return a pod with half of two GPUs of a node. With these pods, GPUs are full, half full or
-    empty."""
+    """Return a running pod that uses half of each of two GPUs of a node.
+
+    Together, these pods leave some GPUs full, some half full and some empty."""
     node = number % nodes
     first = number // nodes * 2 % CARDS
     memory_mib = MODELS[node % len(MODELS)][1] // 2
@@ -126,7 +127,7 @@ def _batches(payloads: Iterable[Payload]) -> Iterator[tuple[Payload, ...]]:
 
 
 async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event) -> None:
-    """Make GPUs fail and recover, one at a time, until `stopped` is set."""
+    """Make GPUs fail and recover, one every `each_s` seconds, until `stopped` is set."""
     for number in itertools.count():
         node = number * 37 % nodes
         device = f"GPU-{node:08}-{number % CARDS}"
@@ -142,7 +143,7 @@ async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event
 
 
 async def frames(page: Page, seconds: float) -> list[float]:
-    """Drag the whole picture, and return the milliseconds between frames."""
+    """Drag the fleet picture for `seconds`. Return the milliseconds between frames, sorted."""
     box = await page.locator("#cards").bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + 400, box["y"] + 200)
@@ -198,7 +199,6 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--pods", type=int, default=24_000)
