@@ -39,7 +39,7 @@ class Place(Protocol):
         """Drop all records up to and including revision `last`, as only the bootstrap user may."""
 
     async def stop(self) -> None:
-        """Stop the ledger."""
+        """Stop the ledger and close all its connections."""
 
 
 class NatsPlace:
@@ -129,13 +129,13 @@ class LawlessPlace(Protocol):
     The test can delete single records, which our permissions forbid."""
 
     async def connect(self) -> Ledger:
-        """Open a connection with all rights."""
+        """Open a connection that may do everything."""
 
     async def lose(self, revision: int) -> None:
         """Delete the record with this revision."""
 
     async def stop(self) -> None:
-        """Stop the ledger."""
+        """Stop the ledger and close all its connections."""
 
 
 class LawlessNats:
