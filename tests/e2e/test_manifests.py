@@ -60,7 +60,7 @@ EXPECTED = {
 
 
 def test_every_manifest_is_expected_here() -> None:
-    """This module has an expected result for every sample manifest, so each new sample is tested
+    """Every sample manifest has an expected result in this module, so each new sample is tested
     too."""
     assert sorted(EXPECTED) == sorted(path.stem for path in PODS.glob("*.yaml"))
 
