@@ -15,8 +15,8 @@
 
 What the ledgers contain:
 
-- v1: every event type of the first version, with failing placements, a gang, a refusal that a release
-  resolves, a failing device, and an event that contradicts earlier ones
+- v1: every event type of the first version, with failing placements, a gang, a refusal that is
+  resolved when a pod ends, a failing device, and an event that contradicts earlier ones
 - v1-agreement: the adoption of a cluster that existed before the ledger
 - v1-quotas: quotas of namespaces
 - v1-pods: pods with scheduling gates, changes and host ports
@@ -245,7 +245,8 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record how a lost ledger is rebuilt before any agent reports, and then used."""
+    """Record how a lost ledger is rebuilt before any agent reports, and how it is used
+    afterwards."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
