@@ -3,13 +3,18 @@
     python -m tests.benchmarks.bind --json
 
 Runs a real etcd, kube-apiserver and ledger with all services on this machine. Each node has eight
-simulated GPUs. A third of the `--pods` pods exist when the watcher starts. Once all are bound, the
-watcher is ended and the other services are suspended. A bare client with the binder's account then
-binds as many pods with the same annotations. This is done three times, because a machine's speed
-varies from minute to minute. `bound_per_s` is from the first PodSubmitted in the ledger to the last
-PodBound, `raw_binds_per_s` is the bare client's rate. `writes_per_pod` is counted by the API
-server: mutating requests while pods were bound, except Events. `p99_ms` is from the creation of a
-pod to its PodBound, at `--steady` pods per second."""
+simulated GPUs.
+
+The measurement has three turns, because a machine's speed varies from minute to minute. In each
+turn, a third of the `--pods` pods exist when the watcher starts. Once all are bound, the watcher is
+ended and the other services are suspended. A simple client with the binder's account then binds as
+many pods with the same annotations.
+
+`bound_per_s` is measured from the first PodSubmitted in the ledger to the last PodBound.
+`raw_binds_per_s` is the simple client's rate, and `ratio` the first divided by the second.
+`writes_per_pod` counts the mutating requests to the API server while pods were bound, except those
+for Events. `p99_ms` is measured from the creation of a pod to its PodBound, at `--steady` pods per
+second."""
 
 import argparse
 import asyncio

@@ -4,14 +4,17 @@
 
 Runs a real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet. The
 `--pods` pods have eight shapes that request only CPU and memory. All of them exist when the
-schedulers start. First, watcher, scheduler and binder start on an empty ledger of a real
-nats-server. Then, on a fresh control plane, kube-scheduler starts without its default limit of 50
-requests per second. `first_bound_s` and `all_bound_s` are from the start of those processes.
-`bound_per_s` is from the first binding to the last, as the API server counts them, polled once a
-second. `writes` are the mutating requests in that time. `cpu_s` is a process's CPU time from that
-start until all were bound. `peak_mib` is its peak memory (RSS), which for the API server and etcd
-includes the creation of nodes and pods. At the end every pod is checked: it is bound, and no node
-is overcommitted."""
+schedulers start.
+
+First, watcher, scheduler and binder start on an empty ledger of a real nats-server. Then, on a new
+control plane, kube-scheduler starts without its default limit of 50 requests per second. At the
+end, the benchmark checks that every pod is bound and no node is overcommitted.
+
+`first_bound_s` and `all_bound_s` are measured from the start of these processes. `bound_per_s` is
+measured from the first binding to the last. The API server counts the bindings, and the benchmark
+reads the count once a second. `writes` are the mutating requests in that time. `cpu_s` is a
+process's CPU time until all pods were bound. `peak_mib` is its peak memory (RSS), which for the API
+server and etcd includes the creation of nodes and pods."""
 
 import argparse
 import asyncio

@@ -3,13 +3,16 @@
     python -m tests.benchmarks.console --json
 
 Runs a real ledger with `--nodes` nodes of eight GPUs and `--pods` pods that share them, a real
-gateway, and headless Chromium with software drawing, which is slower than a desktop. During the
-measurement `--events` GPUs fail or recover each second, and the page applies the changed rows. For
-`--seconds` the picture is dragged to and fro, so that each frame redraws every GPU. `first_s` is
-from opening the page to the first picture; `fleet_mib` is the size of that data as JSON, and
-`fleet_wire_mib` its size with gzip. Frame times are in milliseconds from one frame to the next, as
-the browser shows them: median and 95th percentile, and frames per second at that median. The target
-is 30 frames per second."""
+gateway, and headless Chromium. Chromium draws in software, which is slower than a desktop.
+
+During the measurement, `--events` GPUs fail or recover each second, and the page applies the
+changed rows. The picture is dragged to and fro for `--seconds`, so that each frame redraws every
+GPU.
+
+`first_s` is the time from opening the page to the first picture. `fleet_mib` is the size of the
+picture's data as JSON, and `fleet_wire_mib` its size with gzip. Frame times are in milliseconds
+from one frame to the next: median and 95th percentile, and the frames per second at that median.
+The target is 30 frames per second."""
 
 from __future__ import annotations
 

@@ -6,15 +6,18 @@ A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices (as in `re
 gateway reads them. `index_s` is the time from the gateway's start until its index is complete.
 `index_mb` is the size of the index on disk.
 
-The requests ask for a summary at some revision. It counts every pod and device, but nearly all of
-the time is spent on finding the state. `first_*_s` are requests at random revisions, each far from
-the previous one. `beside_*_s` are requests up to `--beside` events before or after the previous
-one, as from a dragged slider. `now_*_s` are requests for the present while other clients request
-the past, and `alone` without those clients. `story_s` is the history of a pod, `who_s` all pods
-that a node has had, and `diff_s` a comparison over a tenth of the ledger.
+Most figures are the seconds that a request for a summary takes. A summary counts every pod and
+device, but nearly all of the time is spent on finding the state:
 
-`*_cpu_s` is the CPU time of the process that reads past states, which is more reliable on a busy
-machine. `rss_mb` is that process's peak memory."""
+- `first_*_s`: requests at random revisions, each far from the previous one
+- `beside_*_s`: requests up to `--beside` events from the previous one, as from a dragged slider
+- `now_*_s`: requests for the present while other requests ask for the past
+- `now_alone_*_s`: requests for the present without other requests
+
+`story_s` is the time to read the history of a pod, `who_s` that to read all pods that a node has
+had, and `diff_s` that to compare two states a tenth of the ledger apart. `*_cpu_s` is the CPU time
+of the process that reads past states, which is more reliable on a busy machine. `rss_mb` is its
+peak memory."""
 
 import argparse
 import asyncio

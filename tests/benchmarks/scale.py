@@ -12,13 +12,13 @@ and `p99_ms` are latencies from sending a submission until the load observes the
 measured at `--rate` single submissions a second, after a warm-up.
 
 For `takeover_s`, one of three schedulers under that load is killed (SIGKILL). It is the longest
-time that a pod waits after the kill.
+time that a pod then waits, from the kill or from its later submission to its placement.
 
 `*_cpu_us` are CPU microseconds per pod, which are more reliable than the clock when processes share
 few cores. `cores_allow_per_s` is how many pods this machine's cores could place per second if no
 process ever waited. `core_each_allows_per_s` is how many the busiest process could place if each
-process had its own core. The disk limits both: see the events per second of `tests.benchmarks.raw`;
-here a pod is two events."""
+process had its own core. The disk limits both figures too: see the events per second of
+`tests.benchmarks.raw`, and count two events for a pod."""
 
 import argparse
 import asyncio

@@ -190,7 +190,7 @@ async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> 
 
 
 async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: Device) -> None:
-    """A MIG instance has an entry of its own among the loads, from its creation to its removal."""
+    """From its creation to its removal, a MIG instance has its own load in the backend's report."""
     wanted = smallest(card, 2)
     await backend.make_instance(card.id, wanted, [])
     cuts = [load.instance for load in await backend.loads() if load.device == card.id]

@@ -189,8 +189,8 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 ) -> None:
     """A container of lower priority waits while a container of priority 0 uses the GPU.
 
-    This holds with and without a compute limit, although HAMi-core itself checks it only below 100
-    %."""
+    This holds for containers without a compute limit. HAMi-core itself obeys priorities only below
+    a limit of 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -202,9 +202,9 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 
 
 def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
-    """When a container restarts, memory of its old process ids no longer counts.
+    """When a container restarts, the memory that its old processes used no longer counts.
 
-    Other programs may have these ids by then."""
+    Other programs may have their process ids by then."""
     made = place.share("a")
     assert made.region is not None
     path = Path(made.region.path)

@@ -46,8 +46,9 @@ def undone(state: State) -> Iterator[str]:
 
 
 async def settled(ledger: JetStreamLedger) -> State:
-    """Fold the ledger until no work is open, and return the state. Raise AssertionError if it takes
-    too long."""
+    """Fold the ledger until no work is open, and return the state.
+
+    Raise AssertionError if that takes too long."""
     cluster = StateFold()
     reader = Reader(ledger, cluster, metrics=Metrics())
     following = asyncio.create_task(reader.run())

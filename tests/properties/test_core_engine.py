@@ -55,8 +55,8 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """Decisions that stop after each pod finally place the same pods on the same nodes as whole
-    decisions."""
+    """If each decision ends early, the engine still places the same pods on the same nodes in the
+    end."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)

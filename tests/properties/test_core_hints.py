@@ -102,11 +102,11 @@ def named_for(refused: PodRefused) -> set[type[Payload]]:
 def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
-    """If an event makes a refused pod fit, the table of hints lists that event's type for the
+    """If an event makes a refused pod fit, the table of hints lists the event's type for that
     refusal.
 
     Only the first pod that then fits is checked, because others may fit as a consequence. Gangs
-    that lacked nodes are left out, because any event may change their order."""
+    that had too little room are left out, because any event may change their order."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:

@@ -301,7 +301,7 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Classes kept in the cache answer like new ones after any change of policies, prices and
+    """Cached placement classes answer like new ones after any change of policies, prices and
     nodes."""
     ledger = Ledger()
     columns = Columns(ledger.state)
@@ -321,7 +321,7 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 
 
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
-    """Return the class's answer for each node.
+    """Return the placement class's answer for each node.
 
     It consists of the score, the rank of the cluster filter that refuses the node, and the chosen
     device."""

@@ -81,8 +81,8 @@ def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
-    """With queues, the engine stops deciding at some time, and a new engine then places no further
-    pod."""
+    """With queues, the engine runs out of decisions, and then a new engine finds no pod to
+    place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -103,7 +103,7 @@ def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """A queue's use that is updated with each change equals a count over the whole state."""
+    """If a queue's usage is updated with each change, it equals a count over the whole state."""
     ledger = Ledger()
     kept = Queues(ledger.state)
     kept.activate()

@@ -63,8 +63,8 @@ def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> No
 @SETTINGS
 @given(limited_histories())
 def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
-    """With quotas, the engine stops deciding at some time, and a new engine then places no further
-    pod."""
+    """With quotas, the engine runs out of decisions, and then a new engine finds no pod to
+    place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -85,7 +85,8 @@ def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
 @SETTINGS
 @given(limited_histories())
 def test_namespace_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """A namespace's use that is updated with each change equals a count over the whole state."""
+    """If a namespace's usage is updated with each change, it equals a count over the whole
+    state."""
     ledger = Ledger()
     kept = Namespaces(ledger.state)
     for change in changes(ledger, steps):

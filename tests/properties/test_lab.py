@@ -90,8 +90,8 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """Check that the plan predicted the pod's real node and shares, or predicted that it does not
-    fit."""
+    """Check that the pod got the node and shares of the plan, or no placement if the plan had
+    none."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return

@@ -1,8 +1,9 @@
 """Command that simulates many seeds and shows progress, or one seed and shows its last events.
 
-python -m tests.simulation --seeds 10000      all cores; counts per fault kind at the end python -m
-tests.simulation --seed 31 --logs   one run, with the services' logs python -m tests.simulation
---seed 31 --shrink the fewest faults and requests that still fail"""
+python -m tests.simulation --seeds 10000        all cores; counts per fault kind at the end
+python -m tests.simulation --seed 31 --logs     one run, with the services' logs
+python -m tests.simulation --seed 31 --shrink   the fewest faults and requests that still fail
+"""
 
 from __future__ import annotations
 

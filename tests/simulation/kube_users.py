@@ -93,7 +93,8 @@ class Users:
             self._make(again)
 
     def hold(self) -> None:
-        """Delete a random pod that has a finalizer, so that it stays terminating for a while."""
+        """Add a finalizer to a random pod and delete the pod, so that it stays terminating for a
+        while."""
         name = self._any()
         if name:
             patch = {"metadata": {"finalizers": [FINALIZER]}}

@@ -15,8 +15,9 @@ from tests.simulation.world import Outcome, run
 def played(
     seed: int, *, rates: Mapping[str, float] | None = None, cluster: bool | None = None
 ) -> Outcome:
-    """Return the run of this seed with these rates. If `cluster` is None, the seed decides about
-    it."""
+    """Return the run of this seed with these rates.
+
+    If `cluster` is None, the seed decides whether the run has a cluster."""
     side = bool(Weather(seed, cluster=cluster).cluster)
     return _play(seed, tuple(sorted((rates or {}).items())), side)
 

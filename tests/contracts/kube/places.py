@@ -23,9 +23,8 @@ LINES_S = 30.0
 class Place(Protocol):
     """An empty cluster for one test. Its client `api` has all rights.
 
-    The two flags tell which behaviour the server's version has. With `checks_uid`, it refuses a
-    binding with a wrong uid. With `keeps_lists`, it still serves the next pages of a list after a
-    compaction."""
+    Two flags describe the server's version. `checks_uid`: it refuses a binding with a wrong uid.
+    `keeps_lists`: it still serves the next pages of a list after a compaction."""
 
     api: KubeApi
     checks_uid: bool

@@ -178,7 +178,7 @@ async def test_a_container_keeps_its_share_after_a_crash(
 async def test_an_annotation_gets_a_pod_nothing(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """A pod whose annotations name a GPU still gets the device that the ledger has given to it."""
+    """If a pod's annotations name one GPU and the ledger another, the pod gets the ledger's GPU."""
     assert agent.running
     first, second = cards(facts)
     forged = {

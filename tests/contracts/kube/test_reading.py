@@ -72,8 +72,9 @@ async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
 
 
 async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None:
-    """A watch sends every write since its version in order. A deletion has the object's last
-    state."""
+    """A watch sends every write after the version at which it starts, in order.
+
+    For a deletion it sends the object's last state."""
     await make(place.api, PODS, kube_pod("before"))
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     made = await make(place.api, PODS, kube_pod("p"))
