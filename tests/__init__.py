@@ -1,6 +1,7 @@
-"""The tests, one folder per intent.
+"""All tests, with one folder for each kind of test.
 
-Invariant: no test and no benchmark runs a compiled module that is older than its source."""
+Invariant: no test and no benchmark uses a compiled module that is older than its source. Importing
+this package raises ImportError otherwise."""
 
 from apportion.runtime.process.compilation import outdated
 

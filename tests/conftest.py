@@ -1,10 +1,9 @@
 """Setup for every test: fixed Hypothesis examples, restored logging, golden files.
 
-By default Hypothesis draws different examples in every run and reports slow ones as failures, so an
-unrelated change could fail by chance or on a busy machine. Both defaults are disabled here.
-`PROPERTIES_EFFORT=10` or `--hypothesis-profile=default` draws more, and therefore different,
-examples.
-"""
+By default, Hypothesis draws different examples in every run and reports slow ones as failures. An
+unrelated change could then fail by chance or on a busy machine, so both defaults are disabled here.
+With `PROPERTIES_EFFORT=10` or `--hypothesis-profile=default`, Hypothesis draws more, and therefore
+different, examples."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -29,19 +28,18 @@ FORKED = {"contracts", "e2e", "integration"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Select whether the test and its fixtures start processes as forks or by executing a
-    program."""
+    """Decide whether the test and its fixtures fork processes or execute programs."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
 
 
 def pytest_configure() -> None:
-    """Arrange that processes left by a killed test session are ended."""
+    """Start a watchdog that ends the processes of a test session that was killed."""
     leftovers.watch()
 
 
 def pytest_unconfigure() -> None:
-    """End the process that tests fork from, and the watchdog process of this session."""
+    """End the process from which tests fork services, and this session's watchdog."""
     starts.end()
     leftovers.end()
 
@@ -68,7 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Provide a function that compares output with the golden file next to the test's module."""
+    """Provide a function that compares texts with those in the golden file of the test's module.
+
+    With `--write-golden` the function writes the golden file first."""
     name = request.node.name
 
     def compare(texts: Mapping[str, str]) -> None:

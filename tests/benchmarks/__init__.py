@@ -1,1 +1,1 @@
-"""Benchmarks: programs that measure and print, run by hand."""
+"""Benchmarks: programs that measure Apportion and print figures. People run them by hand."""

@@ -3,13 +3,18 @@
     python -m tests.benchmarks.bind --json
 
 Runs a real etcd, kube-apiserver and ledger with all services on this machine. Each node has eight
-simulated GPUs. A third of the `--pods` pods exist when the watcher starts. Once all are bound, the
-watcher is ended and the other services are suspended. A bare client with the binder's account then
-binds as many pods with the same annotations. This is done three times, because a machine's speed
-varies from minute to minute. `bound_per_s` is from the first PodSubmitted in the ledger to the last
-PodBound, `raw_binds_per_s` is the bare client's rate. `writes_per_pod` is counted by the API
-server: mutating requests while pods were bound, except Events. `p99_ms` is from the creation of a
-pod to its PodBound, at `--steady` pods per second."""
+simulated GPUs.
+
+The measurement has three turns, because a machine's speed varies from minute to minute. In each
+turn, a third of the `--pods` pods exist when the watcher starts. Once all are bound, the watcher is
+ended and the other services are suspended. A simple client with the binder's account then binds as
+many pods with the same annotations.
+
+`bound_per_s` is measured from the first PodSubmitted in the ledger to the last PodBound.
+`raw_binds_per_s` is the simple client's rate, and `ratio` the first divided by the second.
+`writes_per_pod` counts the mutating requests to the API server while pods were bound, except those
+for Events. `p99_ms` is measured from the creation of a pod to its PodBound, at `--steady` pods per
+second."""
 
 import argparse
 import asyncio
@@ -52,7 +57,7 @@ MUTATING = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
-    """Run all of these functions, a limited number at a time."""
+    """Run all these functions, `CONCURRENCY` of them at a time."""
     waiting = iter(works)
 
     async def worker() -> None:
@@ -63,19 +68,18 @@ async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
 
 
 async def post(api: KubeApi, path: str, document: dict[str, Any]) -> None:
-    """Send one POST request, which must succeed."""
     answer = await api.request("POST", path, body=msgspec.json.encode(document))
     assert answer.ok, answer.refusal()
 
 
 async def create_pods(api: KubeApi, prefix: str, count: int) -> None:
-    """Create `count` pods of eight shapes that all fit."""
+    """Create `count` pods of eight shapes. The cluster has room for all of them."""
     pods = [kube_pod(f"{prefix}-{n}", share(1000 + 500 * (n % 8), 2 + n % 8)) for n in range(count)]
     await many([partial(post, api, PODS, pod) for pod in pods])
 
 
 async def raw_s(api: KubeApi, nodes: int, count: int, annotations: dict[str, str]) -> float:
-    """Return the seconds that a client which does nothing else needs for `count` bindings."""
+    """Return the seconds that one client needs for `count` bindings while no service runs."""
 
     def binding(number: int) -> Callable[[], Awaitable[None]]:
         name = f"raw-{number}"
@@ -93,22 +97,23 @@ async def raw_s(api: KubeApi, nodes: int, count: int, annotations: dict[str, str
 
 
 async def remove_pods(api: KubeApi, prefix: str, count: int) -> None:
-    """Delete the pods at once, as the kubelet does with ended pods."""
+    """Delete the pods without a grace period, as the kubelet does with ended pods."""
     now = msgspec.json.encode({"gracePeriodSeconds": 0})
     paths = [f"{PODS}/{prefix}-{n}" for n in range(count)]
     await many([partial(api.request, "DELETE", path, body=now) for path in paths])
 
 
 async def mutations(api: KubeApi) -> int:
-    """Return how many mutating requests the API server has answered, without Events and leases."""
+    """Return the number of mutating requests so far, except those for Events and leases."""
     kinds = (await writes(api)).items()
     return sum(count for kind, count in kinds if kind.split()[0] not in {"events", "leases"})
 
 
 async def writes(api: KubeApi) -> Counter[str]:
-    """Return how many mutating requests the API server has answered, by resource.
+    """Return how many mutating requests the API server has answered, counted by resource.
 
-    For refused requests, the key also has the status."""
+    A refused request is counted under its resource and its HTTP status, for example `pods/binding
+    409`."""
     found = Counter[str]()
     for labels, count in _COUNT.findall((await api.get("/metrics")).decode()):
         about = dict(_LABEL.findall(labels))
@@ -128,10 +133,10 @@ class _Info(msgspec.Struct, frozen=True):
 
 
 class Log:
-    """The ledger's records, which are read only after the measurement.
+    """Reads the ledger for the benchmark, but fetches records only after the measurement.
 
-    During the measurement, only the number of bindings is requested. A reader on this machine would
-    use a twentieth of the services' CPU, and no real cluster has such a reader."""
+    During the measurement it asks the server only for the number of bindings. Following the ledger
+    would take a twentieth of the services' CPU, and no real cluster has such a reader."""
 
     def __init__(self, ledger: JetStreamLedger) -> None:
         self._ledger = ledger
@@ -144,30 +149,29 @@ class Log:
         return sum((msgspec.json.decode(info, type=_Info).state.subjects or {}).values())
 
     async def until_bound(self, count: int) -> None:
-        """Wait until the ledger has `count` bindings."""
-
         async def there() -> bool:
             return await self.bound() >= count
 
         await until(there, f"{count} bindings", timeout_s=WAIT_S, interval_s=0.5)
 
     async def read(self) -> None:
-        """Read the whole ledger."""
         self._records.clear()
         reading = await self._ledger.follow(self._records.append)
         await reading.caught_up()
         await reading.stop()
 
     def binding_s(self, pods: int, turn: int) -> float:
-        """Return the seconds from first submission to last binding for `pods` pods, in turns of
-        `turn`."""
+        """Return the seconds in which the services bound all `pods` pods.
+
+        The pods came in turns of `turn` pods. The result is the sum over all turns, each from its
+        first submission to its last binding."""
         submitted = [moment_s for moment_s, _ in self.of(PodSubmitted)]
         bound = [moment_s for moment_s, _ in self.of(PodBound)]
         turns = range(0, pods, turn)
         return sum(bound[first + turn - 1] - submitted[first] for first in turns)
 
     def of(self, kind: type[P]) -> list[tuple[float, P]]:
-        """Return the payloads of one type, in order, each with its time in seconds."""
+        """Return the payloads of this type in ledger order, each with its event's time."""
         events = (decode(record.payload, subject=record.subject) for record in self._records)
         return [(seconds(e.time), e.data) for e in events if isinstance(e.data, kind)]
 
@@ -185,14 +189,14 @@ def stopped_short(services: list[ServiceProcess]) -> Iterator[None]:
 
 
 async def after(wait_s: float) -> None:
-    """Wait until the next arrival of a steady stream is due."""
+    """Sleep for `wait_s` seconds; return at once if it is negative."""
     due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(max(wait_s, 0.0), due.set_result, None)
     await due
 
 
 async def services_turn(world: KubeWorld, api: KubeApi, log: Log, turn: int, count: int) -> int:
-    """Let the services bind `count` pods. Return the number of writes."""
+    """Create `count` pods, and let the services bind them. Return the number of API writes."""
     await create_pods(api, f"pod-{turn}", count)
     watcher = world.service("watcher")
     before = await mutations(api)
@@ -202,8 +206,9 @@ async def services_turn(world: KubeWorld, api: KubeApi, log: Log, turn: int, cou
 
 
 async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> float:
-    """Return the 99th percentile of the time from a pod's creation to its PodBound, at a steady
-    rate."""
+    """Create `count` pods at a steady rate, and return how long their bindings take.
+
+    The result is the 99th percentile in milliseconds, from a pod's creation to its PodBound."""
     created_s: dict[str, float] = {}
     before = await log.bound()
     began_s = time.time()
@@ -224,12 +229,11 @@ async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> flo
 
 
 def seconds(moment: str) -> float:
-    """Return an event's time, in seconds since the epoch."""
     return datetime.fromisoformat(moment).timestamp()
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run the benchmark once, in this folder."""
+    """Run the benchmark once, with the servers' data in `folder`."""
     plane = ControlPlane(binaries(), folder / "plane")
     plane.start()
     try:
@@ -278,13 +282,11 @@ async def _measure(
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark once in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(measure(given, Path(folder)))
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=3000)

@@ -4,14 +4,17 @@
 
 Runs a real etcd and kube-apiserver with `--nodes` nodes, which are objects without a kubelet. The
 `--pods` pods have eight shapes that request only CPU and memory. All of them exist when the
-schedulers start. First, watcher, scheduler and binder start on an empty ledger of a real
-nats-server. Then, on a fresh control plane, kube-scheduler starts without its default limit of 50
-requests per second. `first_bound_s` and `all_bound_s` are from the start of those processes.
-`bound_per_s` is from the first binding to the last, as the API server counts them, polled once a
-second. `writes` are the mutating requests in that time. `cpu_s` is a process's CPU time from that
-start until all were bound. `peak_mib` is its peak memory (RSS), which for the API server and etcd
-includes the creation of nodes and pods. At the end every pod is checked: it is bound, and no node
-is overcommitted."""
+schedulers start.
+
+First, watcher, scheduler and binder start on an empty ledger of a real nats-server. Then, on a new
+control plane, kube-scheduler starts without its default limit of 50 requests per second. At the
+end, the benchmark checks that every pod is bound and no node is overcommitted.
+
+`first_bound_s` and `all_bound_s` are measured from the start of these processes. `bound_per_s` is
+measured from the first binding to the last. The API server counts the bindings, and the benchmark
+reads the count once a second. `writes` are the mutating requests in that time. `cpu_s` is a
+process's CPU time until all pods were bound. `peak_mib` is its peak memory (RSS), which for the API
+server and etcd includes the creation of nodes and pods."""
 
 import argparse
 import asyncio
@@ -58,7 +61,6 @@ Contender = Callable[[ControlPlane, Path], AbstractAsyncContextManager[Start]]
 
 
 def say(text: str) -> None:
-    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -123,7 +125,7 @@ async def furnish(api: KubeApi, nodes: int, pods: int, scheduler: str) -> None:
 
 
 class Progress:
-    """The times at which the first and the last binding were seen."""
+    """The times at which the benchmark noticed the first and the last binding."""
 
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
@@ -131,7 +133,7 @@ class Progress:
         self.at_first = 0
 
     async def watch(self, api: KubeApi, pods: int) -> None:
-        """Wait until all pods are bound. Raises AssertionError if there is no progress."""
+        """Wait until all pods are bound. Raises AssertionError if no pod is bound for too long."""
         seen, interval_s = 0, FIRST_INTERVAL_S
 
         async def more() -> int:
@@ -151,20 +153,18 @@ class Progress:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mib(pid: int) -> int:
-    """Return the peak memory of a process."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     (peak_kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
     return round(int(peak_kib) / 1024)
 
 
 async def examined(api: KubeApi, pods: int) -> None:
-    """Check that every pod is bound and no node is overcommitted."""
+    """Exit with an error unless every pod is bound and no node is overcommitted."""
     places, cpus, gib = Counter[str](), Counter[str](), Counter[str]()
     query = {"limit": str(PAGE)}
     while True:
@@ -187,7 +187,7 @@ async def examined(api: KubeApi, pods: int) -> None:
 async def run(
     name: str, options: argparse.Namespace, plane: ControlPlane, folder: Path
 ) -> dict[str, Any]:
-    """Return the figures of one scheduler: Apportion or kube-scheduler."""
+    """Let one scheduler, Apportion or kube-scheduler, bind all pods. Return its figures."""
     scheduler, contender = CONTENDERS[name]
     async with open_kube(plane.kubeconfig, None) as api, contender(plane, folder) as start:
         await furnish(api, options.nodes, options.pods, scheduler)
@@ -214,7 +214,7 @@ async def run(
 
 
 def both(options: argparse.Namespace) -> dict[str, Any]:
-    """Run each scheduler once on its own control plane, in temporary folders."""
+    """Run each scheduler once, on a control plane of its own. Return the figures of both."""
     figures: dict[str, Any] = {"nodes": options.nodes, "pods": options.pods}
     for name in CONTENDERS:
         with tempfile.TemporaryDirectory() as temporary:
@@ -230,7 +230,6 @@ def both(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=20_000)

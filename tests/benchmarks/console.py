@@ -3,13 +3,16 @@
     python -m tests.benchmarks.console --json
 
 Runs a real ledger with `--nodes` nodes of eight GPUs and `--pods` pods that share them, a real
-gateway, and headless Chromium with software drawing, which is slower than a desktop. During the
-measurement `--events` GPUs fail or recover each second, and the page applies the changed rows. For
-`--seconds` the picture is dragged to and fro, so that each frame redraws every GPU. `first_s` is
-from opening the page to the first picture; `fleet_mib` is the size of that data as JSON, and
-`fleet_wire_mib` its size with gzip. Frame times are in milliseconds from one frame to the next, as
-the browser shows them: median and 95th percentile, and frames per second at that median. The target
-is 30 frames per second."""
+gateway, and headless Chromium. Chromium draws in software, which is slower than a desktop.
+
+During the measurement, `--events` GPUs fail or recover each second, and the page applies the
+changed rows. The picture is dragged to and fro for `--seconds`, so that each frame redraws every
+GPU.
+
+`first_s` is the time from opening the page to the first picture. `fleet_mib` is the size of the
+picture's data as JSON, and `fleet_wire_mib` its size with gzip. Frame times are in milliseconds
+from one frame to the next: median and 95th percentile, and the frames per second at that median.
+The target is 30 frames per second."""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ async seconds => {
 
 
 def devices(node: int) -> Iterator[Device]:
-    """Yield the GPUs of a node; nodes of one model are adjacent, as in pools."""
+    """Yield the GPUs of a node. All GPUs of a node have the same model."""
     model, memory_mib = MODELS[node % len(MODELS)]
     for index in range(CARDS):
         yield Device(
@@ -77,8 +80,9 @@ def devices(node: int) -> Iterator[Device]:
 
 
 def adopted(number: int, nodes: int) -> PodAdopted:
-    """Return a pod with half of two GPUs of a node. With these pods, GPUs are full, half full or
-    empty."""
+    """Return a running pod that uses half of each of two GPUs of a node.
+
+    Together, these pods leave some GPUs full, some half full and some empty."""
     node = number % nodes
     first = number // nodes * 2 % CARDS
     memory_mib = MODELS[node % len(MODELS)][1] // 2
@@ -126,7 +130,7 @@ def _batches(payloads: Iterable[Payload]) -> Iterator[tuple[Payload, ...]]:
 
 
 async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event) -> None:
-    """Make GPUs fail and recover, one at a time, until `stopped` is set."""
+    """Make GPUs fail and recover, one every `each_s` seconds, until `stopped` is set."""
     for number in itertools.count():
         node = number * 37 % nodes
         device = f"GPU-{node:08}-{number % CARDS}"
@@ -142,7 +146,7 @@ async def happen(facts: Facts, nodes: int, each_s: float, stopped: asyncio.Event
 
 
 async def frames(page: Page, seconds: float) -> list[float]:
-    """Drag the whole picture, and return the milliseconds between frames."""
+    """Drag the fleet picture for `seconds`. Return the milliseconds between frames, sorted."""
     box = await page.locator("#cards").bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + 400, box["y"] + 200)
@@ -198,7 +202,6 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--pods", type=int, default=24_000)

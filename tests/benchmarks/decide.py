@@ -2,12 +2,12 @@
 
     python -m tests.benchmarks.decide --nodes 10000 --policy binpack --json
 
-A fleet of mixed nodes (8 devices each, every mode of sharing) is filled to 70 % with pods of at
-least 34 shapes. Then, one for one, a pod ends and another arrives and is decided, with
-explanations. The rate includes the departures and the fold of all events; arriving events are
-decoded before, as by a reader. `flatness` is that rate divided by the rate at a tenth of the nodes.
-Both are measured alternately in the same run, each fleet in its own process. Run `make compile`
-first: an interpreted engine is several times slower."""
+A fleet of mixed nodes, with 8 devices each and all sharing modes, is filled to 70 % with pods of at
+least 34 shapes. Then one pod after another ends, and a new pod arrives in its place. The engine
+decides each new pod, with explanations. The rate includes the departures and the folding of all
+events, but not the decoding of events. `flatness` is that rate divided by the rate at a tenth of
+the nodes. Both rates are measured alternately in the same run, each fleet in its own process. Run
+`make compile` first: an interpreted engine is several times slower."""
 
 import gc
 import multiprocessing
@@ -91,12 +91,12 @@ def shapes() -> list[Shape]:
 
 
 class FleetTooSmall(Exception):
-    """The error that no placed pod is left to end: the fleet has too few nodes of some kind."""
+    """Raised if no placed pod is left that could end, because the fleet refuses most pods."""
 
 
 @dataclass
 class Bench:
-    """One fleet with its pods: its state, which is folded from events, and its engine."""
+    """A fleet with its pods for the benchmark: a state folded from events, and an engine on it."""
 
     nodes: int
     policy: Policy
@@ -150,7 +150,7 @@ class Bench:
         return found
 
     def arrive(self, submitted: PodSubmitted) -> bool:
-        """Submit a pod and decide it. Return True if the pod was placed."""
+        """Submit a pod and let the engine decide it. Return True if the pod was placed."""
         self.apply(submitted, self.engine)
         placed = False
         for event in decided(self.engine).events:
@@ -163,7 +163,7 @@ class Bench:
         return placed
 
     def depart(self, at: int) -> None:
-        """End the pod at that index. Raises FleetTooSmall if no pod is left."""
+        """End the placed pod at this index. Raises FleetTooSmall if no placed pod is left."""
         if not self.live:
             raise FleetTooSmall(
                 f"too small a fleet: on {self.nodes} nodes most pods are refused, and none is left"
@@ -182,13 +182,16 @@ class Bench:
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
-        """Learn prices, as the scheduler does between decisions. Before this, there are no
-        prices."""
+        """Learn prices from the pods so far, as the scheduler does between decisions.
+
+        Until the first call, the state has no prices."""
         types = node_types(self.state)
         self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:
-        """Make decisions. Return their rate per second, and the latency of each in microseconds."""
+        """End a pod and decide a new one, `decisions` times.
+
+        Return the decisions per second, and the latency of each decision in microseconds."""
         latencies = []
         arriving = self.submissions(decisions)
         leaving = [self.random.random() for _ in range(decisions)]
@@ -202,7 +205,10 @@ class Bench:
 
 
 class Measured(NamedTuple):
-    """The seconds for all decisions, the latency of each in microseconds, and the memory in MiB."""
+    """What one measurement of a fleet returns.
+
+    It has the seconds for all decisions, each decision's latency in microseconds, and the process's
+    peak memory in MiB."""
 
     seconds: float
     latencies: list[float]
@@ -210,7 +216,7 @@ class Measured(NamedTuple):
 
 
 class Fleet:
-    """A fleet whose engine runs in its own process, as in a scheduler."""
+    """A fleet in a process of its own, which the benchmark can ask to make decisions."""
 
     _bench: ClassVar[Bench]
 
@@ -219,7 +225,6 @@ class Fleet:
         self._ready = self._alone.submit(self._prepare, nodes, policy)
 
     def measure(self, decisions: int) -> Measured:
-        """Make `decisions` more decisions in the fleet's process."""
         self._ready.result()
         return self._alone.submit(self._measure, decisions).result()
 
@@ -242,7 +247,9 @@ class Fleet:
 
 
 def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
-    """Return the figures. Both fleets alternate, so that a slowing machine affects both."""
+    """Measure a fleet of `nodes` nodes and one of a tenth of them, and return the figures.
+
+    The two fleets take turns, so that a machine that slows down affects both."""
     small, large = Fleet(max(nodes // 10, 1), policy), Fleet(nodes, policy)
     turns = [
         (small.measure(decisions // TURNS), large.measure(decisions // TURNS)) for _ in range(TURNS)
@@ -259,7 +266,6 @@ def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")

@@ -1,11 +1,12 @@
 """Measure the cost of single events for a scheduler with hundreds of shapes, by event type.
 
-The benchmark `waiting` includes these figures. Half of the shapes have running pods. The other pods
-are pending: for larger devices than exist, for labels, for named devices, for affinity, in gangs,
-or within a quota. The cost of an event is the longest of several times: to fold and observe the
-event, and for any single decision that follows. Decisions are made with no new pod, with one, and
-with many pods of different shapes, as the scheduler does, until there are none left. Times are CPU
-milliseconds, the median of a few events of a type, so that a busy machine does not matter."""
+The benchmark `waiting` includes these figures. Half of the shapes have running pods. The pods of
+the other shapes are pending: they request devices larger than any, unknown labels or unknown
+devices, or they have affinity to missing pods, belong to gangs that do not fit, or exceed a quota.
+After an event, the scheduler decides until nothing is left to decide: without a new pod, with one,
+and with many new pods. The cost of the event is its longest single step: to fold and observe it, or
+to make one of these decisions. Times are CPU milliseconds, the median of a few events of a type, so
+that a busy machine does not matter."""
 
 import gc
 import multiprocessing
@@ -76,14 +77,16 @@ GEOMETRIES: Final = [{"models": ["A100-SXM4-40GB"], "allowedGeometries": [_GROUP
 
 
 class EventType(NamedTuple):
-    """A type of event to measure, with a function that returns the `n`-th event of that type."""
+    """A type of event to measure: its name, and a function that returns its `n`-th event."""
 
     name: str
     event: Callable[[int], Payload]
 
 
 def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
-    """Measure each type of event in another process. Return milliseconds by type, highest first."""
+    """Measure every event type in a separate process.
+
+    Return the milliseconds by event type, highest first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
         return alone.submit(_measured, nodes, policy).result()
 
@@ -99,7 +102,7 @@ def _measured(nodes: int, policy: Policy) -> dict[str, float]:
 
 
 class EventCosts:
-    """The measurement of event costs on one fleet, which is used for nothing else."""
+    """Measures the costs of events on one fleet, which serves no other purpose."""
 
     def __init__(self, bench: Bench, part: float) -> None:
         self._bench = bench
@@ -112,7 +115,7 @@ class EventCosts:
         self._drain()
 
     def measure(self) -> dict[str, float]:
-        """Return the cost of each type, in milliseconds."""
+        """Return the cost in milliseconds by event type."""
         found = {}
         for kind in self._types():
             found[kind.name] = round(median(self._cost(kind, n) for n in range(REPEATS)), 1)
@@ -133,7 +136,9 @@ class EventCosts:
         return max(longest) * 1e3
 
     def _drain(self) -> float:
-        """Decide until no decision is left. Return the seconds of the longest decision."""
+        """Let the engine decide until it has nothing left to decide.
+
+        Return the CPU seconds of the longest decision."""
         longest = 0.0
         while True:
             begun = time.process_time()
@@ -151,7 +156,7 @@ class EventCosts:
         return uid
 
     def _wait(self) -> None:
-        """Submit pods of many shapes that fit no node."""
+        """Submit pods of many shapes that stay pending."""
         engine, pods = self._bench.engine, dict(WAITING)
         quota = QuotaObserved(namespace="poor", quota="q", hard={"limits.nvidia.com/gpumem": 1})
         self._bench.apply(quota, engine)
@@ -176,8 +181,9 @@ class EventCosts:
             self._submit(share(5000 + number), namespace="poor")
 
     def _types(self) -> Iterator[EventType]:
-        """Yield all event types. Events of one type build on each other: a cordon is followed by an
-        uncordon."""
+        """Yield all event types in the order to measure them.
+
+        The order matters: a node is cordoned before it is uncordoned, for example."""
         names = sorted(self._bench.state.nodes)
         yield from self._of_all()
         yield from self._of_nodes(names)
@@ -192,14 +198,14 @@ class EventCosts:
         yield EventType("NodeGone", lambda n: NodeGone(node=names[-1 - n]))
 
     def _of_new_shape(self, number: int) -> Payload:
-        """Return the submission of a pod with a new shape, which requires a label."""
+        """Return the submission of a pod with a new shape, which requires a new node label."""
         node = structs.replace(NEEDS, selector={"zone": "z", f"new-{number}": "true"})
         shape = structs.replace(share(3000), node=node)
         uid = f"new-{number}"
         return PodSubmitted(uid=uid, namespace="default", name=uid, dialect="hami", shape=shape)
 
     def _of_all(self) -> Iterator[EventType]:
-        """Yield the event types that affect every class: prices, policies and configurations."""
+        """Yield the event types that affect all nodes: prices, policies and configurations."""
         histogram, state = self._bench.histogram, self._bench.state
         types, policy, configured = node_types(state), state.policy, state.configuration
         first = PolicyChanged(
@@ -246,8 +252,7 @@ class EventCosts:
         yield EventType("NodeUncordoned", lambda n: NodeUncordoned(node=names[13 * n], by="bench"))
 
     def _of_devices(self, names: Sequence[str]) -> Iterator[EventType]:
-        """Yield the event types of devices that are cordoned and uncordoned, or fail and
-        recover."""
+        """Yield the event types in which a device is cordoned, is uncordoned, fails or recovers."""
         nodes = self._bench.state.nodes
 
         def device(number: int) -> str:
@@ -280,13 +285,12 @@ class EventCosts:
 
 
 def share(memory_mib: int, cores: int = 0) -> Shape:
-    """Return the shape of a pod that requests a share of a device."""
     ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
     return Shape(asks=(ask,), devices=SHARED, node=NEEDS)
 
 
 def beside(app: str) -> PodTerm:
-    """Return an affinity term for a pod of this app on the same node."""
+    """Return an affinity term that requires a pod of this app on the same node."""
     here = LabelExpression(key="app", operator="In", values=(app,))
     return PodTerm(topology_key="kubernetes.io/hostname", pods=PodSelector(expressions=(here,)))
 
@@ -311,7 +315,7 @@ def report(node: str, *, count: int = 8, model: str = "NVIDIA A100-SXM4-80GB") -
 def observed(
     node: str, *, labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = ()
 ) -> NodeObserved:
-    """Return the event in which a watcher describes a node: ready, and with much room."""
+    """Return a watcher's event about a ready node with much free CPU and memory."""
     return NodeObserved(
         node=node,
         ready=True,

@@ -1,7 +1,8 @@
-"""Generate the load of the scale benchmark, in its own process: submit pods and observe placements.
+"""Generate the load of the scale benchmark: submit pods, and note when they are placed.
 
-The load writes as the watcher and reads as an auditor. Times are of the monotonic clock, which all
-processes of a machine share, so the parent may compare them with its own."""
+The load has its own process and two connections: it writes in the watcher's role and reads in the
+auditor's role. Times are from the monotonic clock, which all processes of a machine share. So the
+parent process may compare them with its own times."""
 
 import asyncio
 import time
@@ -24,10 +25,10 @@ PLACEMENTS = "apportion.v1.placement.*"
 
 @dataclass
 class Seen:
-    """The times at which each pod was sent, its submission acknowledged, and its placement
-    observed.
+    """What the load recorded for each pod, by the pod's uid.
 
-    `cpu_s` is the CPU time of the load itself, in seconds."""
+    These are the times at which the pod was sent, its submission was acknowledged, and its
+    placement was observed. `cpu_s` is the CPU time of the load itself, in seconds."""
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)
@@ -38,14 +39,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Urls:
-    """The URLs at which the load writes and reads."""
+    """The URLs of nats-server with which the load writes and reads."""
 
     writer: str
     reader: str
 
 
 class _Load:
-    """The load's two connections, and the times that it has recorded."""
+    """The load's two connections and the times that it records."""
 
     def __init__(self, urls: Urls) -> None:
         self._urls = urls
@@ -77,11 +78,10 @@ class _Load:
 
     @property
     def count(self) -> int:
-        """Return how many placements have been observed."""
+        """Return how many placements the load has observed."""
         return len(self._records)
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until `done` returns True."""
         while not done():
             self._moved.clear()
             await self._moved.wait()
@@ -95,7 +95,7 @@ class _Load:
 
 
 def flood(urls: Urls, pods: int, window: int) -> Seen:
-    """Submit pods as fast as they are placed, with at most `window` of them pending."""
+    """Submit pods as fast as the schedulers place them, with at most `window` pods pending."""
 
     async def run() -> Seen:
         load = _Load(urls)

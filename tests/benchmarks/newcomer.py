@@ -14,14 +14,12 @@ from tests.support.newcomer import placements
 
 
 def measure(_given: Namespace) -> dict[str, float]:
-    """Run the benchmark once."""
     with tempfile.TemporaryDirectory() as folder:
         found = placements(Path(folder))
     return {f"{name}_s": float(found[name]) for name in ("cold", "warm")}
 
 
 def main() -> None:
-    """Run the benchmark, and print the figures."""
     tell(parser_of(__doc__), measure)
 
 

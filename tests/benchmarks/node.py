@@ -3,20 +3,26 @@
     python -m tests.benchmarks.node --json
 
 Runs a real agent process over the fake driver with eight GPUs, on a real ledger. `--pods` pods
-request a tenth of a GPU each, at most eighty at once. If this machine has the tests' control plane
-and can run a kubelet, the real kubelet is used. Pods then go through the API server, watcher,
-scheduler and binder, ten at a time. Otherwise, and with `--kubelet fake`, the tests' fake kubelet
-is used, which has the sockets and records of the real one. Pods then come one after another.
-`allocate_p99_ms` and `prestart_p99_ms` are the kubelet's two calls. The fake kubelet measures them;
-with the real one they come from the agent's histogram `apportion_agent_kubelet_seconds`
-(interpolated like Prometheus' `histogram_quantile`). `bound_to_allocated_p50_ms` is the difference
-between the times of the two events. Then for `--idle` seconds no pod comes or goes, while the agent
-samples eighty shares every five seconds. Each share has a process that both HAMi-core and the
-driver list: a real one, in a cgroup and mount namespace like those of its container.
-`agent_cpu_percent` is of one core, from CPU time. `agent_rss_mb` is the agent's memory at that
-time, and `usage_series` the number of usage series in a scrape: four of each share and two of each
-GPU. Exits with 1 if a figure exceeds its limit (`LIMITS`). For comparison, the limits of HAMi's
-plugin and monitor (`values.yaml` of its chart) go to stderr."""
+request a tenth of a GPU each; at most eighty of them exist at once.
+
+If this machine has the tests' control plane and can run a kubelet, the benchmark uses the real
+kubelet. Pods then go through the API server, watcher, scheduler and binder, ten at a time.
+Otherwise, and with `--kubelet fake`, it uses the tests' fake kubelet, which has the sockets and
+records of the real one. Pods then come one after another.
+
+`allocate_p99_ms` and `prestart_p99_ms` are the durations of the kubelet's two calls to the agent.
+The fake kubelet measures them itself. For the real kubelet they are interpolated from the agent's
+histogram `apportion_agent_kubelet_seconds`, as Prometheus' `histogram_quantile` does.
+`bound_to_allocated_p50_ms` is the time between those two events of a pod.
+
+Then no pod comes or goes for `--idle` seconds, while the agent samples eighty shares every five
+seconds. Each share is used by one real process, in a cgroup and mount namespace like those of its
+container; both HAMi-core and the driver list it. `agent_cpu_percent` is the agent's CPU time in
+percent of one core. `agent_rss_mb` is its memory at that time. `usage_series` is the number of
+usage series in a scrape: four for each share and two for each GPU.
+
+Exits with 1 if a figure exceeds its limit (`LIMITS`). For comparison, the benchmark prints the
+limits of HAMi's plugin and monitor (`values.yaml` of its chart) on standard error."""
 
 import argparse
 import asyncio
@@ -76,18 +82,17 @@ PAUSED: Final = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sle
 
 
 def say(text: str) -> None:
-    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Kubelet(Protocol):
-    """The interface to the fake or the real kubelet, with the rest of its cluster."""
+    """What the benchmark needs from a kubelet and its cluster, fake or real."""
 
     facts: Facts
     agent: ServiceProcess
 
     async def start(self, names: list[str]) -> None:
-        """Have these pods placed, bound, admitted and started by the rest of the system."""
+        """Run these pods: have them placed, bound, admitted and started."""
 
     async def end(self, names: list[str]) -> None:
         """End these pods, and wait until their shares and slots are free."""
@@ -97,7 +102,7 @@ class Kubelet(Protocol):
 
 
 class Fake:
-    """The fake kubelet; this class also writes the events that a scheduler and a binder would."""
+    """A cluster with the fake kubelet. It writes the events of a scheduler and a binder itself."""
 
     def __init__(self, facts: Facts, agent: ServiceProcess, kubelet: FakeKubelet) -> None:
         self.facts = facts
@@ -106,7 +111,6 @@ class Fake:
         self._number = 0
 
     async def start(self, names: list[str]) -> None:
-        """Implement `Kubelet.start` by writing events, and calling the fake kubelet."""
         devices = self.facts.of(NodeReported)[-1].devices
         for name in names:
             device = devices[self._number % CARDS]
@@ -127,19 +131,17 @@ class Fake:
             await self._kubelet.begin(uid, "main")
 
     async def end(self, names: list[str]) -> None:
-        """Implement `Kubelet.end` by writing events, and calling the fake kubelet."""
         for name in names:
             self._kubelet.end(_uid(name))
             await self.facts.write(PodGone(uid=_uid(name)))
 
     async def p99_ms(self, call: Call) -> float:
-        """Implement `Kubelet.p99_ms` by the times that the fake kubelet measured."""
         took_s = sorted(self._kubelet.took_s[call])
         return 1000 * took_s[int(0.99 * (len(took_s) - 1))]
 
 
 class Real:
-    """The real kubelet in a cluster, where this class creates and deletes pods as a user."""
+    """A cluster with the real kubelet. It creates and deletes pods as a user does."""
 
     def __init__(self, world: KubeWorld, agent: ServiceProcess) -> None:
         self.facts = world.facts
@@ -147,18 +149,16 @@ class Real:
         self._world = world
 
     async def start(self, names: list[str]) -> None:
-        """Implement `Kubelet.start` by creating pods in the API server."""
         before = len(self.facts.of(SharesAllocated))
         await self._world.plane.apply(*map(_pod, names))
         await self.facts.count(SharesAllocated, before + len(names))
 
     async def end(self, names: list[str]) -> None:
-        """Implement `Kubelet.end` by deleting pods. The API server keeps a pod until its kubelet
-        has ended it."""
+        """Delete the pods, and wait until the kubelet has ended them."""
         await self._world.plane.user("delete", "pods", *names, "--wait=true", "--timeout=120s")
 
     async def p99_ms(self, call: Call) -> float:
-        """Implement `Kubelet.p99_ms` by the agent's histogram."""
+        """Return an estimate from the agent's histogram of call durations."""
         _, metrics = await self.agent.get("/metrics")
         return quantile_ms(metrics, NAMES[call], 0.99)
 
@@ -175,7 +175,7 @@ def _pod(name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def fake(folder: Path) -> AsyncIterator[Kubelet]:
-    """Run an agent and the fake kubelet, until the block ends."""
+    """Run an agent and the fake kubelet until the block ends."""
     async with running_bus(folder / "nats") as bus, FakeKubelet(folder / "k") as kubelet:
         facts = Facts(bus)
         await facts.open()
@@ -188,7 +188,7 @@ async def fake(folder: Path) -> AsyncIterator[Kubelet]:
 
 @asynccontextmanager
 async def real(folder: Path) -> AsyncIterator[Kubelet]:
-    """Run a cluster of one node with a real kubelet, until the block ends."""
+    """Run a cluster of one node with a real kubelet until the block ends."""
     binaries, _ = find_binaries()
     assert binaries is not None
     plane = ControlPlane(binaries, folder / "plane")
@@ -231,7 +231,7 @@ def bound_to_allocated_ms(facts: Facts) -> list[float]:
 
 
 def quantile_ms(metrics: str, call: str, part: float) -> float:
-    """Return the quantile `part` of a call's duration, from the agent's metrics."""
+    """Return the `part` quantile of a call's duration in milliseconds, from the agent's metrics."""
     pattern = rf'apportion_agent_kubelet_seconds_bucket{{call="{call}",le="([^"]+)"}} (\S+)'
     counts = [(float(bound), float(count)) for bound, count in re.findall(pattern, metrics)]
     wanted = part * counts[-1][1]
@@ -244,20 +244,18 @@ def quantile_ms(metrics: str, call: str, part: float) -> float:
 
 
 def cpu_s(process: int) -> float:
-    """Return the CPU time of a process, in seconds."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def rss_mb(process: int) -> float:
-    """Return the resident memory of a process, in MB."""
     status = Path(f"/proc/{process}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 async def pause(seconds: float) -> None:
-    """Wait while the agent works for `seconds`."""
+    """Sleep for `seconds`, so that the agent works undisturbed."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
@@ -266,7 +264,7 @@ async def pause(seconds: float) -> None:
 async def play(
     kubelet: Kubelet, folder: Path, driver: FakeDriver, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Start the pods, then let the agent sample the idle pods, and return the figures."""
+    """Start the pods, wait while the agent samples idle pods, and return the figures."""
     names = [f"pod-{number}" for number in range(given.pods)]
     for first in range(0, len(names), WAVE):
         if first >= KEPT:
@@ -296,7 +294,9 @@ async def play(
 
 @contextlib.contextmanager
 def used(folder: Path, driver: FakeDriver) -> Iterator[None]:
-    """Run a process on each share of the node, which usage region, driver and kernel all list."""
+    """Run a process in each share of the node until the block ends.
+
+    The share's usage region, the driver and the kernel all list that process."""
     cgroups = cgroup2()
     if cgroups is None:
         say("cgroups or mounts cannot be made here: the kernel does not say whose a process is")
@@ -321,7 +321,9 @@ def cgroup2() -> Path | None:
 
 @contextlib.contextmanager
 def contained(pods: Path, pod: str, cgroups: Path | None) -> Iterator[int]:
-    """Yield the id of a process that is in that pod's cgroup, if cgroups can be created."""
+    """Run a process for this pod until the block ends, and yield its id.
+
+    The process is in the pod's cgroup, if this machine allows creating cgroups."""
     log = pods / pod / "containers" / "main" / "log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
@@ -348,17 +350,17 @@ def contained(pods: Path, pod: str, cgroups: Path | None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def driven(folder: Path) -> Iterator[FakeDriver]:
-    """Yield the fake driver, which every process started within the block uses."""
+    """Yield a fake driver. All processes started within the block use it."""
     with fake_driver(folder, f"{CARDS}xA100-80GB") as driver:
         os.environ.update(driver.environment)
         yield driver
 
 
 def kubelet_of(wanted: str) -> tuple[str, Any]:
-    """Return the name of the wanted kubelet, and the function that runs it.
+    """Choose a kubelet: return its name, and the function that runs it.
 
-    By default, the real kubelet is used if it can run here. Raises SystemExit if it is wanted and
-    cannot."""
+    `wanted` is "fake", "real" or empty. If it is empty, the real kubelet is chosen if it can run
+    here. Raises SystemExit if "real" is wanted but cannot run here."""
     binaries, reason = find_binaries()
     if binaries is not None:
         reason = missing() or ("" if (binaries / "kubelet").exists() else "there is no kubelet")
@@ -368,7 +370,6 @@ def kubelet_of(wanted: str) -> tuple[str, Any]:
 
 
 async def main(given: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark in temporary folders, and return the figures."""
     name, started = kubelet_of(given.kubelet)
     say(f"with the {name} kubelet")
     with tempfile.TemporaryDirectory(prefix="node") as path, driven(Path(path)) as driver:

@@ -3,15 +3,18 @@ r"""Measure how much of a cluster each policy can allocate, on a production trac
     python -m tests.benchmarks.packing --trace pods_default.csv \
         --nodes nodes.csv --policy price --online --json
 
-The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of the
-trace in a random order, then more drawn from it until 1.3 times the cluster's devices are
-requested. They arrive one by one. Each is placed at once or fails for good, and none ends. The
-result is the percentage of all devices that is allocated then. Everything goes through the real
-state, fold and engine, by `apportion.lab.packing`. Policies that weigh shapes know the trace's
-shapes in advance, as in the paper. With `--online` they learn them from arriving pods by the
-scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over the bytes of all
-decisions. If you change how nodes are weighed, compare it with the previous commit's. It must be
-equal unless placements are meant to change."""
+The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023). All pods of the
+trace arrive one by one in a random order. More pods, drawn from the trace, follow until 1.3 times
+the cluster's devices are requested. Each pod is placed at once or fails for good, and no pod ends.
+The result is the percentage of all devices that is allocated at the end. Everything goes through
+the real state, fold and engine, by `apportion.lab.packing`.
+
+Policies that weigh shapes know the trace's shapes in advance, as in the paper. With `--online` they
+start without this knowledge and learn the shapes from arriving pods, by the scheduler's own rule.
+
+`decisions` is a SHA-256 over the bytes of all decisions. If you change how nodes are weighed,
+compare it with the previous commit's. It must be equal unless the change is meant to affect
+placements."""
 
 import argparse
 import resource
@@ -54,7 +57,6 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--nodes", type=Path, required=True)

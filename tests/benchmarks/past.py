@@ -3,14 +3,21 @@
     python -m tests.benchmarks.past --json
 
 A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
-gateway reads them. `index_s` is how long that takes from its start, `index_mb` what it stores on
-disk. `first_*_s` are HTTP requests at random revisions of the whole ledger, each far from the one
-before. `beside_*_s` are requests up to `--beside` events before or after the last one, as from a
-dragged slider. Each returns a summary, which counts every pod and device, so nearly all of the time
-is spent on finding the state. `now_*_s` is the same answer about the present, requested during
-requests about the past, and `alone` without them. `story_s` and `who_s` are a pod's history and a
-node's pods since the start; `diff_s` compares a tenth of the ledger. `*_cpu_s` is the CPU time of
-the process for the past, which is more reliable on a busy machine. `rss_mb` is its peak memory."""
+gateway reads them. `index_s` is the time from the gateway's start until its index is complete.
+`index_mb` is the size of the index on disk.
+
+Most figures are the seconds that a request for a summary takes. A summary counts every pod and
+device, but nearly all of the time is spent on finding the state:
+
+- `first_*_s`: requests at random revisions, each far from the previous one
+- `beside_*_s`: requests up to `--beside` events from the previous one, as from a dragged slider
+- `now_*_s`: requests for the present while other requests ask for the past
+- `now_alone_*_s`: requests for the present without other requests
+
+`story_s` is the time to read the history of a pod, `who_s` that to read all pods that a node has
+had, and `diff_s` that to compare two states a tenth of the ledger apart. `*_cpu_s` is the CPU time
+of the process that reads past states, which is more reliable on a busy machine. `rss_mb` is its
+peak memory."""
 
 import argparse
 import asyncio
@@ -41,13 +48,14 @@ MODULE = b"apportion.gateway.past_process"
 
 
 class PastProcess:
-    """The gateway's process for the past, found by its folder and observed from outside."""
+    """The process in which a gateway reads past states, observed through /proc.
+
+    `kept` is the folder of its index, by which the process is found."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = str(kept).encode()
 
     def cpu_s(self) -> float:
-        """Return the process's CPU time in seconds."""
         text = (self._folder() / "stat").read_text(encoding="ascii")
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
@@ -67,7 +75,7 @@ class PastProcess:
 
 
 class Asking:
-    """A client of one gateway that measures its requests."""
+    """A client that sends requests to one gateway and measures them."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, kept: Path) -> None:
         self._session = session
@@ -75,7 +83,7 @@ class Asking:
         self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
-        """Send a request, which must succeed. Return its seconds and its answer."""
+        """Send a request, which must succeed. Return its seconds and the decoded answer."""
         began = time.perf_counter()
         target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
         async with self._session.get(target) as answer:
@@ -84,7 +92,7 @@ class Asking:
         return time.perf_counter() - began, body
 
     async def at(self, revision: int) -> tuple[float, float]:
-        """Request the state at one revision. Return wall-clock seconds and CPU seconds."""
+        """Request the summary at one revision. Return its wall-clock seconds and CPU seconds."""
         before = self.past.cpu_s()
         seconds, body = await self.ask("summary", at=revision)
         assert body["revision"] == revision
@@ -93,7 +101,7 @@ class Asking:
 
 @contextlib.asynccontextmanager
 async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
-    """Yield a client of a ready gateway on this ledger."""
+    """Yield a client of a ready gateway on this ledger. The gateway keeps its index in `kept`."""
     options = ("--listen", "127.0.0.1:0", "--past", str(kept))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
         await process.ready(timeout_s=READ_S)
@@ -103,7 +111,7 @@ async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
 
 
 async def indexed(asking: Asking, revision: int) -> None:
-    """Wait until the index covers the whole ledger; until then answers report the progress."""
+    """Wait until the gateway's index covers the ledger up to `revision`."""
 
     async def done() -> bool:
         try:
@@ -116,7 +124,7 @@ async def indexed(asking: Asking, revision: int) -> None:
 
 
 async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """Return the figures of first requests, nearby requests, and requests about the present."""
+    """Measure requests for random past states, for nearby ones, and for the present."""
     draw = random.Random(SEED)
     first: list[tuple[float, float]] = []
     beside: list[tuple[float, float]] = []
@@ -145,7 +153,7 @@ async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
 
 
 async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
-    """Return the figures of the index."""
+    """Measure the requests that the index answers: a pod's history, a node's pods and a diff."""
     events = given.events
     _, pods = await asking.ask("pods", at=events // 2, limit=1)
     name = pods["items"][0]["name"]
@@ -156,7 +164,6 @@ async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]
 
 
 async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
-    """Return the figures of one run."""
     kept = folder / NAME
     async with running_bus(folder / "nats") as bus:
         await fill(bus, given.events, given.nodes)
@@ -176,13 +183,11 @@ async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """Run the benchmark once in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder), given))
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=5_000)

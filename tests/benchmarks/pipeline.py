@@ -4,12 +4,14 @@
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.pipeline --json       the same over TLS
 
 Runs 100 simulated nodes of 8 devices and real processes (nats-server, agent, intake, scheduler,
-binder, gateway). 5,000 pods are submitted in batches of 100 with at most `--window` of them
-pending; each is placed, bound and allocated. `placed_per_s` is from the first submission to the
-last placement. Latency is from the acknowledged submission to the placement as a reader of the
-ledger observes it. `raw_append_per_s` is the ledger's own limit in the same run: a bare loop
-appends all events of these pods to a fresh ledger, byte for byte and in the same batches. `ratio`
-is the pipeline's events per second divided by that."""
+binder, gateway). 5,000 pods are submitted in batches of 100, with at most `--window` of them
+pending. Each pod is placed, bound and allocated. `placed_per_s` is measured from the first
+submission to the last placement. The latency of a pod is measured from the acknowledged submission
+until a reader of the ledger observes the placement.
+
+`raw_append_per_s` is the ledger's own limit in the same run: a bare loop appends the same events in
+the same batches to a fresh ledger. `ratio` is the pipeline's events per second divided by that
+limit."""
 
 import argparse
 import asyncio
@@ -59,7 +61,9 @@ WRITERS = {
 
 
 def submissions(pods: int) -> list[Draft]:
-    """Return pods of eight shapes, small enough that all of them fit 800 devices together."""
+    """Return the submissions of `pods` pods of eight shapes.
+
+    All these pods together fit 800 devices."""
     drafts = []
     for number in range(pods):
         ask = Ask(
@@ -82,7 +86,7 @@ def submissions(pods: int) -> list[Draft]:
 
 
 class Watch:
-    """The times at which a reader of the ledger observed the events of the pods."""
+    """A reader of the ledger that notes when it observes the events of pods."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, Record]] = []
@@ -91,7 +95,7 @@ class Watch:
         self._moved = asyncio.Event()
 
     def deliver(self, record: Record) -> None:
-        """Read one record of the ledger, and note its time."""
+        """Note a record of the ledger, and the time if it is a placement."""
         event = decode(record.payload, subject=record.subject)
         if isinstance(event.data, PodPlaced):
             self.placed[event.data.pod] = time.perf_counter()
@@ -101,7 +105,6 @@ class Watch:
         self._moved.set()
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until `done` returns True."""
         while not done():
             self._moved.clear()
             await self._moved.wait()
@@ -110,7 +113,7 @@ class Watch:
 async def submit(
     watch: Watch, ledger: JetStreamLedger, drafts: list[Draft], window: int
 ) -> dict[str, float]:
-    """Submit all pods. Return the time at which each submission was acknowledged."""
+    """Submit all pods, with at most `window` pending. Return each pod's time of acknowledgement."""
     submitted: dict[str, float] = {}
     for start in range(0, len(drafts), BATCH):
         await watch.until(lambda: len(submitted) - len(watch.placed) < window)
@@ -122,7 +125,9 @@ async def submit(
 
 
 async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> float:
-    """Append the same bytes in the same batches in a bare loop. Return the events per second."""
+    """Append the same records in the same batches to a fresh ledger, as fast as possible.
+
+    Return the events per second."""
     batches: list[list[Draft]] = []
     for _, run in itertools.groupby(records, key=lambda entry: entry[0]):
         drafts = [Draft(record.subject, str(record.revision), record.payload) for _, record in run]
@@ -136,7 +141,6 @@ async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> f
 
 
 async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
-    """Return the figures of one run."""
     watch = Watch()
     async with running_bus(folder / "pipeline") as bus, contextlib.AsyncExitStack() as stack:
         services = [
@@ -167,13 +171,11 @@ async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """Run the benchmark once in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(Path(folder), given.pods, given.window))
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--pods", type=int, default=5_000)
     parser.add_argument("--window", type=int, default=1_000)

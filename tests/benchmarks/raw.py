@@ -1,6 +1,6 @@
 """Measure the ledger alone: appends with fsync, and reading.
 
-The pipeline benchmark compares itself with these figures. To run it alone:
+The pipeline benchmark measures a similar limit in each of its runs. To run this one:
     python -m tests.benchmarks.raw --json"""
 
 import asyncio
@@ -23,7 +23,7 @@ RAW_SUBJECT = "apportion.v1.pending.raw"
 async def measure_raw_append(
     ledger: Ledger, payloads: Sequence[bytes], batch_size: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Append `payloads` in consecutive atomic batches. Return the events per second."""
+    """Append `payloads` in atomic batches, one after another. Return the events per second."""
     run = secrets.token_hex(8)
     drafts = [Draft(subject, f"{run}-{n}", payload) for n, payload in enumerate(payloads)]
     began = time.perf_counter()
@@ -35,7 +35,9 @@ async def measure_raw_append(
 async def measure_group_commit(
     ledger: Ledger, payloads: Sequence[bytes], writers: int, *, subject: str = RAW_SUBJECT
 ) -> float:
-    """Let `writers` append single drafts through one group commit. Return the events per second."""
+    """Let concurrent writers append one draft at a time through one group commit.
+
+    Return the events per second."""
     run = secrets.token_hex(8)
     left = enumerate(payloads)
 
@@ -50,7 +52,7 @@ async def measure_group_commit(
 
 
 async def measure_follow(ledger: Ledger) -> float:
-    """Read the whole ledger with an empty callback. Return the records per second."""
+    """Read the whole ledger with a callback that does nothing. Return the records per second."""
     began = time.perf_counter()
     following = await ledger.follow(lambda _record: None)
     await following.caught_up()
@@ -60,7 +62,7 @@ async def measure_follow(ledger: Ledger) -> float:
 
 
 async def measure(events: int, payload_bytes: int) -> dict[str, float]:
-    """Return all figures, measured on a server in a temporary folder."""
+    """Start a server in a temporary folder, and return all figures."""
     payloads = [b"x" * payload_bytes] * events
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +82,6 @@ async def measure(events: int, payload_bytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--payload-bytes", type=int, default=600)

@@ -2,13 +2,16 @@
 
     python -m tests.benchmarks.refold --json
 
-A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that are
-submitted, placed, bound, allocated and ended; one in ten keeps running. `events_per_s` is what a
-service's own reader folds, from the first revision until it is caught up. `follow_per_s` is the
-same reader with an empty callback in the same run. `ratio` is the quotient: the share of speed left
-after decoding and folding. `snapshot_restore_s` is from the request to the object store to a state
-of 80,000 devices and 200,000 live placements. `snapshot_pause_ms` is the longest time that writing
-a snapshot blocks the event loop. `*_cpu_s` are CPU seconds, which are more reliable on a busy
+A real nats-server has 1,000,000 events over 5,000 nodes of 8 devices. Pods of 34 shapes are
+submitted, placed, bound, allocated and ended; one in ten keeps running.
+
+`events_per_s` is how fast a service's own reader folds these events, from the first revision to the
+last. `follow_per_s` is how fast the same reader only receives them, with an empty callback. `ratio`
+is the first divided by the second: the share of speed left after decoding and folding.
+
+`snapshot_restore_s` is the time to restore a state of 80,000 devices and 200,000 live placements,
+from the request to the object store on. `snapshot_pause_ms` is the longest time for which writing a
+snapshot blocks the event loop. `*_cpu_s` are CPU seconds, which are more reliable on a busy
 machine."""
 
 import argparse
@@ -89,7 +92,9 @@ def life(number: int, nodes: int) -> list[Payload]:
 
 
 def happenings(events: int, nodes: int) -> Iterator[Payload]:
-    """Yield `events` events. As under load, ten thousand pods go through each stage together."""
+    """Yield `events` events of many pods.
+
+    As under load, ten thousand pods pass each stage together."""
 
     def endless() -> Iterator[Payload]:
         yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))
@@ -105,7 +110,7 @@ def happenings(events: int, nodes: int) -> Iterator[Payload]:
 
 
 async def fill(bus: Bus, events: int, nodes: int) -> None:
-    """Write the events to the ledger in batches, each with one writer."""
+    """Write the events to the ledger in batches, each under its role's permissions."""
     writers = {role: await bus.connect(role) for role in set(ROLES.values())}
     chain: dict[str, str] = {}
     numbers = itertools.count(1)
@@ -128,7 +133,7 @@ async def fill(bus: Bus, events: int, nodes: int) -> None:
 
 
 async def measure_follow(ledger: JetStreamLedger) -> float:
-    """Read the ledger with an empty callback. Return the records per second."""
+    """Read the ledger with a callback that does nothing. Return the records per second."""
 
     def nothing(_record: Record) -> None:
         return
@@ -142,7 +147,7 @@ async def measure_follow(ledger: JetStreamLedger) -> float:
 
 
 async def measure_fold(ledger: JetStreamLedger) -> tuple[float, float]:
-    """Fold the ledger with a service's reader. Return the events per second, and CPU seconds."""
+    """Fold the ledger as a service does. Return the events per second, and the CPU seconds."""
     cluster = StateFold()
     reader = Reader(ledger, cluster, metrics=Metrics())
     began, cpu = time.perf_counter(), time.process_time()
@@ -178,7 +183,7 @@ def full_state(nodes: int, pods: int, revision: int) -> State:
 
 
 async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
-    """Measure writing a snapshot as a scheduler does, and restoring it as a service does."""
+    """Write a snapshot as a scheduler does, restore it as a service does, and measure both."""
     ledger = await bus.connect("scheduler")
     snapshots = Snapshots(ledger.wire)
     state = full_state(nodes, pods, await ledger.last_revision())
@@ -207,13 +212,11 @@ async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
 
 
 def rss_mb() -> float:
-    """Return this process's current memory in MB."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, float]:
-    """Return the figures of one run."""
     async with running_bus(folder) as bus:
         await fill(bus, events, nodes)
         ledger = await bus.connect("auditor")
@@ -234,14 +237,12 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
-    """Run the benchmark once in a temporary folder."""
     seldom_look_for_cycles()  # as in every service
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=5_000)

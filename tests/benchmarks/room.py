@@ -1,12 +1,15 @@
-"""Measure how soon pending pods use new room in Kubernetes: the longest of a few rounds, in ms.
+"""Measure how soon a pending pod is bound once there is room for it in Kubernetes.
 
     python -m tests.benchmarks.room --json
 
-Runs a real API server, a real ledger and all services on this machine. `released_ms` is from before
-the deletion of a pod to the binding of one that waited for its GPU. `new_node_ms` is from the later
-of a node's two events to the binding of the pod that fits on no other. `raised_quota_ms` is from
-before a quota is raised to the binding of the pod that it blocked. Ends are the events' times, so
-the first and last figures include the start of kubectl."""
+Runs a real API server, a real ledger and all services on this machine. Each figure is the longest
+of a few rounds, in milliseconds, and ends at the time of the PodBound event:
+
+- `released_ms` begins just before kubectl deletes a pod, and the pending pod needs that pod's GPU.
+- `new_node_ms` begins at the later of a new node's two events, and the pod fits on no other node.
+- `raised_quota_ms` begins just before kubectl raises a quota, and the pod needs the higher quota.
+
+So the first and the last figure include the start of kubectl."""
 
 import asyncio
 import tempfile
@@ -36,8 +39,9 @@ LARGE = 70_000
 
 
 async def released(world: KubeWorld, rounds: int) -> float:
-    """Return the longest time until a pod uses a released GPU. Each pod requests the only GPU
-    whole."""
+    """Return the longest time until a pending pod uses a released GPU.
+
+    All pods request the cluster's only GPU as a whole."""
     await world.plane.apply(*(kube_pod(f"p{number}", share(CARD)) for number in range(rounds + 1)))
     await world.facts.count(PodSubmitted, rounds + 1)
     took = []
@@ -52,7 +56,9 @@ async def released(world: KubeWorld, rounds: int) -> float:
 
 
 async def new_node(world: KubeWorld, rounds: int) -> float:
-    """Return the longest time until a pod uses a new node. No other node fits that pod."""
+    """Return the longest time until a pending pod uses a new node.
+
+    The pod fits on no other node."""
     took = []
     for number in range(rounds):
         pod, node = f"large-{number}", f"new-{number}"
@@ -67,8 +73,9 @@ async def new_node(world: KubeWorld, rounds: int) -> float:
 
 
 async def raised_quota(world: KubeWorld, rounds: int) -> float:
-    """Return the longest time until a pod uses a raised quota. Each raise admits one more small
-    pod."""
+    """Return the longest time until a pending pod uses a raised quota.
+
+    Each raise admits one more small pod."""
     await world.plane.apply(quota(memory="100"))
     await world.facts.count(QuotaObserved, 1)
     took = []
@@ -84,7 +91,7 @@ async def raised_quota(world: KubeWorld, rounds: int) -> float:
 
 
 def _told(world: KubeWorld, kind: type[Payload]) -> datetime:
-    """Return the time of the last event of this type, by its writer's clock."""
+    """Return the time of the latest event of this type, according to the service that wrote it."""
     times = (event.time for _, event in world.facts.events if isinstance(event.data, kind))
     return max(map(datetime.fromisoformat, times))
 
@@ -102,7 +109,7 @@ async def _world(plane: ControlPlane) -> AsyncIterator[KubeWorld]:
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """Run the benchmark once; each figure is measured on its own system."""
+    """Run the benchmark once. Each figure is measured on a new cluster."""
     figures: dict[str, float] = {"rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         plane = ControlPlane(binaries(), Path(folder))
@@ -117,7 +124,6 @@ async def measure(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     tell(parser, lambda given: asyncio.run(measure(given.rounds)))

@@ -4,16 +4,21 @@
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.scale --json       the same over TLS
 
 Runs a fleet of 1,000 nodes of 8 devices and real processes: nats-server (every append fsynced),
-one, two and three schedulers, and the load in its own process. `placed_per_s` is from the first
-submission to the last observed placement, with at most `--window` pending pods. `conflict_rate` is
-the share of decisions that a fence refused. `p50_ms` and `p99_ms` are from sending a submission to
-its placement as the load observes it. They are measured at `--rate` single submissions a second,
-after a warm-up. For `takeover_s` one of three schedulers under that load is killed (SIGKILL). It is
-the longest wait of any pod from then on, counted from the kill or from its later submission.
+one, two and three schedulers, and the load in its own process.
+
+`placed_per_s` is measured from the first submission to the last observed placement, with at most
+`--window` pending pods. `conflict_rate` is the fraction of decisions that a fence refused. `p50_ms`
+and `p99_ms` are latencies from sending a submission until the load observes the placement. They are
+measured at `--rate` single submissions a second, after a warm-up.
+
+For `takeover_s`, one of three schedulers under that load is killed (SIGKILL). It is the longest
+time that a pod then waits, from the kill or from its later submission to its placement.
+
 `*_cpu_us` are CPU microseconds per pod, which are more reliable than the clock when processes share
-few cores. `cores_allow_per_s` is what this machine's cores could place if nothing ever waited, and
-`core_each_allows_per_s` what the busiest process could place with a core for each. The disk limits
-both: see the events per second of `tests.benchmarks.raw`; a pod is two events here."""
+few cores. `cores_allow_per_s` is how many pods this machine's cores could place per second if no
+process ever waited. `core_each_allows_per_s` is how many the busiest process could place if each
+process had its own core. The disk limits both figures too: see the events per second of
+`tests.benchmarks.raw`, and count two events for a pod."""
 
 import argparse
 import asyncio
@@ -48,7 +53,7 @@ TOLD = {"apportion_decided_again_total": "again", "process_cpu_seconds_total": "
 
 
 def reported(node: str) -> Draft:
-    """Return the draft of a node's report, as its agent would write it."""
+    """Return a draft of the report that an agent writes about this node."""
     data = rack(node, DEVICES)
     event = Event(id=f"{node}/reported", source="agent/bench", time=TIME, data=data)
     return Draft(subject_of(data), event.id, encode(event))
@@ -58,7 +63,7 @@ def reported(node: str) -> Draft:
 async def cluster(
     folder: Path, nodes: int, schedulers: int
 ) -> AsyncIterator[tuple[Bus, list[ServiceProcess]]]:
-    """Yield a ledger with a fleet, and schedulers that have read the whole ledger."""
+    """Yield a ledger with a fleet, and `schedulers` schedulers that have read the whole ledger."""
     async with running_bus(folder) as bus, contextlib.AsyncExitStack() as stack:
         intake = await bus.connect("intake")
         fleet = [reported(f"node-{number:05}") for number in range(nodes)]
@@ -76,12 +81,12 @@ async def cluster(
 
 
 def urls_of(bus: Bus) -> Urls:
-    """Return the URLs of the load's two roles."""
+    """Return the URLs with which the load writes as a watcher and reads as an auditor."""
     return Urls(bus.server.url_for("watcher"), bus.server.url_for("auditor"))
 
 
 async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
-    """Return the sums of the schedulers' own counters."""
+    """Return the sums over all running schedulers of the counters in their metrics."""
     told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
     for service in services:
         if not service.running:
@@ -95,14 +100,13 @@ async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
 
 
 def server_cpu_s(bus: Bus) -> float:
-    """Return nats-server's CPU time in seconds."""
     fields = Path(f"/proc/{bus.server.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
     user, system = fields.split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def once(seen: Seen) -> Seen:
-    """Check that every pod was placed exactly once, and return the load's times."""
+    """Return `seen`; exit with an error unless every pod was placed exactly once."""
     twice = [pod for pod, count in seen.placements.items() if count != 1]
     missing = seen.sent.keys() - seen.placed.keys()
     if twice or missing:
@@ -111,7 +115,7 @@ def once(seen: Seen) -> Seen:
 
 
 async def apart(load: Callable[..., Seen], *given: object) -> Seen:
-    """Run a load in its own process, and return the times that it recorded.
+    """Run `load` in a new process, and return the times that it recorded.
 
     Each load needs a new process: over TLS each ledger has its own CA, and a process trusts only
     the CA that it started with."""
@@ -121,7 +125,7 @@ async def apart(load: Callable[..., Seen], *given: object) -> Seen:
 
 
 async def throughput(folder: Path, args: argparse.Namespace, schedulers: int) -> dict[str, float]:
-    """Return the figures of one flood, with this number of schedulers."""
+    """Let `schedulers` schedulers place many pods as fast as they can. Return the figures."""
     async with cluster(folder, args.nodes, schedulers) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
         seen = await apart(flood, urls_of(bus), args.pods, args.window)
@@ -149,7 +153,7 @@ async def throughput(folder: Path, args: argparse.Namespace, schedulers: int) ->
 
 
 async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Return the latency of single pods with one scheduler."""
+    """Measure how soon one scheduler places single pods."""
     pods, warm = round((WARM_UP_S + PACED_S) * args.rate), round(WARM_UP_S * args.rate)
     async with cluster(folder, args.nodes, 1) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
@@ -171,7 +175,7 @@ async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Return how long the pods of a killed scheduler wait for the other schedulers."""
+    """Kill one of three schedulers. Return how long its pods wait for the other two."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))
@@ -191,7 +195,6 @@ async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 async def run(args: argparse.Namespace) -> dict[str, object]:
-    """Return all figures."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         floods = [
@@ -205,7 +208,6 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--pods", type=int, default=20_000)

@@ -1,4 +1,4 @@
-"""Print a benchmark's figures: as one line of JSON for programs, or one figure per line."""
+"""Print a benchmark's figures, either as one line of JSON or with one figure per line."""
 
 import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parser_of(text: str | None) -> ArgumentParser:
-    """Return a benchmark's command-line parser with this description and `--json`."""
+    """Return a command-line parser with the option `--json`; `text` describes the benchmark."""
     parser = ArgumentParser(description=text, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line, for programs")
     return parser
@@ -19,7 +19,7 @@ def tell(
     measure: Callable[[Namespace], Mapping[str, Any]],
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Measure with the command line's options, and print the figures next to their limits.
+    """Parse the command line, call `measure`, and print its figures with their limits.
 
     Raises SystemExit if a figure is not below its limit."""
     given = parser.parse_args()

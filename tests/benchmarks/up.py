@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.up --times 5 --json
 
-`first_s` is the time from the command line to the first placement, `ready_s` that until all
-services are ready. `cpu_s` is the CPU time of all processes until the samples are decided, and
-`pss_mib` their memory at that time, with shared pages counted once (medians). It needs Linux, and
-an idle machine for the first two."""
+`first_s` is the time from the command line to the first placement. `ready_s` is the time until all
+services are ready. `cpu_s` is the CPU time that all processes have used when the sample pods are
+decided. `pss_mib` is their memory at that moment, with shared pages counted once. All figures are
+medians. The benchmark needs Linux, and an idle machine for the first two figures."""
 
 import contextlib
 import os
@@ -24,13 +24,12 @@ UTIME, STIME, CUTIME, CSTIME = range(11, 15)
 
 
 def measure(given: Namespace) -> dict[str, float]:
-    """Return the medians of `--times` runs."""
     runs = [one_run() for _ in range(given.times)]
     return {name: round(statistics.median(run[name] for run in runs), 2) for name in runs[0]}
 
 
 def one_run() -> dict[str, float]:
-    """Run `apportion up` once, in its own folder."""
+    """Run `apportion up` once in a temporary folder, and return the figures."""
     with tempfile.TemporaryDirectory() as folder, Standalone(Path(folder) / "data") as up:
         up.up()
         figures = {"cpu_s": 0.0, "pss_mib": 0.0}
@@ -48,7 +47,6 @@ def one_run() -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--times", type=int, default=5, metavar="N")
     tell(parser, measure)

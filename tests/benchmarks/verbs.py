@@ -4,9 +4,9 @@
 
 Runs 1,000 simulated nodes with 8,000 GPUs and 3,000 pods with shares, and real processes
 (nats-server, agent, scheduler, binder, gateway). Each verb runs `--times` times as a process of its
-own, with its output in a pipe. The figures of each are the median wall-clock seconds, the median
-CPU seconds with its start, and the number of lines printed. The target is 0.4 CPU seconds, and 1.5
-for whole lists of thousands of rows as tables (`whole`)."""
+own, with its output in a pipe. A verb's figures are the median wall-clock seconds, the median CPU
+seconds including its start, and the number of lines printed. The target is 0.4 CPU seconds, or 1.5
+for verbs that print tables of thousands of rows (`WHOLE`)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ spec:
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bus, str]]:
-    """Yield a cluster whose pods have their shares, and the URL of the cluster's gateway."""
+    """Yield a cluster in which every pod has its share, and the URL of the cluster's gateway."""
     agents = ("--simulate", "8xH100-80GB", "--nodes", str(nodes), "--node", "node-{}")
     async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
 
@@ -121,7 +121,10 @@ async def cluster(folder: Path, nodes: int, pods: int) -> AsyncIterator[tuple[Bu
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[float, float, int, str]:
-    """Return wall-clock seconds, CPU seconds, lines printed, and the error if any."""
+    """Run a command.
+
+    Return its wall-clock seconds, CPU seconds, number of printed lines, and error output if it
+    failed."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
@@ -186,12 +189,10 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark once."""
     return asyncio.run(_measure(given))
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes of eight cards")
     parser.add_argument("--pods", type=int, default=3_000, help="pods that hold shares")

@@ -2,15 +2,18 @@
 
     python -m tests.benchmarks.waiting --nodes 10000 --policy binpack --json
 
-The fleet is that of `decide`, 70 % full. `cold_ms` is the worst of pods with new shapes, from
-submission to placement, including folds; `cold_p50_ms` is their median. Then pods of twenty more
-shapes are refused, because no device is as large, and stay pending; `unschedulable` is their
-number. `ratio` is the decisions per second with them divided by those of a fleet without them. Both
-are measured alternately in the same run, each fleet in its own process. `refused_again` counts the
-pending pods that were refused again. `helped_ms` is from the report of a node with a large enough
-device to the end of the decision that places the first of them. `event_ms` is the cost of each type
-of event for a scheduler with 512 shapes, half of which fit nowhere, and `worst_event` the highest
-(`event_costs`)."""
+The fleet is that of the benchmark `decide`, 70 % full. `cold_ms` is the longest time to place a pod
+with a new shape, from submission to placement, including folds; `cold_p50_ms` is the median.
+
+Then pods of twenty more shapes are refused because no device is large enough, and stay pending;
+`unschedulable` is their number. `ratio` is the decisions per second with them divided by those of a
+fleet without them. The two fleets are measured alternately in the same run, each in its own
+process. `refused_again` is how many of the pending pods the engine refused again. `helped_ms` is
+measured from the report of a node with a large enough device until the engine has placed the first
+pending pod there.
+
+`event_ms` is the cost of each type of event for a scheduler with 512 shapes, half of which fit
+nowhere. `worst_event` is the type with the highest cost (see `event_costs`)."""
 
 import time
 from collections.abc import Sequence
@@ -40,19 +43,18 @@ COLD: Final = 30
 
 
 def share(memory_mib: int, cores: int) -> Shape:
-    """Return the shape of a pod that requests a share of a device."""
     ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
     modes = DeviceConstraints(modes=("hami-core",))
     return Shape(asks=(ask,), devices=modes, node=NodeConstraints(cpu_milli=1000))
 
 
 class Waiting(Fleet):
-    """The fleet of `decide`, to which pods that stay pending can be added."""
+    """The fleet of the benchmark `decide`, with additional pods that stay pending."""
 
     _refused: ClassVar[dict[str, int]]
 
     def cold_ms(self) -> list[float]:
-        """Return the milliseconds to place the first pod of each new shape."""
+        """Place pods of new shapes. Return the milliseconds that each of them took."""
         return self._alone.submit(self._cold_ms).result()
 
     def refuse(self, pods: int) -> int:
@@ -60,12 +62,13 @@ class Waiting(Fleet):
         return self._alone.submit(self._refuse, pods).result()
 
     def refused_again(self) -> int:
-        """Return how many of the pending pods have been refused again."""
+        """Return how many of the pending pods were refused more than once."""
         return self._alone.submit(self._refused_again).result()
 
     def helped_ms(self) -> float:
-        """Return the milliseconds from the report of a large device to the first placement that
-        uses it."""
+        """Report a node with a large device.
+
+        Return the milliseconds until the first pending pod is placed on it."""
         return self._alone.submit(self._helped_ms).result()
 
     @classmethod
@@ -137,7 +140,6 @@ def _pod(uid: str, shape: Shape) -> PodSubmitted:
 
 
 def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, Any]:
-    """Return the figures."""
     costs = event_costs(nodes, policy)
     worst = next(iter(costs))
     alone, beside = Waiting(nodes, policy), Waiting(nodes, policy)
@@ -162,7 +164,6 @@ def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, Any]
 
 
 def main() -> None:
-    """Run the benchmark with the command line's options, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")

@@ -1,1 +1,1 @@
-"""Contract tests: one suite runs against every implementation of a port."""
+"""Contract tests: one suite runs against each implementation of an interface."""

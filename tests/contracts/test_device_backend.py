@@ -1,5 +1,5 @@
-"""One suite against every device backend, simulated or real, for the behaviour that an agent relies
-on."""
+"""One suite for all device backends, simulated and real: the behaviour on which the agent
+relies."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
@@ -33,7 +33,7 @@ PROCESSES: dict[int, tuple[Kind, ...]] = {
 
 @pytest.fixture(params=["simulated", *CARDS, "nvml over the real driver"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DeviceBackend]:
-    """Provide an open backend; the real driver is used only if a driver is installed."""
+    """Provide an open backend. Skip the real one if this machine has no driver."""
     opened: DeviceBackend
     with ExitStack() as stack:
         if request.param == "simulated":
@@ -63,12 +63,15 @@ async def test_ids_and_indexes_of_devices_are_unique(backend: DeviceBackend) -> 
 
 
 async def test_two_inventories_of_an_idle_machine_are_equal(backend: DeviceBackend) -> None:
-    """Two inventories of an idle machine are equal, so a restart of the agent appends no event."""
+    """Two inventories of an idle machine are equal.
+
+    So an agent that restarts appends no event."""
     assert await backend.inventory() == await backend.inventory()
 
 
 async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
-    """An inventory is within the schema's limits, and survives encoding and decoding."""
+    """A report with the backend's inventory is within the schema's limits, so the ledger accepts
+    it."""
     report = NodeReported(
         node="n1",
         devices=await backend.inventory(),
@@ -81,7 +84,7 @@ async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
 
 
 async def test_amounts_make_sense(backend: DeviceBackend) -> None:
-    """The backend reports plausible memory (in MiB), cores and slots for every device."""
+    """The backend reports plausible amounts of memory, cores and slots for every device."""
     for device in await backend.inventory():
         assert 1024 <= device.memory_mib <= device.physical_memory_mib < 1 << 20
         assert device.cores > 0
@@ -98,7 +101,7 @@ async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None
 
 
 async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
-    """The backend reports a load for every device, never above the device's capacity."""
+    """The backend reports the use of every device, never above the device's capacity."""
     devices = {device.id: device for device in await backend.inventory()}
     loads = await backend.loads()
     assert {load.device for load in loads if load.instance is None} == devices.keys()
@@ -110,7 +113,8 @@ async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
 async def test_a_process_is_in_a_load_once(
     backend: DeviceBackend, request: pytest.FixtureRequest
 ) -> None:
-    """A load lists a process once, although a driver lists the process for each way of use."""
+    """A device's load lists each process once, although some drivers list a process several
+    times."""
     devices = {device.id: device for device in await backend.inventory()}
     told = set()
     for load in await backend.loads():
@@ -126,8 +130,9 @@ async def test_a_process_is_in_a_load_once(
 async def test_memory_is_held_of_cgroups_that_are_there(
     backend: DeviceBackend, tmp_path: Path
 ) -> None:
-    """A driver without memory limits reports that; a driver with limits refuses a folder that is
-    not a cgroup."""
+    """A backend refuses to limit memory for a folder that is not a cgroup.
+
+    A backend that cannot limit memory at all raises NotMade."""
     with pytest.raises(NotMade):
         await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
     for device in await backend.inventory():
@@ -140,7 +145,7 @@ async def test_memory_is_held_of_cgroups_that_are_there(
 
 @pytest.fixture
 async def card(backend: DeviceBackend) -> Device:
-    """Provide a device in MIG mode, or skip the test if there is none."""
+    """Provide a device in MIG mode. Skip the test if the backend has none."""
     found = [device for device in await backend.inventory() if device.mode == "mig"]
     if not found:
         pytest.skip("no card in MIG mode")
@@ -148,13 +153,13 @@ async def card(backend: DeviceBackend) -> Device:
 
 
 def smallest(card: Device, start: int) -> MigInstance:
-    """Return the smallest MIG instance that starts at the given slice."""
+    """Return the smallest MIG instance of this device, starting at slice `start`."""
     profile = min(mig_profiles("nvidia", card.model), key=lambda each: each.memory_mib)
     return MigInstance(profile=profile.name, start=start, size=profile.size)
 
 
 def whole(card: Device) -> MigInstance:
-    """Return a MIG instance of the whole device."""
+    """Return a MIG instance that takes the whole device."""
     profile = max(mig_profiles("nvidia", card.model), key=lambda each: each.size)
     return MigInstance(profile=profile.name, start=0, size=profile.size)
 
@@ -162,7 +167,9 @@ def whole(card: Device) -> MigInstance:
 async def test_a_repeated_request_returns_the_same_instance(
     backend: DeviceBackend, card: Device
 ) -> None:
-    """A repeated request returns the same MIG instance; another instance has another id."""
+    """If the same MIG instance is requested again, the backend returns the existing one.
+
+    Another instance gets another id."""
     first = await backend.make_instance(card.id, smallest(card, 3), [])
     assert first.id.startswith("MIG-")
     assert await backend.make_instance(card.id, smallest(card, 3), []) == first
@@ -171,8 +178,9 @@ async def test_a_repeated_request_returns_the_same_instance(
 
 
 async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> None:
-    """A MIG instance in use stays and is reported as an obstacle; an unused instance is removed to
-    make room."""
+    """A request for a MIG instance fails if a needed instance occupies its slices.
+
+    An instance that is not needed is removed to make room."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
     with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 occupies slices of"):
@@ -182,7 +190,7 @@ async def test_a_needed_instance_stays(backend: DeviceBackend, card: Device) -> 
 
 
 async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: Device) -> None:
-    """A MIG instance has its own load from its creation to its removal."""
+    """From its creation to its removal, a MIG instance has its own load in the backend's report."""
     wanted = smallest(card, 2)
     await backend.make_instance(card.id, wanted, [])
     cuts = [load.instance for load in await backend.loads() if load.device == card.id]
@@ -193,7 +201,7 @@ async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: D
 
 
 async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device) -> None:
-    """The backend removes unneeded MIG instances and frees their slices."""
+    """The backend removes MIG instances that are not needed, and frees their slices."""
     kept = await backend.make_instance(card.id, smallest(card, 1), [])
     await backend.make_instance(card.id, smallest(card, 4), [])
     kept_ones = await backend.keep_instances(card.id, [smallest(card, 1)])
@@ -204,7 +212,8 @@ async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device)
 
 
 async def test_a_device_without_mig_has_no_instances(backend: DeviceBackend) -> None:
-    """A device without MIG mode and an unknown device have no MIG instances."""
+    """The backend reports no MIG instances for a device without MIG mode or for an unknown
+    device."""
     one = MigInstance(profile="1g.5gb", start=0, size=1)
     others = [each.id for each in await backend.inventory() if each.mode != "mig"]
     for device in [*others, "GPU-nowhere"]:

@@ -1,10 +1,8 @@
-"""The library that limits a container to its share: HAMi-core's or a stand-in, over the fake
-driver.
+"""Tests of the library that limits a container to its share of a GPU, over the fake driver.
 
-`APPORTION_LIBVGPU=/path/to/libvgpu.so` names a built library (HAMi-core: `build.sh`, or a CMake
-build of type Debug). Without it these tests report that, and use only a stand-in that honours the
-region and the environment of a grant.
-"""
+`APPORTION_LIBVGPU=/path/to/libvgpu.so` names a built HAMi-core (its `build.sh`, or a CMake build of
+type Debug). Without it, these tests print a note and use only a stand-in. The stand-in obeys the
+limits in the container's environment and in the shared region file."""
 
 import os
 import re
@@ -42,7 +40,7 @@ NVML = (
 
 
 class Place(NamedTuple):
-    """A node with one GPU, and the library that limits its containers."""
+    """A node with one GPU, and the library that limits the node's containers."""
 
     folder: Path
     driver: FakeDriver
@@ -58,7 +56,7 @@ class Place(NamedTuple):
         cores: int = 30,
         controls: dict[str, str] | None = None,
     ) -> Grant:
-        """Create a grant that gives a container a share of the GPU."""
+        """Grant a container a share of the GPU."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
@@ -73,28 +71,29 @@ class Place(NamedTuple):
         return made
 
     def advised(self) -> list[bool]:
-        """Run one round of the agent. Return, for each container, True if the round limits its
-        compute."""
+        """Run one round of the agent.
+
+        Return, for each container, whether the round limits its compute."""
         assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
     @property
     def probe(self) -> str:
-        """Return the path of a program that uses the GPU; see probe.c."""
+        """Return the path of the test program that uses the GPU; see probe.c."""
         return str(self.folder / "lib" / "probe")
 
     def run(self, made: Grant, *command: str) -> list[str]:
-        """Run a program inside the container, and return its output."""
+        """Run a program inside the container, and return its output as lines."""
         return contained.run(made.edits, self.folder, self.given, *command)
 
     def start(self, stack: ExitStack, made: Grant, *command: str) -> subprocess.Popen[str]:
-        """Start a program inside the container, and stop the program when the stack closes."""
+        """Start a program inside the container. It is stopped when the stack closes."""
         return stack.enter_context(contained.holding(made.edits, self.folder, self.given, *command))
 
 
 @pytest.fixture(params=["a stand-in", "libvgpu.so"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Provide the node with either library; the mounts of all containers are below one folder."""
+    """Provide the node, once with each library. All containers' mounts are below one folder."""
     if request.param == "libvgpu.so" and not GIVEN:
         pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
     if reason := missing():
@@ -116,7 +115,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
-    """An allocation beyond the share is refused, although the GPU has room for it."""
+    """The library refuses an allocation beyond the share, although the GPU has room for it."""
     said = place.run(place.share("a"), place.probe, "alloc:400", "alloc:400", "alloc:200")
     assert said == [
         "context CUDA_SUCCESS",
@@ -127,15 +126,17 @@ def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
 
 
 def test_B3_an_empty_environment_lifts_no_limit(place: Place) -> None:
-    """A child process with an empty environment is still limited, by HAMi-core's default region
-    file."""
+    """A process that a container starts with an empty environment is still limited to the share.
+
+    The library finds the limits in HAMi-core's default region file."""
     bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
     said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
     assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
-    """A container sees only its share, through CUDA and through NVML as nvidia-smi uses it."""
+    """A container sees only its share as the GPU's memory, in CUDA and in NVML, which nvidia-smi
+    uses."""
     made = place.share("a")
     said = place.run(made, place.probe, "alloc:400", "info")
     assert "free_mib=300 total_mib=700" in said[-1]
@@ -143,7 +144,7 @@ def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
 
 
 def test_a_running_container_gets_more(place: Place) -> None:
-    """A running process can allocate more after its limit is raised from 700 to 1300 MiB."""
+    """After its limit is raised from 700 to 1300 MiB, a running process can allocate more."""
     made = place.share("a")
     with ExitStack() as stack:
         actions = ("alloc:600", "alloc:600", "hold", "alloc:600")
@@ -158,13 +159,14 @@ def test_a_running_container_gets_more(place: Place) -> None:
 
 
 def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
-    """Return the same limits with another memory limit."""
+    """Return the same plan with another memory limit."""
     return RegionPlan(plan.path, plan.devices, (memory_mib << 20,), plan.cores, plan.priority)
 
 
 def test_D6_compute_is_limited_under_contention(place: Place) -> None:
-    """As in HAMi, compute is limited to 30 % while another container uses the GPU, and unlimited
-    otherwise."""
+    """A container's compute is limited to 30 % while another container uses the GPU, as in HAMi.
+
+    Without other containers it is unlimited."""
     shares = [place.share(pod) for pod in "ab"]
     for _, _, region in place.regions.read():
         region.hold_cores(held=False)
@@ -185,8 +187,10 @@ def test_D6_compute_is_limited_under_contention(place: Place) -> None:
 def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
     place: Place, cores: int
 ) -> None:
-    """A container without a compute limit waits for containers of priority 0; HAMi-core checks this
-    only below 100 %."""
+    """A container of lower priority waits while a container of priority 0 uses the GPU.
+
+    This holds for containers without a compute limit. HAMi-core itself obeys priorities only below
+    a limit of 100 percent."""
     high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
     low = place.share("low", cores=cores)
 
@@ -198,8 +202,9 @@ def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
 
 
 def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
-    """A restarted container is not charged for its old process ids, which other programs may now
-    have."""
+    """When a container restarts, the memory that its old processes used no longer counts.
+
+    Other programs may have their process ids by then."""
     made = place.share("a")
     assert made.region is not None
     path = Path(made.region.path)
@@ -210,8 +215,7 @@ def test_a_restarted_container_drops_its_old_processes(place: Place) -> None:
 
 
 def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place) -> None:
-    """The agent restores a limit that a running container raised, and reports the container's
-    region."""
+    """If a running container raises its own limit, the agent restores the limit and reports it."""
     made = place.share("a")
     assert made.region is not None
     with ExitStack() as stack:
@@ -227,18 +231,17 @@ def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place)
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:
-    """Return the kernel launches of concurrent containers while the agent's rounds run.
+    """Run a program in each container at the same time, while the agent's rounds run.
 
-    The numbers are relative to an unlimited program's launches, so that a busy machine affects all
-    containers alike.
-    """
+    Return how many GPU kernels each launched, relative to a program without limits. Relative
+    numbers are used because a busy machine slows all programs alike. Try again if this machine
+    stalled."""
     what = "a while in which this machine does not stand still"
     return wait_until(lambda: measured(place, shares), what)
 
 
 def measured(place: Place, shares: list[Grant]) -> list[float]:
-    """Return the kernel launches as `launched` does, or an empty list if the machine stalled too
-    long."""
+    """Measure once for `launched`. Return an empty list if this machine stalled for too long."""
     with ExitStack() as stack:
         spin = f"spin:{1000 * SPIN_S:.0f}"
         running = [stack.enter_context(held_by_nobody(place, spin))]
@@ -255,7 +258,7 @@ def measured(place: Place, shares: list[Grant]) -> list[float]:
 
 
 def held_by_nobody(place: Place, action: str) -> subprocess.Popen[str]:
-    """Start a program on the node itself that uses the GPU without limits."""
+    """Start a program outside any container, which uses the GPU without limits."""
     environ = os.environ | place.driver.environment
     command = [str(place.driver.probe), action]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""The control plane and the cluster fixtures for every test of this folder."""
+"""Fixtures for every test of this folder: the control plane, and a cluster on it."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
 from tests.support.kubelet_fixtures import folder, kubelet

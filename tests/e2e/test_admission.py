@@ -1,5 +1,4 @@
-"""The admission webhook behind a real API server: what a kubectl user gets with and without the
-webhook."""
+"""The admission webhook on a real API server: what a user of kubectl sees with and without it."""
 
 import asyncio
 import json
@@ -19,14 +18,13 @@ MEMORY = {"nvidia.com/gpumem": "3100"}
 
 
 def pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a pod that names no scheduler."""
+    """Return a pod without a scheduler name, so that the webhook may set one."""
     made = kube_pod(name, limits, **fields)
     del made["spec"]["schedulerName"]
     return made
 
 
 async def create(world: KubeWorld, document: dict[str, Any], *options: str, ok: bool = True) -> str:
-    """Run `kubectl create` with this document, and return the output."""
     return await world.plane.user("create", *options, "-f", "-", stdin=json.dumps(document), ok=ok)
 
 
@@ -37,7 +35,9 @@ async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
 
 
 async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
-    """The webhook completes a pod that requests only memory; the pod is bound and annotated."""
+    """The webhook adds the scheduler and the GPU count to a pod that requests only GPU memory.
+
+    The pod is then bound and annotated. Users cannot change our annotation."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
@@ -60,8 +60,10 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
 
 
 async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
-    """The webhook rejects invalid requests and reserved annotations with a fix, and skips
-    opted-out pods."""
+    """The webhook rejects invalid requests and reserved annotations, and says how to fix them.
+
+    It does not touch pods without device requests, pods of other schedulers, and pods that opted
+    out."""
     plane = world.plane
     async with running_webhook(world):
         many = MEMORY | {"nvidia.com/gpumem-percentage": "500"}
@@ -94,7 +96,8 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
 
 
 async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorld) -> None:
-    """The webhook admits a pod with a probable typo, and warns with the field and a suggestion."""
+    """The webhook admits a pod with a probable typo, and kubectl shows a warning with a
+    suggestion."""
     slip = pod("slip", MEMORY, annotations={"nvidia.com/use-gputypes": "A100"})
     many = pod(
         "many", MEMORY, annotations={f"nvidia.com/slip-{n}-{'x' * 40}": "" for n in range(60)}
@@ -114,8 +117,10 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """Without the webhook, only pods that request or claim devices and pods in labelled namespaces
-    are blocked."""
+    """While the webhook is down, the API server blocks only pods that concern devices.
+
+    These are pods that request or claim devices, also by annotation, and all pods of namespaces
+    that are labelled to require the webhook."""
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(
@@ -161,8 +166,8 @@ async def test_a_renewed_certificate_is_served_without_a_gap(world: KubeWorld) -
 
 
 async def test_what_the_environment_gets_by_configuration(world: KubeWorld) -> None:
-    """With `overwriteEnv` and `disableCoreLimit` the webhook sets the matching environment
-    variables."""
+    """The webhook sets the environment variables of the options `overwriteEnv` and
+    `disableCoreLimit`."""
     nvidia = NvidiaConfiguration(overwrite_env=True, disable_core_limit=True)
     configuration = Configuration(nvidia=nvidia)
     await world.facts.write(ConfigurationChanged(by="test", configuration=configuration))

@@ -1,7 +1,6 @@
-"""Cluster and ledger converge, whichever scheduler bound a pod and whichever events were lost.
+"""Cluster and ledger end up equal, whichever scheduler bound a pod and whichever events were lost.
 
-A pod's devices are never given to another pod, even if the ledger has no placement for the pod.
-"""
+No device is given to two pods, even if the ledger has no placement for one of them."""
 
 import json
 import sys
@@ -61,7 +60,7 @@ async def rebuild(world: KubeWorld, *options: str) -> tuple[int, str]:
 
 
 async def devices_of(world: KubeWorld) -> dict[str, str]:
-    """Return the device of each bound pod's only share from its annotation, by pod name."""
+    """Return the device of each bound pod, by pod name, read from the pod's annotation."""
     pods = (await world.plane.get("pods"))["items"]
     bound = [pod for pod in pods if SHARES in pod["metadata"].get("annotations", {})]
     return {
@@ -81,8 +80,9 @@ async def start(world: KubeWorld, *verbs: str, devices: str = "4xT4") -> None:
 async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
     world: KubeWorld, tmp_path: Path, *, rebuilt: bool
 ) -> None:
-    """After the ledger is lost, running pods keep their GPUs, and pending pods get only free
-    ones."""
+    """After the ledger is lost, running pods keep their GPUs in a new ledger.
+
+    Pending pods get only the other GPUs. This holds with and without `apportion rebuild`."""
     await world.plane.apply(kube_node("n1"))
     await start(world, *VERBS)
     await world.plane.apply(*(kube_pod(f"p{number}", WHOLE) for number in range(3)))
@@ -117,7 +117,7 @@ async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
 
 
 async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
-    """A GPU of a pod that HAMi bound is not given to another pod until that pod ends."""
+    """A GPU of a pod that HAMi bound goes to no other pod until that pod ends."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "watcher", "scheduler", "binder", devices="2xT4")
     (report,) = await world.facts.count(NodeReported, 1)
@@ -137,7 +137,9 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
 
 
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
-    """A GPU that another scheduler's pod uses is not offered until that pod ends."""
+    """If a pod of another scheduler uses some GPU of a node, one GPU is kept free for it.
+
+    A pending pod gets that GPU only when the other scheduler's pod ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))
     await world.bind("p", "n1", {})
     await start(world, "watcher", "scheduler", "binder", devices="2xT4")
@@ -154,8 +156,9 @@ async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: Ku
 
 
 async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWorld) -> None:
-    """A binding that succeeded after its placement was withdrawn is found, and the pod keeps its
-    devices."""
+    """If a binding succeeds after its placement was withdrawn, the watcher finds it.
+
+    The pod keeps the devices of that binding."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "watcher", "scheduler", devices="4xT4")
     await world.plane.apply(kube_pod("p", WHOLE))
@@ -179,8 +182,9 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
 
 
 async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: KubeWorld) -> None:
-    """A pod that is recreated under its name gets the devices of its binding, even if the binding
-    was meant for the previous pod."""
+    """A pod that is recreated under its old name gets the devices with which it is bound.
+
+    This holds even if the binding was meant for the deleted pod of that name."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     watcher = await world.start("watcher")
@@ -208,8 +212,9 @@ async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: K
 
 
 async def test_what_the_ledger_cannot_account_for_is_told_and_counted(world: KubeWorld) -> None:
-    """A GPU that two schedulers gave away is reported and counted, and the node takes no more
-    pods."""
+    """If two schedulers gave away the same GPU, the watcher reports and counts the conflict.
+
+    The node takes no more pods until the conflict is over."""
     await world.plane.apply(kube_node("n1"))
     await start(world, "scheduler", "binder", devices="1xT4")
     watcher = await world.start("watcher")

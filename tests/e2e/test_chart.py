@@ -1,4 +1,4 @@
-"""A real API server accepts the Helm chart, and the chart refuses invalid settings."""
+"""The Helm chart: a real API server accepts what it renders, and it refuses invalid settings."""
 
 import asyncio
 import base64
@@ -49,8 +49,9 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
-    """The chart installs and upgrades with defaults. Its random passwords survive an upgrade and an
-    uninstall."""
+    """The chart can be installed and upgraded with its default values.
+
+    Its random passwords survive an upgrade and an uninstall."""
 
     def of_secret(name: str) -> dict[str, str]:
         said = plane.kubectl("get", "secret", name, "-n", SPACE, "-o", "json")
@@ -89,7 +90,7 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
 
 
 def test_every_setting_has_its_rule() -> None:
-    """values.yaml and its schema have the same settings, so the chart refuses a misspelt
+    """values.yaml and its schema list the same settings, so the chart refuses a misspelt
     setting."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -106,8 +107,8 @@ def test_every_setting_has_its_rule() -> None:
 
 
 def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
-    """Every container with a liveness probe has at least two minutes to start before the kubelet
-    ends it."""
+    """Every container with a liveness probe has at least two minutes to start before it is
+    killed."""
     found = documents(rendered("--set", "extender.enabled=true"))
     seconds = {}
     for (_, name), each in found.items():
@@ -123,7 +124,8 @@ def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
 
 
 def test_the_agent_is_told_which_xids_count() -> None:
-    """The chart passes every configured XID to the agent as an option of its own."""
+    """The chart passes each configured XID (an NVIDIA error code) to the agent as a separate
+    option."""
     words = ("--set", "agent.ignoreXids={48,9999}", "--set", "agent.criticalXids={63}")
     said = helm("template", "apportion", str(CHART), *words)
     found = [line.strip() for line in said.splitlines() if "-xid=" in line]
@@ -149,7 +151,7 @@ def test_the_agent_is_told_which_xids_count() -> None:
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
-    """The chart refuses an invalid setting by name, before anything is sent to a cluster."""
+    """The chart refuses an invalid setting and names it, before anything is sent to a cluster."""
     words = ("template", "apportion", str(CHART), "--set", setting)
     assert named in helm(*words, ok=False)
 
@@ -158,7 +160,8 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> N
     "setting", ["callout.enabled=false", "nats.enabled=false,nats.url=nats://x"]
 )
 def test_without_a_callout_all_have_passwords(setting: str) -> None:
-    """Services have passwords if the callout is disabled or the NATS server is external."""
+    """Services get passwords if the authentication callout is disabled or the NATS server is
+    external."""
     found = documents(rendered("--set", setting))
     assert not {("Deployment", "callout"), ("ClusterRole", "apportion-callout")} & found.keys()
     env = found["Deployment", "scheduler"]["spec"]["template"]["spec"]["containers"][0]["env"]
@@ -166,8 +169,9 @@ def test_without_a_callout_all_have_passwords(setting: str) -> None:
 
 
 def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
-    """With the callout, services log in with a ServiceAccount token for the ledger's audience. Only
-    the callout has a password."""
+    """With the authentication callout, services log in to NATS with a ServiceAccount token.
+
+    Only the callout itself has a password."""
     found = documents(rendered())
     for (kind, name), each in found.items():
         if kind not in {"Deployment", "DaemonSet"}:
@@ -196,8 +200,9 @@ def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
 
 @pytest.mark.parametrize("settings", ["callout.enabled=true", "callout.enabled=false"])
 def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
-    """Exactly the services whose role appends events mount the ledger's key, and a variable names
-    the key's file."""
+    """Exactly the services that append events mount the ledger's key.
+
+    An environment variable names the key's file."""
     appending = {role.name for role in identities.ROLES if role.appends}
     having = set()
     found = documents(rendered("--set", f"{settings},extender.enabled=true"))
@@ -225,8 +230,8 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
 def test_the_ledgers_server_has_the_passwords_of_its_configuration(
     callout: str, replicas: str
 ) -> None:
-    """The ledger's server gets every password that its configuration uses, and no other key of the
-    Secret."""
+    """The NATS server's container gets every password that its configuration uses, and no
+    others."""
     options = ("--set", f"callout.enabled={callout},nats.replicas={replicas}")
     found = documents(rendered(*options))
     said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
@@ -242,8 +247,8 @@ def test_the_ledgers_server_has_the_passwords_of_its_configuration(
 
 
 def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
-    """The gateway serves HTTPS if `gateway.certificates` names a Secret in cert-manager's
-    format."""
+    """If `gateway.certificates` names a Secret in cert-manager's format, the gateway serves
+    HTTPS."""
     pod = documents(rendered("--set", "gateway.certificates=mine"))["Deployment", "gateway"]
     template = pod["spec"]["template"]["spec"]
     assert "--tls-cert=/etc/apportion/tls/tls.crt" in template["containers"][0]["args"]
@@ -253,8 +258,9 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
 
 
 def test_the_gateway_is_told_where_browsers_reach_it() -> None:
-    """The chart passes gateway.publicUrl to the gateway. An invalid URL, or a URL without a login,
-    is refused by name."""
+    """The chart passes `gateway.publicUrl` to the gateway.
+
+    It refuses an invalid URL, and a URL without a configured login, and names the setting."""
     named = "gateway.publicUrl=https://apportion.example.com"
     pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
     assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]
@@ -267,8 +273,9 @@ def test_the_gateway_is_told_where_browsers_reach_it() -> None:
 
 
 def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
-    """The ledger encrypts client and route connections by default, with a certificate from the
-    chart, from cert-manager, or from an existing Secret."""
+    """By default, client connections and routes between the NATS servers are encrypted.
+
+    The certificate comes from the chart, from cert-manager, or from an existing Secret."""
     found = documents(rendered())
     said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
     assert said.count("tls {") == 2
@@ -300,8 +307,9 @@ def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
     ],
 )
 def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
-    """The chart limits the size of a new ledger, so agents cannot fill the disk. An external server
-    keeps its own limit."""
+    """The chart limits the size of a new ledger, so that agents cannot fill the disk.
+
+    It sets no limit on an external NATS server."""
     found = documents(rendered("--set", options))
     job = next(each for (kind, name), each in found.items() if name.startswith("ledger-"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -318,16 +326,17 @@ def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
     ],
 )
 def test_the_ledgers_server_frees_memory_below_its_limit(options: str, soft: list[int]) -> None:
-    """The ledger's server collects garbage below its memory limit, so the kernel does not kill the
-    server."""
+    """The NATS server collects garbage before it reaches its memory limit, so it is not OOM-
+    killed."""
     pod = documents(rendered("--set", options))["StatefulSet", "nats"]["spec"]["template"]["spec"]
     variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert [int(variables[name]) for name in ("GOMEMLIMIT",) if name in variables] == soft
 
 
 def test_the_extender_is_one_setting() -> None:
-    """One setting adds the extender as a service of its own, so a flood of requests can stop only
-    the extender. Certificates are optional."""
+    """`extender.enabled` adds the extender as a separate Deployment, with or without certificates.
+
+    It is separate so that a flood of requests can stop only the extender."""
     assert ("Deployment", "extender") not in documents(rendered())
     found = documents(rendered("--set", "extender.enabled=true"))
     assert found["Service", "extender"]["spec"]["selector"] == {"app": "extender"}
@@ -340,8 +349,9 @@ def test_the_extender_is_one_setting() -> None:
 
 
 def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_path: Path) -> None:
-    """The chart creates the webhook's certificate and CA bundle, and the admission service has no
-    right to change them."""
+    """The chart creates the webhook's certificate and CA bundle.
+
+    The admission service itself has no right to change them."""
     found = documents(rendered())
     data = found["Secret", "admission-tls"]["data"]
     webhooks = found["MutatingWebhookConfiguration", "apportion"]["webhooks"]
@@ -361,8 +371,9 @@ def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_
 
 
 def test_cert_manager_may_make_the_webhooks_certificate() -> None:
-    """cert-manager can issue the webhook's certificate and inject the caBundle, with a named issuer
-    or the chart's own."""
+    """cert-manager can issue the webhook's certificate and inject the CA bundle.
+
+    The issuer is either a named one or one that the chart creates."""
     words = "admission.certificates.from=cert-manager"
     own = documents(rendered("--set", words))
     assert own["Issuer", "admission"]["spec"] == {"selfSigned": {}}
@@ -379,8 +390,9 @@ def test_cert_manager_may_make_the_webhooks_certificate() -> None:
 
 
 def test_the_network_is_one_setting() -> None:
-    """One setting disables all network policies, and another one sets the control plane's
-    addresses."""
+    """`network.policies=false` removes all network policies.
+
+    `network.controlPlane` sets the control plane's addresses in them."""
     assert ("NetworkPolicy", "default-deny") in documents(rendered())
     assert ("NetworkPolicy", "default-deny") not in documents(
         rendered("--set", "network.policies=false")
@@ -391,8 +403,9 @@ def test_the_network_is_one_setting() -> None:
 
 
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
-    """The agent gets only the capabilities that it needs; the capability to create MIG instances
-    needs a setting."""
+    """By default the agent has only one capability, SYS_PTRACE.
+
+    The settings for MIG, MPS and driver limits add SYS_ADMIN."""
 
     def container(*words: str) -> Any:
         pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -413,7 +426,7 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
 
 
 def test_an_agent_without_cdi_is_one_setting() -> None:
-    """`agent.noCdi` disables CDI, which is enabled by default."""
+    """The agent uses CDI by default; `agent.noCdi` disables it."""
 
     def words(*settings: str) -> Any:
         pod = documents(rendered(*settings))["DaemonSet", "agent"]["spec"]["template"]["spec"]
@@ -424,7 +437,8 @@ def test_an_agent_without_cdi_is_one_setting() -> None:
 
 
 def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
-    """The binder may write a node's status by default, and not with `binder.allocatable=false`."""
+    """By default the binder may write a node's status; with `binder.allocatable=false` it may
+    not."""
     role = ("ClusterRole", "apportion-allocatable")
     assert documents(rendered())[role]["rules"][0]["resources"] == ["nodes/status"]
     found = documents(rendered("--set", "binder.allocatable=false"))
@@ -434,8 +448,9 @@ def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
 
 
 def test_dra_is_one_setting() -> None:
-    """`dra.enabled` adds the DeviceClass, rights, sockets and options for DRA; the default chart
-    has none of them."""
+    """`dra.enabled` adds the DeviceClass, rights, sockets and options for DRA.
+
+    Without it, the chart has none of them."""
     roles = {("ClusterRole", f"apportion-{name}-dra") for name in ("watcher", "binder")}
     added = {*roles, ("DeviceClass", "gpu.apportion.dev")}
     assert not added & documents(rendered()).keys()
@@ -452,7 +467,9 @@ def test_dra_is_one_setting() -> None:
 
 
 def test_nodes_without_devices_may_pretend_to_have_some() -> None:
-    """The chart runs simulated devices only on nodes without the GPU label."""
+    """With `agent.simulate`, nodes without the GPU label run an agent with simulated devices.
+
+    Nodes with the label still run the real agent."""
     assert ("DaemonSet", "agent-simulated") not in documents(rendered())
     more = (
         "agent.simulate=8xH100-80GB+2xT4,agent.library.image=hami:1,agent.runtimeClassName=nvidia"
@@ -476,8 +493,9 @@ def test_nodes_without_devices_may_pretend_to_have_some() -> None:
 
 
 def test_a_shadow_may_bind_nothing() -> None:
-    """In shadow mode the chart has no binder, webhook, extender or device plugin, and no right to
-    bind pods."""
+    """In shadow mode, the chart installs no binder, webhook, extender or device plugin.
+
+    No service has the right to bind pods."""
     every = "shadow=true,dra.enabled=true,extender.enabled=true"
     found = documents(rendered("--set", every))
     inert = {"ServiceAccount", "NetworkPolicy"}
@@ -510,8 +528,9 @@ def test_a_shadow_may_bind_nothing() -> None:
 
 
 def test_monitoring_is_three_settings() -> None:
-    """Monitoring has three settings. Every setting adds one object with the labels by which
-    Prometheus or Grafana selects it."""
+    """Each of three monitoring settings adds one object: dashboards, alert rules or scraping.
+
+    The object has the configured labels, by which Prometheus or Grafana selects it."""
     made = {
         "dashboards": ("ConfigMap", "apportion-dashboards"),
         "rules": ("PrometheusRule", "apportion"),
@@ -535,8 +554,9 @@ def test_monitoring_is_three_settings() -> None:
 
 
 def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
-    """An init container copies HAMi-core's library from its image to the folder that the agent
-    mounts into containers."""
+    """An init container copies HAMi-core's library from its image to a folder of the node.
+
+    The agent mounts the library from there into containers."""
     words = ("--set", "agent.library.image=hami:1,agent.state=/srv/apportion")
     pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (copied,) = pod["initContainers"]
@@ -545,7 +565,7 @@ def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
 
 
 def test_what_kustomize_applies_is_rendered_from_it() -> None:
-    """The manifests in deploy/kubernetes are those that the chart renders."""
+    """The manifests in deploy/kubernetes are exactly those that the chart renders."""
     generated.assert_none(kustomize.differing())
 
 
@@ -553,19 +573,18 @@ def test_what_kustomize_applies_is_rendered_from_it() -> None:
 
 
 class Server(NamedTuple):
-    """One NATS server of the ledger: the server's client address and process."""
+    """One of the ledger's NATS servers: its address for clients, and its process."""
 
     port: int
     process: asyncio.subprocess.Process
 
     def url(self, role: str) -> str:
-        """Return the URL with which this role connects to the server."""
         return f"tls://{role}:p{role}@127.0.0.1:{self.port}"
 
 
 class Servers:
-    """Three NATS servers with the chart's configuration and certificate, and the environment of
-    their pods."""
+    """A cluster of three NATS servers, with the chart's configuration, certificate and
+    environment."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         found = documents(rendered(*words))
@@ -597,12 +616,14 @@ class Servers:
 
     @property
     def routes_tls(self) -> str:
-        """The block of the configuration that encrypts the routes between servers."""
+        """The part of the configuration that encrypts the routes between servers."""
         cluster = self._said.index("cluster {")
         return self._said[self._said.index("tls {", cluster) : self._said.index("routes: [")]
 
     async def start(self, number: int, route: int = 0, change: tuple[str, str] = ("", "")) -> None:
-        """Start one server. `change` replaces a text of the chart's configuration."""
+        """Start server `number`.
+
+        `change` is an (old, new) pair of texts to replace in the chart's configuration."""
         shared = {f"APPORTION_{role.upper()}_PASSWORD": f"p{role}" for role in ROLES}
         shared |= {"NATS_HOST": "127.0.0.1", "NATS_MAX_STORE": "1GB"}
         shared |= {
@@ -626,13 +647,12 @@ class Servers:
         self.started.append(Server(port, process))
 
     def log(self, number: int) -> Path:
-        """Return the path of this server's log."""
         return self._folder / f"nats-{number}.log"
 
 
 @pytest.fixture
 async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
-    """Provide three running servers, and make clients trust the chart's CA."""
+    """Provide three running servers. Clients of this test trust the chart's CA."""
     made = Servers(tmp_path)
     monkeypatch.setenv("APPORTION_NATS_CA", str(made.ca))
     async with made:
@@ -651,7 +671,7 @@ async def _make_stream(server: Server) -> None:
 
 
 async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> None:
-    """The ledger survives the loss of one of three servers, with the chart's own configuration."""
+    """A ledger with three servers and the chart's configuration survives the loss of one server."""
     one, two, _ = servers.started
     await _make_stream(one)
     first = await connect(one.url("operator"), name="test")
@@ -702,8 +722,9 @@ async def test_a_server_that_is_none_of_ours_joins_no_cluster(
 
 
 async def test_without_tls_who_knows_the_password_joins_the_cluster(tmp_path: Path) -> None:
-    """Without TLS, a NATS server that knows the routes' password joins the cluster. This shows what
-    TLS prevents in the test above."""
+    """Without TLS, a NATS server that knows the routes' password can join the cluster.
+
+    This shows that it is TLS that keeps the server out in the test above."""
     async with Servers(tmp_path, "--set", "nats.tls.enabled=false") as servers:
         await servers.start(3, free_port())
 

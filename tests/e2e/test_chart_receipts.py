@@ -1,4 +1,4 @@
-"""The chart's hourly job signs receipts: identity, key and command."""
+"""The chart's hourly job that signs receipts: its identity, its key and its command."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.support.nats import running_bus
 
 
 async def test_what_the_chart_runs_every_hour_signs(tmp_path: Path) -> None:
-    """The hourly job's command signs receipts for the ledger and logs the result."""
+    """The hourly job's command signs receipts for the ledger, and logs that it did."""
     found = documents(rendered("--set", "receipts.enabled=true"))
     pod = found["CronJob", "receipts"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     key, receipts = tmp_path / "receipts.key", tmp_path / "receipts"
@@ -39,8 +39,9 @@ async def test_what_the_chart_runs_every_hour_signs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("callout", ["true", "false"])
 def test_receipts_are_one_setting(callout: str) -> None:
-    """One setting enables receipts. Their job has no rights in the cluster, and only that job has
-    the key."""
+    """One setting enables the job that signs receipts.
+
+    The job has no rights in the cluster, and no other pod has its key."""
     made = {(kind, "receipts") for kind in ("CronJob", "PersistentVolumeClaim")}
     assert not {*made, ("ServiceAccount", "auditor")} & documents(rendered()).keys()
     found = documents(rendered("--set", f"receipts.enabled=true,callout.enabled={callout}"))

@@ -1,8 +1,7 @@
-"""Our admission policies with common tools: `kubectl debug`, and a restore of pods from a backup.
+"""Our admission policies do not break `kubectl debug` or the restore of pods from a backup.
 
 The guide docs/tasks/pod-policies.md describes these cases. Here the real tool runs on a real API
-server.
-"""
+server."""
 
 import json
 
@@ -29,7 +28,10 @@ async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
-    """In a pod with a share, `kubectl debug` profiles that reach beyond the share are refused."""
+    """`kubectl debug` adds a container to a pod with a share, if its profile cannot exceed the
+    share.
+
+    Other profiles are refused for such a pod, and allowed for a pod without devices."""
     plane, refused = world.plane, PROFILES[profile]
     await plane.apply(kube_pod("shared", share()), kube_pod("other", {}))
     async with holding(plane, without()):
@@ -39,8 +41,10 @@ async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
 
 
 async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
-    """`kubectl debug` may copy a pod if the copy drops the node and our annotations, so that the
-    copy is placed like any other pod."""
+    """`kubectl debug` may copy a pod without its node and our annotations. The copy is placed as
+    usual.
+
+    A copy that keeps the annotations or the node is refused."""
     plane = world.plane
     made = kube_pod("shared", share(), annotations=BOUND, nodeName="n1")
     await plane.apply(kube_node("n1"), made)
@@ -59,8 +63,9 @@ async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
 
 @pytest.mark.parametrize("annotation", BOUND)
 async def test_a_restore_brings_back_no_binding(world: KubeWorld, annotation: str) -> None:
-    """A pod restored with our annotations is refused; without them the pod is accepted and placed
-    again."""
+    """A restored pod that still has one of our annotations is refused.
+
+    Without them the API server accepts the pod, so that it can be placed again."""
     plane = world.plane
     made = kube_pod("back", share(), annotations={annotation: BOUND[annotation]})
     async with holding(plane, without()):

@@ -1,4 +1,4 @@
-"""ResourceClaims are allocated, prepared and released on a real API server and a real kubelet."""
+"""DRA on a real API server and a real kubelet: claims are allocated, prepared and released."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RIGHTS = str(ROOT / "deploy" / "kubernetes" / "dra")
 
 @pytest.fixture
 async def dra(world: KubeWorld) -> AsyncIterator[KubeWorld]:
-    """Provide a cluster with our DeviceClass, and service accounts with the rights for DRA."""
+    """Provide a cluster with our DeviceClass, whose service accounts have the rights for DRA."""
     if world.plane.version < DRA_SINCE:
         pytest.skip(f"Kubernetes {world.plane.version} has no resource.k8s.io/v1")
     await world.plane.user("apply", "-k", RIGHTS)
@@ -43,12 +43,11 @@ async def begin(world: KubeWorld, kubelet: RealKubelet, devices: str) -> Service
 
 
 async def claim(world: KubeWorld, name: str) -> Any:
-    """Return the claim as stored in the API server."""
     return await world.plane.get("resourceclaim", name)
 
 
 async def freed(world: KubeWorld, name: str) -> None:
-    """Wait until the claim is neither allocated nor reserved."""
+    """Wait until the claim has neither an allocation nor a pod that reserves it."""
 
     async def seen() -> bool:
         found = await claim(world, name)
@@ -61,12 +60,10 @@ async def freed(world: KubeWorld, name: str) -> None:
 
 
 def placed(world: KubeWorld, name: str) -> PodPlaced:
-    """Return the newest placement of the pod."""
     return [event for event in world.facts.of(PodPlaced) if event.name == name][-1]
 
 
 async def slices(world: KubeWorld) -> list[Any]:
-    """Return the published ResourceSlices."""
     items: list[Any] = (await world.plane.get("resourceslices"))["items"]
     return [item for item in items if item["spec"]["driver"] == DRIVER]
 
@@ -74,8 +71,9 @@ async def slices(world: KubeWorld) -> list[Any]:
 async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Two claims share one GPU and every container gets its own share, also after the agent
-    restarts."""
+    """Two claims share one GPU, and each container gets the share of its own claim.
+
+    This holds even if the agent is killed in between."""
     agent = await begin(dra, kubelet, "1xA100-80GB")
     small = resource_claim("small", request(memory="2Gi", cores="30"))
     large = resource_claim("large", request(memory="5000Mi"))
@@ -111,7 +109,8 @@ async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
 
 
 async def healthy(dra: KubeWorld, pod: str) -> None:
-    """Wait until the pod's status shows the device health that we reported to the kubelet."""
+    """Wait until the pod's status shows its device as healthy, as the agent reported to the
+    kubelet."""
 
     async def said() -> bool:
         containers = (await dra.pod(pod))["status"].get("containerStatuses") or [{}]
@@ -122,8 +121,8 @@ async def healthy(dra: KubeWorld, pod: str) -> None:
 
 
 async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
-    """Delete a pod, and check that the node's CDI file is removed and the claim's next pod gets the
-    share."""
+    """Delete pod `one`. Check that its claim's CDI file is removed and the next pod can use the
+    claim."""
     uid = (await claim(dra, "small"))["metadata"]["uid"]
     file = kubelet.cdi / f"apportion-claim-{uid}.json"
     assert file.exists()
@@ -144,8 +143,9 @@ async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
 async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Two claims for a MIG profile on one GPU get different instances, and the published slices
-    show these instances."""
+    """Two claims for the same MIG profile on one GPU get different MIG instances.
+
+    The published ResourceSlices list these instances."""
     await begin(dra, kubelet, "1xA100-80GB:mig")
     cel = f'device.attributes["{DRIVER}"].profile == "2g.20gb"'
     await dra.plane.apply(
@@ -171,7 +171,7 @@ async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
 async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """An invalid claim is refused with the field's name. The pod starts once the claim is
+    """An invalid claim is refused with the name of the field. The pod starts once the claim is
     corrected."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(claiming_pod("early", "late"))
@@ -192,12 +192,10 @@ async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_fie
 async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
     dra: KubeWorld, kubelet: RealKubelet, tmp_path: Path
 ) -> None:
-    """A claim from a template is created with its pod, and released although the binder is down
-    when the pod ends.
+    """A claim from a template is created with its pod, and released when the pod ends.
 
-    Kubernetes' own controller creates and deletes the claim, and kube-scheduler allocates none of
-    our devices.
-    """
+    It is released even if the binder is down at that time. Kubernetes' own controller creates and
+    deletes the claim. kube-scheduler allocates none of our devices."""
     template = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -233,8 +231,9 @@ async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
 async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """After the kubelet is killed and restarted, its pods' claims are still prepared and its slices
-    are published again."""
+    """After the kubelet was killed and restarted, containers still get the devices of their claims.
+
+    The agent publishes the node's ResourceSlices again."""
     await begin(dra, kubelet, "1xA100-80GB")
     await dra.plane.apply(
         *(resource_claim(name, request(memory="2Gi")) for name in ("a", "b")),

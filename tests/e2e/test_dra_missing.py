@@ -1,4 +1,4 @@
-"""A service started with DRA exits with an error if the API server lacks a DRA feature."""
+"""A service that is started with DRA exits with an error if the API server lacks a DRA feature."""
 
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from tests.support.processes import ServiceProcess
 async def test_an_api_server_that_lacks_it_is_refused_by_name(
     control_plane: ControlPlane, tmp_path: Path, option: str, verb: str, named: str
 ) -> None:
-    """The service names the missing feature, the API server's version and the fix, and exits with
-    the code for a wrong setting."""
+    """A service started with `--dra` exits with the code for a wrong setting if DRA is missing.
+
+    Its error names the missing feature, the API server's version and the fix."""
     if control_plane.version < DRA_SINCE:
         pytest.skip("this version has none of it anyway")
     plane = ControlPlane(binaries(), tmp_path / "plane", whole=True, options=(option,))

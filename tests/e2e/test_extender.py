@@ -1,5 +1,4 @@
-"""Apportion as an extender: a real kube-scheduler places the pods, and Apportion chooses the
-devices."""
+"""Apportion as an extender: a real kube-scheduler chooses the nodes, Apportion the devices."""
 
 import asyncio
 import json
@@ -35,12 +34,12 @@ def _there_is_a_kube_scheduler(control_plane: object) -> None:
 
 
 def pod(name: str, memory_mib: int = 7000, **fields: Any) -> dict[str, Any]:
-    """Return a pod that kube-scheduler places through the extender."""
+    """Return a pod of kube-scheduler's, which asks Apportion's extender about it."""
     return kube_pod(name, share(memory_mib), schedulerName=CHOOSER, **fields)
 
 
 async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...] = VERBS) -> str:
-    """Start nodes with one T4 each and every service, and return the extender's URL."""
+    """Start all services and nodes with one T4 each. Return the extender's URL."""
     extended = Configuration(extended_scheduler_names=(CHOOSER,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=extended))
     await world.plane.apply(*(nodes or [kube_node(name) for name in NODES]))
@@ -67,8 +66,9 @@ async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
 async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """kube-scheduler binds pods through the extender without overcommit. The seventh pod stays
-    pending with the reason."""
+    """kube-scheduler binds six pods through the extender, and no GPU is overcommitted.
+
+    A seventh pod, which does not fit, stays pending with the reason."""
     url = await system(world)
     with kube_scheduler(world.plane, tmp_path, url):
         await world.plane.apply(*(pod(f"p{number}") for number in range(7)))
@@ -92,10 +92,9 @@ async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
 
 
 async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_path: Path) -> None:
-    """A burst of 30 pods through two schedulers and binders fills every GPU slot exactly once.
+    """30 pods at once, with two schedulers and two binders, fill all slots of the GPUs exactly.
 
-    If two pods compete for a slot, the loser is refused and tried again.
-    """
+    If two pods compete for a slot, the loser is refused at first and then tried again."""
     url = await system(world, verbs=(*VERBS, "scheduler", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
         began_s = time.monotonic()
@@ -115,8 +114,8 @@ async def unbound(world: KubeWorld) -> list[str]:
 
 
 async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """kube-scheduler's preferences, taints, selectors and amounts decide among nodes with a free
-    GPU."""
+    """kube-scheduler's preferences, taints, selectors and CPU amounts decide among the possible
+    nodes."""
     nodes = (
         kube_node("n1", labels={"zone": "a"}),
         kube_node("n2", labels={"zone": "b"}),
@@ -150,8 +149,9 @@ async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_p
 async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """A policy file as gpu-manager uses it works: requests carry whole nodes,
-    `/scheduler/predicates` filters, and pods get vCUDA's annotations."""
+    """kube-scheduler can use a policy file written for gpu-manager (vCUDA).
+
+    It then sends whole nodes to `/scheduler/predicates`, and pods get vCUDA's annotations."""
     url = await system(world)
     with policy_scheduler(world.plane, tmp_path, url):
         limits = {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}
@@ -166,14 +166,14 @@ async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
 
 
 def pod_events(world: KubeWorld) -> list[Any]:
-    """Return the ledger's events about pods, without node reports, which may arrive at any time."""
+    """Return the ledger's events except node reports, which may arrive at any time."""
     kinds = PodSubmitted | PodPlaced | PodRefused | PodBound
     return [event for _, event in world.facts.events if isinstance(event.data, kinds)]
 
 
 async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
-    """Repeated filter and score requests, with node names or whole nodes, append nothing to the
-    ledger."""
+    """Filter and score requests append nothing to the ledger, with node names or with whole
+    nodes."""
     url = await system(world)
     await world.plane.apply(pod("p", 15_000))
     await world.facts.count(PodSubmitted, 1)
@@ -194,8 +194,9 @@ async def test_a_filter_and_a_score_have_no_effect(world: KubeWorld) -> None:
 
 
 async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> None:
-    """A repeated bind request changes nothing. A bind to another node or beyond the free memory is
-    refused with the reason."""
+    """A repeated bind request changes nothing.
+
+    A bind to another node, or to a node without enough free memory, is refused with the reason."""
     url = await system(world)
     await world.plane.apply(pod("large", 15_000), pod("small", 7000))
     await world.facts.count(PodSubmitted, 2)
@@ -226,8 +227,9 @@ async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> No
 async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """While no Apportion scheduler runs, a bind fails with the reason. kube-scheduler retries, and
-    the pod is bound once."""
+    """While no Apportion scheduler runs, binding through the extender fails with the reason.
+
+    kube-scheduler retries, and the pod is bound once a scheduler runs."""
     url = await system(world, verbs=("watcher", "binder"))
     with kube_scheduler(world.plane, tmp_path, url):
         await world.plane.apply(pod("p"))
@@ -242,8 +244,9 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
 async def test_a_scheduler_that_is_killed_among_bindings_loses_none(
     world: KubeWorld, tmp_path: Path
 ) -> None:
-    """A scheduler killed during bindings loses no pod: the next scheduler takes over the
-    requests."""
+    """If the Apportion scheduler is killed while pods are being bound, no pod is lost.
+
+    The next scheduler takes over the open requests."""
     url = await system(world, verbs=("watcher", "binder"))
     first = await world.start("scheduler")
     with kube_scheduler(world.plane, tmp_path, url):

@@ -1,4 +1,4 @@
-"""Forged annotations on a pod grant nothing on a node: the ledger decides."""
+"""Forged annotations on a pod give it no devices on a node, because the ledger decides."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ ASKED_MIB, FORGED_MIB = 1_000, 9_000
 
 
 def forged(name: str, uid: str, limits: dict[str, str], **spec: Any) -> dict[str, Any]:
-    """Return a pod whose annotations claim most of the GPU."""
+    """Return a pod whose forged annotations claim most of the GPU."""
     held = f"{uid},NVIDIA,{FORGED_MIB},0:;"
     own = [{"container": "main", "device": uid, "memory_mib": FORGED_MIB, "cores": 0}]
     notes = {
@@ -34,8 +34,10 @@ def forged(name: str, uid: str, limits: dict[str, str], **spec: Any) -> dict[str
 async def test_a_forged_annotation_gets_a_pod_nothing(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Without the webhook, a pod with forged annotations gets only its placed share, and a pod
-    bound by hand does not start."""
+    """Without the webhook, a pod with forged annotations gets only the share that was placed for
+    it.
+
+    A pod that a user put onto the node by hand does not start."""
     await world.start("agent", *agent_options(kubelet, "1xT4"))
     await kubelet.offered("nvidia.com/gpu", 10)
     (report,) = await world.facts.count(NodeReported, 1)

@@ -1,5 +1,4 @@
-"""After a GPU fails under running pods, no new pod is placed there, and the running pods get
-Events."""
+"""A GPU fails while pods use it: no new pod is placed there, and the running pods get Events."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +23,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 
 async def test_a_card_that_fails_under_two_shares(world: KubeWorld, driver: FakeDriver) -> None:
-    """A GPU's failure and recovery are reported to both pods that share the GPU, without restarting
-    anything."""
+    """Both pods that share a GPU get Events when the GPU fails and when it recovers.
+
+    No service or pod has to be restarted."""
     await world.plane.apply(kube_node("n1"))
     await world.start("agent", "--node", "n1", "--xid-quiet", "20")
     for verb in ("watcher", "scheduler", "binder"):

@@ -1,8 +1,7 @@
 """Helm installs the chart on a cluster with a real API server, controllers and a real kubelet.
 
-The chart's pods are containers of the image that is built here, with exactly the chart's rights and
-mounts. The pod that Apportion places is a process of this machine.
-"""
+The chart's pods run as containers of an image that is built here, with exactly the chart's rights
+and mounts. The pod that Apportion places runs as a process of this machine."""
 
 import asyncio
 import os
@@ -58,7 +57,7 @@ SAMPLE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _image() -> Iterator[None]:
-    """Build the image of all services as users build it."""
+    """Build the image of all services in the way the documentation describes."""
     with alone():
         podman = prepare()
         build_image(podman)
@@ -83,15 +82,14 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a running NATS server for the ledger; the chart creates the stream."""
+    """Provide a running NATS server without a stream, because the chart creates the stream."""
     async with running_bus(tmp_path / "nats") as running:
         yield running
 
 
 @pytest.fixture
 def driver(folder: Path) -> Iterator[FakeDriver]:
-    """Provide a fake driver with two GPUs, whose libraries are mounted into the agent's
-    container."""
+    """Provide a fake driver with two GPUs. The agent's container mounts its libraries."""
     with fake_driver(folder, "2xT4") as made:
         yield made
 
@@ -104,8 +102,9 @@ async def node(plane: ControlPlane, folder: Path) -> AsyncIterator[RealKubelet]:
 
 
 def values(bus: Bus, plane: ControlPlane, node: RealKubelet, driver: FakeDriver) -> dict[str, Any]:
-    """Return chart values with the test's ledger, this machine's network, and the fake driver for
-    the agent."""
+    """Return the chart's values for this test.
+
+    They set the test's ledger, this machine's network, and the fake driver for the agent."""
     libraries = str(built())
     host, port = plane.url.removeprefix("https://").split(":")
     said: dict[str, Any] = {
@@ -143,8 +142,9 @@ def values(bus: Bus, plane: ControlPlane, node: RealKubelet, driver: FakeDriver)
 async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
     plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
 ) -> None:
-    """One Helm command installs the chart, and a pod is placed and started. The pod keeps running
-    through an upgrade and an uninstall."""
+    """One Helm command installs the chart, and then a pod is placed and started.
+
+    The pod keeps running through an upgrade and an uninstall of the chart."""
     said = tmp_path / "values.yaml"
     said.write_text(yaml.safe_dump(values(bus, plane, node, driver)))
     await passwords(plane, bus)
@@ -187,8 +187,7 @@ async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
 async def test_one_command_shows_a_placement_where_no_gpu_is(
     plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
 ) -> None:
-    """With agent.simulate a pod is placed and runs on simulated GPUs of a node without the GPU
-    label."""
+    """With `agent.simulate`, a pod runs on simulated GPUs of a node that has no GPU label."""
     said = tmp_path / "values.yaml"
     wanted = values(bus, plane, node, driver)
     wanted["agent"]["simulate"] = "8xH100-80GB"
@@ -211,8 +210,6 @@ async def test_one_command_shows_a_placement_where_no_gpu_is(
 
 
 async def rolled_out(plane: ControlPlane, service: str) -> None:
-    """Wait until the service's pods are those of the newest release."""
-
     async def done() -> bool:
         said = await plane.user("rollout", "status", service, "-n", SPACE, "--watch=false")
         return "successfully rolled out" in said
@@ -221,7 +218,7 @@ async def rolled_out(plane: ControlPlane, service: str) -> None:
 
 
 async def passwords(plane: ControlPlane, bus: Bus) -> None:
-    """Create the Secret with passwords that an external NATS server requires."""
+    """Create the Secret with the passwords that services need for an external NATS server."""
     await plane.user("create", "namespace", SPACE)
     words = {
         f"APPORTION_{role.upper()}_PASSWORD": bus.server.url_for(role).split(":")[2].split("@")[0]
@@ -241,5 +238,5 @@ async def gone(plane: ControlPlane) -> None:
 
 
 async def everything(plane: ControlPlane) -> str:
-    """Return a description of the chart's pods for a failure message."""
+    """Return the state of all the chart's pods as text, for a failure message."""
     return await plane.user("describe", "pods", "-n", SPACE, ok=None)

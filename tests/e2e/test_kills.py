@@ -1,8 +1,7 @@
-"""Services are killed at random times under load; afterwards cluster and ledger agree.
+"""Services are killed at random times under load. Afterwards, cluster and ledger must agree.
 
-One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure names its seed, and
-`APPORTION_KILL_SEED` repeats it.
-"""
+One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure prints its seed, and
+`APPORTION_KILL_SEED` repeats it."""
 
 import asyncio
 import json
@@ -42,8 +41,9 @@ UNGATE = json.dumps({"spec": {"schedulingGates": None}})
 
 
 def _pod(name: str) -> dict[str, Any]:
-    """Return a pod whose kind (plain, gated, or with a volume) depends on the number in its
-    name."""
+    """Return a plain pod, one with a scheduling gate, or one with a volume.
+
+    The number in its name determines which."""
     at = int(name[1:]) % 8
     if at < GATED:
         return kube_pod(name, share(2000), schedulingGates=[{"name": "example.com/quota"}])
@@ -51,7 +51,7 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 class Round:
-    """One round: its random choices, its running services, and the list of killed processes."""
+    """One round of load and kills: its random choices, running services and list of kills."""
 
     def __init__(self, world: KubeWorld, seed: int) -> None:
         self.world = world
@@ -61,7 +61,7 @@ class Round:
         self.killed: list[str] = []
 
     async def start(self) -> None:
-        """Start two nodes with room for every pod, one node with a single GPU, and one of each
+        """Start the cluster: two nodes with room for all pods, a node with one GPU, and each
         service."""
         nodes = [kube_node(name, labels={"disk": name}) for name in ("n1", "n2")]
         nodes.append(kube_node("n3", labels={"disk": "n3"}, taints=[ALONE]))
@@ -74,9 +74,9 @@ class Round:
             self.services[verb] = await self.world.start(verb, *options)
 
     async def load(self) -> None:
-        """Submit pods in batches: some are deleted, some have a scheduling gate, and some mount a
-        volume claim. One low-priority pod uses a node's only GPU, and is preempted by a pod of
-        higher priority."""
+        """Submit pods in batches, delete some of them, remove gates, and cause one preemption.
+
+        The preempted pod has a low priority and uses a node's only GPU."""
         await self._insist(self.world.plane.apply, kube_pod("low", WHOLE, **ON_THE_ONE))
         for first in range(0, PODS, 8):
             names = [f"p{number}" for number in range(first, min(first + 8, PODS))]
@@ -100,14 +100,13 @@ class Round:
             return False
 
     async def _end_as_a_kubelet(self, pods: list[Any]) -> None:
-        """Remove pods that are being deleted, as a kubelet would."""
+        """Remove the pods that are being deleted, as their kubelet would."""
         for pod in pods:
             if "deletionTimestamp" in pod["metadata"]:
                 await self.world.delete(pod["metadata"]["name"])
 
     async def kill(self) -> None:
-        """Kill random processes one after the other, and restart every process after a random
-        delay."""
+        """Kill random processes one after another, and restart each after a random delay."""
         for _ in range(KILLS):
             await self._moment()
             victim = self.chance.choice(["watcher", "scheduler", "binder", "api", "nats"])
@@ -126,14 +125,15 @@ class Round:
                 await self.services[victim].start()
 
     async def _moment(self) -> None:
-        """Wait for a random time while the load continues. These delays are what the test
-        varies."""
+        """Wait for a random time while the load continues.
+
+        These waits make each round kill processes at different moments."""
         due = asyncio.get_running_loop().create_future()
         due.get_loop().call_later(self.chance.uniform(0.1, 1.5), due.set_result, None)
         await due
 
     async def _insist(self, act: Any, *arguments: Any) -> None:
-        """Retry a kubectl command until the API server accepts the command."""
+        """Run a kubectl command until the API server accepts it."""
 
         async def done() -> bool:
             try:
@@ -145,7 +145,7 @@ class Round:
         await until(done, f"kubectl {arguments[0]}", timeout_s=240, interval_s=0.5)
 
     async def settled(self) -> list[Any]:
-        """Wait until every pod of the cluster is bound and the ledger has exactly these pods."""
+        """Wait until every pod of the cluster is bound and the ledger has exactly the same pods."""
 
         async def there() -> list[Any]:
             text = await self.world.plane.user("get", "pods", "-o", "json")
@@ -166,8 +166,7 @@ class Round:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_cluster_and_ledger_agree_after_every_death(world: KubeWorld, seed: int) -> None:
-    """After all kills every pod is bound once, to the ledger's node and with the ledger's
-    shares."""
+    """After all kills, each pod is bound exactly once, with the node and shares in the ledger."""
     going = Round(world, seed)
     await going.start()
     await asyncio.gather(going.load(), going.kill())

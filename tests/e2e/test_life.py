@@ -1,4 +1,4 @@
-"""Apportion over time: freed devices are used at once, and a restart adopts all running pods."""
+"""Apportion over time: freed devices are used at once, and a restart changes no running pod."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ async def system(world: KubeWorld) -> None:
 
 
 async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
-    """A pod that ends makes room for a pending pod, which is then bound automatically."""
+    """When a pod ends, a pending pod that needs its room is bound."""
     await system(world)
     whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
     await world.plane.apply(*whole)
@@ -48,7 +48,7 @@ async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
 
 
 async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> None:
-    """A pod that fits on no node is bound once a suitable node joins."""
+    """A pod that fits on no node is bound as soon as a suitable node joins."""
     await system(world)
     await world.plane.apply(kube_pod("large", share(70_000)))
     await world.described("large", "FailedScheduling")
@@ -63,7 +63,7 @@ async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> 
 async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them(
     world: KubeWorld,
 ) -> None:
-    """A restart of all services changes no pod and makes no new decision."""
+    """Stopping and restarting all services changes no running pod, and repeats no decision."""
     await system(world)
     await world.plane.apply(*(kube_pod(f"p{number}", share(2_000)) for number in range(3)))
     await world.facts.count(PodBound, 3)
@@ -83,7 +83,7 @@ async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them
 
 
 async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
-    """After a resize the pod's annotations show its new share, and cluster and ledger agree."""
+    """After a resize, the pod's annotations show the new share, and cluster and ledger agree."""
     await system(world)
     await world.plane.apply(kube_pod("p", share(2_000)))
     uid = (await world.bound("p"))["metadata"]["uid"]
@@ -106,8 +106,9 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
 
 
 async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) -> None:
-    """A change to a pod's shares annotation is logged and counted, and does not change the
-    ledger."""
+    """If a user changes a pod's shares annotation, the watcher logs and counts the difference.
+
+    The ledger keeps the real shares."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", share(2_000)))
     await world.agents(("n1", "1xT4"))
     watcher = await world.start("watcher", "--compare-every", "1")

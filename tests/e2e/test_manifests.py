@@ -1,4 +1,4 @@
-"""Every sample manifest, created with kubectl on nodes of every kind, is bound as expected."""
+"""Each sample manifest is created with kubectl, on nodes of every kind, and bound as expected."""
 
 import json
 from collections import Counter
@@ -26,8 +26,9 @@ MIG_NODE, MPS_NODE, NPU_NODE = "a100-mig-1", "l40s-mps-1", "ascend-1"
 
 
 class Expected(NamedTuple):
-    """The expected result for a manifest: number of pods, annotation keys, and the node if only one
-    is possible."""
+    """What a manifest should lead to: the number of pods and the keys of their annotations.
+
+    `node` is set if only one node is possible."""
 
     pods: int
     keys: tuple[str, ...] = ()
@@ -59,13 +60,14 @@ EXPECTED = {
 
 
 def test_every_manifest_is_expected_here() -> None:
-    """Every sample manifest has an expected result, so a new sample is tested too."""
+    """Every sample manifest has an expected result in this module, so each new sample is tested
+    too."""
     assert sorted(EXPECTED) == sorted(path.stem for path in PODS.glob("*.yaml"))
 
 
 async def create(world: KubeWorld, manifest: str) -> None:
-    """Create the manifest with kubectl in its own namespace, and create the pods of a Volcano
-    Job."""
+    """Create the manifest with kubectl in its own namespace. For a Volcano Job, create its pods
+    too."""
     namespace = manifest.lower()
     await world.plane.user("create", "namespace", namespace, ok=None)
     await world.plane.user("create", "-n", namespace, "-f", str(PODS / f"{manifest}.yaml"))
@@ -84,8 +86,9 @@ async def bound(world: KubeWorld, count: int) -> list[Any]:
 
 
 async def test_every_manifest_is_bound_and_says_so(world: KubeWorld) -> None:
-    """Every sample pod is bound once to its placement's node, with the shares, the annotations of
-    its dialect, and an Event."""
+    """Each sample's pods are bound exactly once, to the node of their placement.
+
+    They get the placement's shares, the annotations of their dialect, and an Event."""
     fleet = yaml.safe_load(FLEET.read_text())["nodes"]
     resources = {"cpu": "256", "memory": "2000Gi", "pods": "110"}
     await world.plane.apply(*(kube_node(row["node"], allocatable=resources) for row in fleet))

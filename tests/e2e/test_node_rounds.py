@@ -1,8 +1,7 @@
-"""Two pods at once on a real kubelet, with random kills: every pod gets its own share.
+"""Two pods at a time on a real kubelet, with random kills: each pod gets its own share.
 
-Four rounds by default; `APPORTION_NODE_ROUNDS=200` makes it two hundred, from the same seed
-(`APPORTION_NODE_SEED`). At the end it prints how long pods waited from their binding to their
-shares.
+There are four rounds; `APPORTION_NODE_ROUNDS=200` makes it two hundred. `APPORTION_NODE_SEED` sets
+the random seed. At the end the test prints how long pods waited from their binding to their shares.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ LOOKS = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "60
 
 
 class Rounds:
-    """The running system, and the random choices of all rounds."""
+    """The running system under test, and the random choices for its rounds."""
 
     def __init__(self, world: KubeWorld, kubelet: RealKubelet, agent: ServiceProcess) -> None:
         self.world = world
@@ -40,8 +39,7 @@ class Rounds:
         self.chance = random.Random(SEED)
 
     async def play(self, number: int) -> None:
-        """Submit two pods at once, kill a random process, and check that both pods get the shares
-        in the ledger."""
+        """Create two pods at once, perhaps kill a process, and check both pods' shares."""
         deed = self.chance.choices(DEEDS, RARE)[0]
         if deed == "kill the kubelet":
             await self.kubelet.kill()
@@ -60,8 +58,9 @@ class Rounds:
             await self.world.delete(name)
 
     async def _again(self, name: str, deed: str) -> None:
-        """Kill a container, perhaps with the agent down, and check that it restarts with the same
-        share."""
+        """If `deed` says so, kill a container, and check that it restarts with the same share.
+
+        The agent may be down while the container ends."""
         if deed not in {"kill a container", "kill the agent"}:
             return
         if deed == "kill the agent":
@@ -72,7 +71,7 @@ class Rounds:
         await self.check(name, times=2)
 
     async def check(self, name: str, *, times: int) -> None:
-        """Check that the kubelet created every container of the pod with the shares of its
+        """Check that the kubelet gave each container of the pod the share of the pod's
         placement."""
         made = {"main": await self.kubelet.made(name, "main", times)}
         if self.kubelet.created(name, "fetch"):
@@ -87,8 +86,9 @@ class Rounds:
             assert got == (held.device, f"{held.memory_mib}m"), f"seed {SEED}: {name}/{container}"
 
     def _pod(self, name: str) -> dict[str, Any]:
-        """Return a pod with one share of random size; a third of the pods have an init container
-        that borrows the share."""
+        """Return a pod with one share of random size.
+
+        A third of these pods have an init container, which uses the same share."""
         memory_mib = self.chance.randrange(500, 3000)
         pod = kube_pod(name, share(memory_mib))
         containers = pod["spec"]["containers"]
@@ -100,7 +100,7 @@ class Rounds:
         return pod
 
     def waits(self) -> list[float]:
-        """Return the seconds from PodBound to SharesAllocated of each pod."""
+        """Return each pod's seconds from PodBound to SharesAllocated."""
         bound, allocated = self._times(PodBound), self._times(SharesAllocated)
         return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
 
@@ -113,7 +113,7 @@ class Rounds:
 
 
 async def started(world: KubeWorld, kubelet: RealKubelet) -> ServiceProcess:
-    """Start all services, and return the node's agent, registered with the kubelet."""
+    """Start all services. Return the node's agent once it is registered with the kubelet."""
     agent = await world.start("agent", *agent_options(kubelet, "4xA100-80GB"))
     await world.facts.count(NodeReported, 1)
     await kubelet.offered("nvidia.com/gpu", SLOTS)
@@ -126,8 +126,7 @@ async def started(world: KubeWorld, kubelet: RealKubelet) -> ServiceProcess:
 async def test_each_pod_gets_its_own_share_whatever_dies(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Two pods created at the same time each get their own share in every round, whatever is
-    killed."""
+    """In every round, each of two pods created together gets its own share, whatever is killed."""
     agent = await started(world, kubelet)
     rounds = Rounds(world, kubelet, agent)
     for number in range(ROUNDS):
@@ -144,8 +143,9 @@ async def test_each_pod_gets_its_own_share_whatever_dies(
 async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """No pod that arrives while the agent restarts is lost: pods are bound only after the kubelet
-    is ready."""
+    """All pods that arrive before, while and after the agent restarts start with their shares.
+
+    Pods are bound only once the kubelet is ready for them."""
     agent = await started(world, kubelet)
     names = [f"arrives-{number}" for number in range(12)]
 

@@ -42,7 +42,7 @@ gives one to the pod that has none (hami-defaults).
 async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Each sample's containers get the devices and limits that the ledger decided, in their
+    """Each sample's containers start with the devices and limits of the ledger in their
     environment."""
     await world.start("agent", *agent_options(kubelet, "8xA100-80GB"))
     for verb in ("watcher", "scheduler", "binder"):
@@ -68,7 +68,7 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
 
 @asynccontextmanager
 async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
-    """On failure, add the state of the pods and the node and the kubelet's log to the error."""
+    """If the block fails, add the pods, the node and the kubelet's log to the error."""
     try:
         yield
     except (AssertionError, TimeoutError) as error:
@@ -83,8 +83,9 @@ async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]
 async def test_A4_allocatable_shows_number_memory_and_cores(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """A node's allocatable shows GPU count, memory and cores, and the kubelet rejects no pod that
-    the ledger has room for."""
+    """A node's allocatable shows the number, memory and cores of its GPUs.
+
+    The kubelet rejects no pod for which the ledger has room."""
     await world.start("agent", *agent_options(kubelet, "1xT4"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
@@ -99,8 +100,9 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
 
 
 async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
-    """Check that pods start that request more memory units than the node offers. Afterwards the
-    node offers its real amount again."""
+    """Check that a pod starts even if its manifest requests more memory units than the node offers.
+
+    The node raises its allocatable for that pod, and lowers it again afterwards."""
     await world.plane.apply(
         pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
     )
@@ -140,20 +142,20 @@ def pod(name: str, limits: dict[str, int], *, scheduler: str = "apportion") -> d
 
 
 async def rejected(world: KubeWorld, *names: str) -> list[str]:
-    """Return those of the named pods that the kubelet has rejected."""
+    """Return which of these pods the kubelet has rejected."""
     phases = {name: (await world.pod(name))["status"]["phase"] for name in names}
     return [name for name, phase in phases.items() if phase == "Failed"]
 
 
 def wanted(shares: list[Share]) -> dict[str, str]:
-    """Return the variables that HAMi sets for a container with these shares."""
+    """Return the environment variables that HAMi sets for a container with these shares."""
     env = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": f"{s.memory_mib}m" for at, s in enumerate(shares)}
     visible = ",".join(share.device for share in shares)
     return env | {"NVIDIA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_SM_LIMIT": str(shares[0].cores)}
 
 
 def limits_of(env: dict[str, str]) -> dict[str, str]:
-    """Return those variables that name the visible devices and their limits."""
+    """Return only the variables that name the visible devices and their limits."""
     told = ("NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_SM_LIMIT")
     return {
         name: value
@@ -163,8 +165,9 @@ def limits_of(env: dict[str, str]) -> dict[str, str]:
 
 
 async def idle(kubelet: RealKubelet) -> None:
-    """Check that a container without a device request gets no device variables, and that the
-    high-priority pod has priority 0."""
+    """Check a container without devices, and the pod with high priority.
+
+    The container gets no device variables. The pod's task priority is 0, which is the highest."""
     made = await kubelet.made("two-containers", "log")
     assert limits_of(made["env"]) == {}
     high: dict[str, Any] = (await kubelet.made("gpu-pod-high", "main"))["env"]

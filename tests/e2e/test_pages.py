@@ -1,4 +1,4 @@
-"""Commands of `kubectl` and `helm` on the documentation's pages run against a real API server.
+"""The documentation's `kubectl` and `helm` commands run against a real API server.
 
 There is no kubelet and no controller, so commands that wait for a pod are left out."""
 
@@ -40,7 +40,8 @@ KINDS = ("PodMonitor", "PrometheusRule")
 
 
 def crd(kind: str) -> dict[str, Any]:
-    """Return a definition of a kind of the Prometheus Operator that accepts any object."""
+    """Return a CustomResourceDefinition for a kind of the Prometheus Operator. It accepts any
+    object."""
     plural = f"{kind.lower()}s"
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -59,7 +60,7 @@ def crd(kind: str) -> dict[str, Any]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[ControlPlane]:
-    """Start a cluster with a node, users' namespaces and the kinds of the Prometheus Operator."""
+    """Run a cluster with a node, the namespaces of users, and the Prometheus Operator's kinds."""
     found, reason = find_binaries()
     if found is None:
         pytest.skip(reason)
@@ -85,7 +86,8 @@ def cluster(folder: Path) -> Iterator[ControlPlane]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
-    """Each block of a page runs in order; the chart is installed first if the page expects it."""
+    """All command blocks of a page run in order. If the page expects the chart, it is installed
+    first."""
     for name in ("examples", "deploy"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "POD.yaml").symlink_to(ROOT / "examples/pods/hami.yaml")
@@ -106,7 +108,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
 
 
 def shell(plane: ControlPlane, folder: Path, script: str) -> None:
-    """Run a script with bash, in which `kubectl` and `helm` use this cluster."""
+    """Run a bash script whose `kubectl` and `helm` use this cluster."""
     helm, kubernetes = find_helm()[0], find_binaries()[0]
     assert helm is not None
     assert kubernetes is not None

@@ -1,4 +1,4 @@
-"""Apportion reads, refuses by name, or lists as harmless every pod field in the API."""
+"""Each pod field of the Kubernetes API is read by us, refused by name, or listed as harmless."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ CORE = "io.k8s.api.core.v1."
 
 
 class Schemas:
-    """The OpenAPI document of the core API group."""
+    """The API server's OpenAPI schemas of the core API group."""
 
     def __init__(self, plane: ControlPlane) -> None:
         if plane.version < NEWEST:
@@ -26,13 +26,14 @@ class Schemas:
         self._schemas: dict[str, Any] = document["components"]["schemas"]
 
     def fields(self, name: str) -> dict[str, str]:
-        """Return the fields of a type, with the type of every field or of its list items."""
+        """Return the fields of a type, each with its type. For a list, it is the type of the
+        items."""
         properties: Mapping[str, Any] = self._schemas[name].get("properties", {})
         return {field: _named(schema) for field, schema in properties.items()}
 
 
 def _named(schema: Mapping[str, Any]) -> str:
-    """Return the type that a field refers to, or an empty string for a plain value."""
+    """Return the name of the type to which a field refers, or an empty string for a plain value."""
     of = schema.get("items", schema)
     found = [of, *of.get("allOf", ())]
     refs = [each["$ref"].rpartition("/")[2] for each in found if "$ref" in each]
@@ -40,7 +41,8 @@ def _named(schema: Mapping[str, Any]) -> str:
 
 
 def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
-    """Return the struct that a type contains: alone, in a list, or in a union with None."""
+    """Return the struct in a type: the type itself, its list items, or the other part of `|
+    None`."""
     match kind:
         case msgspec.inspect.StructType():
             return kind
@@ -54,7 +56,7 @@ def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
 def unknown(
     schemas: Schemas, name: str, read: msgspec.inspect.StructType | None, path: str
 ) -> Iterator[str]:
-    """Return the paths below a type that are neither read nor listed as harmless."""
+    """Return the paths of all fields below a type that we neither read nor list as harmless."""
     fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
     for field, of in sorted(schemas.fields(name).items()):
         below = f"{path}{field}"
@@ -77,16 +79,18 @@ SAID = {*ignored_fields.every(), *(row.path for row in POD_SPEC)}
 
 
 def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
-    """Every pod field of the API is read, refused or listed, so a new field fails here until
-    decided."""
+    """We read, refuse or list every field that pods have in this API server.
+
+    A field that a new Kubernetes adds fails here until we decide about it."""
     schemas = Schemas(control_plane)
     spec = _structs(msgspec.inspect.type_info(kube.PodSpec))
     assert list(unknown(schemas, f"{CORE}PodSpec", spec, "")) == []
 
 
 def test_nothing_is_listed_that_is_not_a_field(control_plane: ControlPlane) -> None:
-    """Every field listed as harmless exists in the API, because a misspelt name would hide the real
-    field."""
+    """Every field in our list of harmless fields exists in the API.
+
+    A misspelt name would otherwise leave the real field undecided."""
     schemas = Schemas(control_plane)
     missing = []
     for path in sorted(ignored_fields.every()):

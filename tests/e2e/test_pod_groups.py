@@ -1,4 +1,4 @@
-"""Gangs with the PodGroups of the coscheduling plugin and with those of Kubernetes itself."""
+"""Gangs that are declared by PodGroups of the coscheduling plugin or of Kubernetes itself."""
 
 from typing import Any
 
@@ -20,17 +20,17 @@ def pod_group(api_version: str, **spec: Any) -> dict[str, Any]:
 
 
 def labelled(name: str) -> dict[str, Any]:
-    """Return a pod that belongs to the gang by its label."""
+    """Return a pod that joins the gang with a label."""
     return kube_pod(name, share(3000), labels={LABEL: "job"})
 
 
 def native(name: str) -> dict[str, Any]:
-    """Return a pod that belongs to the gang by its `spec` field."""
+    """Return a pod that joins the gang with a field of its `spec`."""
     return kube_pod(name, share(3000), schedulingGroup={"podGroupName": "job"})
 
 
 async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any]]) -> None:
-    """Check that the gang's pods stay pending until the last pod exists, and then all are bound."""
+    """Create the gang's pods, and check that none is bound before the last one exists."""
     *some, last = pods
     await world.plane.apply(*some)
     await world.facts.count(PodSubmitted, len(some))
@@ -44,8 +44,8 @@ async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any
 
 
 async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
-    """A gang of the coscheduling plugin starts when its PodGroup's minimum of labelled pods
-    exists."""
+    """A gang of the coscheduling plugin starts when as many labelled pods exist as its PodGroup
+    requires."""
     await system(world)
     await world.plane.apply(pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3))
     pods = [labelled(f"p{n}") for n in range(3)]
@@ -53,8 +53,9 @@ async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
 
 
 async def test_a_gang_of_kubernetes_itself(world: KubeWorld) -> None:
-    """A gang of Kubernetes' own PodGroup starts when complete. A PodGroup of another API with the
-    same name is another gang."""
+    """A gang of Kubernetes' own PodGroups starts when its minimum of pods exists.
+
+    A PodGroup of the same name in another API group is a different gang."""
     if world.plane.version < GANGS_SINCE:
         pytest.skip("this API server has no PodGroups")
     await system(world)

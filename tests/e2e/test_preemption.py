@@ -1,5 +1,4 @@
-"""Preemption as kubectl shows it: victim and preemptor both get Events, and the freed GPU is
-used."""
+"""Preemption with kubectl: the evicted pod and its preemptor get Events, and the GPU is reused."""
 
 import json
 from typing import Any
@@ -12,7 +11,7 @@ from tests.support.polling import until
 
 
 def priority_class(name: str, value: int, **fields: Any) -> dict[str, Any]:
-    """Return a PriorityClass, whose value the API server writes into the pods that name it."""
+    """Return a PriorityClass. The API server copies its value into pods that name it."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -31,13 +30,15 @@ WHOLE = share(15_000)
 
 
 async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
-    """Bind a pod without priority that uses a whole GPU."""
+    """Create a pod without priority that uses a whole GPU, and wait until it is bound."""
     await world.plane.apply(kube_pod(name, WHOLE, **fields))
     await world.bound(name)
 
 
 async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
-    """A victim keeps its grace period while the preemptor is nominated; afterwards the preemptor is
+    """A pod of higher priority evicts another pod and is nominated for its node.
+
+    The evicted pod keeps its grace period, and both get Events. When it has ended, the preemptor is
     bound."""
     await world.plane.apply(*CLASSES)
     await system(world)
@@ -69,8 +70,9 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
 
 
 async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:
-    """Preemption also evicts a pod without devices whose author set `spec.nodeName`, as
-    kube-scheduler does."""
+    """Preemption can evict a pod without devices that no scheduler placed.
+
+    Its author set `spec.nodeName`. kube-scheduler evicts such pods too."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await world.plane.apply(kube_pod("low", {"cpu": "60"}, nodeName="n1"))
@@ -82,8 +84,9 @@ async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: Kube
 
 
 async def test_who_never_preempts_waits(world: KubeWorld) -> None:
-    """A pod with `preemptionPolicy: Never` stays pending, and gets no room that was made for
-    another pod."""
+    """A pod with `preemptionPolicy: Never` stays pending and evicts no pod.
+
+    It does not get room that was made for another pod."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")
@@ -99,7 +102,7 @@ async def test_who_never_preempts_waits(world: KubeWorld) -> None:
 
 
 async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: KubeWorld) -> None:
-    """Preemption spares a pod with a disruption budget if another victim will do."""
+    """Preemption evicts no pod that a disruption budget protects while it can evict another one."""
     await world.plane.apply(*CLASSES, kube_node("n2"))
     await system(world)
     await world.agents(("n2", "1xT4"))
@@ -127,7 +130,8 @@ async def test_a_disruption_budget_spares_a_pod_while_another_will_do(world: Kub
 
 
 async def test_a_binder_that_was_away_evicts_when_it_is_back(world: KubeWorld) -> None:
-    """A binder that was down carries out the pending eviction when it restarts."""
+    """An eviction that is decided while the binder is down is carried out once the binder
+    restarts."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")

@@ -1,5 +1,4 @@
-"""ResourceQuotas with kubectl: pods beyond a quota stay pending with the reason until there is
-room."""
+"""ResourceQuotas with kubectl: a pod beyond a quota stays pending with the reason until it fits."""
 
 import json
 from typing import Any
@@ -15,7 +14,7 @@ COUNT = "requests.nvidia.com/gpu"
 
 
 def quota(**hard: str) -> dict[str, Any]:
-    """Return a ResourceQuota of the default namespace for GPU memory and GPUs."""
+    """Return a ResourceQuota for GPU memory and GPUs in the default namespace."""
     names = {"memory": MEMORY, "count": COUNT}
     return {
         "apiVersion": "v1",
@@ -28,11 +27,10 @@ def quota(**hard: str) -> dict[str, Any]:
 async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     world: KubeWorld,
 ) -> None:
-    """A quota of device memory, which the API server does not enforce, keeps pods pending until the
-    quota is raised.
+    """A pod beyond a quota of device memory stays pending until the quota is raised.
 
-    The real amount counts: half of a T4 by percent is 7,680 MiB, a number not in the manifest.
-    """
+    The API server does not enforce such a quota; Apportion does. It counts real amounts: half of a
+    T4 is 7,680 MiB, although the manifest has only a percentage."""
     await system(world)
     await world.plane.apply(quota(memory="10000"))
     await world.facts.count(QuotaObserved, 1)
@@ -50,7 +48,9 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
 
 
 async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: KubeWorld) -> None:
-    """A pod that ends makes room in its namespace's quota; other namespaces are not limited."""
+    """When a pod ends, a pending pod of its namespace may use its part of the quota.
+
+    Pods of other namespaces are not limited by that quota."""
     await system(world)
     await world.plane.apply(quota(memory="4000"))
     await world.facts.count(QuotaObserved, 1)
@@ -70,8 +70,9 @@ async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: K
 async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creation(
     world: KubeWorld,
 ) -> None:
-    """The API server itself rejects pods beyond a quota on `requests.`, so Apportion never sees
-    these pods."""
+    """The API server itself rejects pods beyond a quota on `requests.` resources.
+
+    Apportion never sees these pods."""
     await system(world)
     limited = quota(count="1")
     await world.plane.apply(limited)
@@ -82,7 +83,8 @@ async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creat
     await world.plane.user("replace", "--raw", path, "-f", "-", stdin=document)
 
     async def refused() -> str:
-        """Return the first refusal; the API server may need a moment to see the quota."""
+        """Create a pod. Return the refusal, or an empty string while the API server has not seen
+        the quota."""
         pod = kube_pod(f"p{next(numbers)}", share(1000))
         try:
             await world.plane.apply(pod)

@@ -1,15 +1,16 @@
-"""Other projects' controllers with our watcher, scheduler and binder; these tests run nightly.
+"""The controllers of other projects with our watcher, scheduler and binder. These tests run
+nightly.
 
-`make controllers` builds JobSet and LeaderWorkerSet and sets their folders in `APPORTION_JOBSET`
-and `APPORTION_LWS`. No Go module proxy has the other two controllers, so their paths must be given:
+`make controllers` builds JobSet and LeaderWorkerSet, and sets `APPORTION_JOBSET` and
+`APPORTION_LWS` to their folders. No Go module proxy has the other two controllers, so build them
+and set their paths:
 
 - `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
   Volcano's sources (1.15.1 was tried).
 - `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
   ./cmd/kueue` makes of its sources (0.19.2 was tried).
 
-A test whose variable is not set is skipped with the reason.
-"""
+A test whose variable is not set is skipped with the reason."""
 
 import json
 import os
@@ -63,7 +64,7 @@ def volcano(control_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 async def workloads(world: KubeWorld, tmp_path: Path) -> AsyncIterator[None]:
-    """Run Kubernetes' controllers of Jobs and StatefulSets, and kubelets."""
+    """Run kubelets, and Kubernetes' own controllers of Jobs and StatefulSets."""
     with workload_controllers(world.plane, tmp_path):
         async with running_kubelets(world):
             yield
@@ -82,7 +83,7 @@ async def jobsets(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIte
 async def leader_worker_sets(
     request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
 ) -> AsyncIterator[None]:
-    """Run LeaderWorkerSet's controller, configured with the fixture's parameter."""
+    """Run LeaderWorkerSet's controller. The fixture's parameter is its configuration."""
     settings = getattr(request, "param", {})
     api = "config.lws.x-k8s.io/v1alpha1"
     with running_manager(world.plane, LWS, tmp_path, api, **settings):
@@ -111,7 +112,8 @@ async def kueue(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncItera
 
 
 async def remove(world: KubeWorld, kind: str) -> None:
-    """Delete all objects of a kind and what they own, while their controllers still run."""
+    """Delete all objects of a kind, and the objects that they own, while the controllers still
+    run."""
     await world.plane.user("delete", kind, "--all", "--cascade=foreground", "--timeout=55s")
 
 
@@ -133,8 +135,9 @@ async def fleet(world: KubeWorld) -> None:
 async def settled(
     world: KubeWorld, number: int, *, waiting: int = 0, labels: dict[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Wait for this many running and pending pods with these labels, and return the running
-    pods."""
+    """Wait until this many pods with these labels run, and `waiting` pods are pending.
+
+    Return the running pods."""
 
     async def run() -> list[dict[str, Any]]:
         pods = [
@@ -157,14 +160,14 @@ async def living(world: KubeWorld) -> list[dict[str, Any]]:
 
 
 def labels_of(pod: dict[str, Any]) -> dict[str, str]:
-    """Return the labels of a pod."""
     labels: dict[str, str] = pod["metadata"].get("labels", {})
     return labels
 
 
 async def sound(world: KubeWorld) -> None:
-    """Check that no GPU is overcommitted, by the pods' annotations and by `verify` of the
-    ledger."""
+    """Check that no GPU is overcommitted, and that the ledger passes `apportion verify`.
+
+    The shares are read from the pods' annotations."""
     used: Counter[str] = Counter()
     for pod in await living(world):
         for held in json.loads(pod["metadata"].get("annotations", {}).get(SHARES, "[]")):
@@ -175,12 +178,11 @@ async def sound(world: KubeWorld) -> None:
 
 
 def uids(pods: list[dict[str, Any]]) -> set[str]:
-    """Return the uids of pods."""
     return {pod["metadata"]["uid"] for pod in pods}
 
 
 async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dict[str, set[str]]:
-    """Return the racks of the pods by the value of the label `group`."""
+    """Return on which racks the pods run, by the value of their label `group`."""
     nodes = {
         node["metadata"]["name"]: labels_of(node)["rack"]
         for node in (await world.plane.get("nodes"))["items"]
@@ -195,7 +197,7 @@ async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dic
 
 
 def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
-    """Return a Volcano Command for a Job, as `vcctl` creates it."""
+    """Return the Command object with which `vcctl` acts on a Volcano Job."""
     target = {"apiVersion": job["apiVersion"], "kind": "Job", "name": job["metadata"]["name"]}
     target |= {"uid": job["metadata"]["uid"], "controller": True}
     return {
@@ -210,7 +212,7 @@ def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
 @needs(VC_CONTROLLER_MANAGER, "Volcano's vc-controller-manager")
 @pytest.mark.usefixtures("volcano")
 async def test_a_volcano_job_runs_is_aborted_and_resumes(world: KubeWorld) -> None:
-    """A Volcano Job's pods are bound after its PodGroup is admitted, and again after an abort and a
+    """The pods of a Volcano Job are bound, end when the Job is aborted, and are bound after a
     resume."""
     await system(world)
     await world.plane.apply(job("train", PODS))
@@ -230,8 +232,9 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 
 
 def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) -> dict[str, Any]:
-    """Return the JobSet `train`; each of `jobs` has a name, a number of replicas, and a number of
-    pods per replica."""
+    """Return the JobSet `train`.
+
+    Each of `jobs` is a name, a number of replicas, and the number of pods of a replica."""
     spec = kube_pod("any", share(HALF_MIB))["spec"] | {"restartPolicy": "Never"}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -268,7 +271,8 @@ def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) 
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -> None:
-    """All pods of a JobSet run again after one pod failed, and again after a suspension."""
+    """When a pod of a JobSet fails, all its pods are restarted. They also run again after a
+    suspension."""
     await fleet(world)
     await world.plane.apply(jobset(("driver", 1, 1), ("workers", 2, 2)))
     first = await settled(world, 5)
@@ -294,8 +298,9 @@ async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> None:
-    """With two exclusive racks a third job stays pending, and gets the rack of the job that
-    completes."""
+    """If each job of a JobSet needs a rack of its own, the third job on two racks stays pending.
+
+    It gets the rack of the first job that completes."""
     await fleet(world)
     await world.plane.apply(jobset(("workers", 3, 2), exclusive_topology="rack"))
     # The first pod of each job is made at once, its others once that one is bound.
@@ -317,7 +322,9 @@ async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> Non
 @needs(JOBSET, BUILT)
 @pytest.mark.usefixtures("jobsets")
 async def test_a_jobset_that_is_a_gang_starts_together(world: KubeWorld) -> None:
-    """No pod of a JobSet gang is bound while only some fit; all are bound once there is room."""
+    """If a JobSet is a gang, none of its pods is bound while only some of them fit.
+
+    All are bound once there is room."""
     await system(world)
     group = {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
@@ -344,7 +351,7 @@ VOLCANO = {"gangSchedulingManagement": {"schedulerProvider": "volcano"}}
 
 
 def leader_worker_set(replicas: int, **annotations: str) -> dict[str, Any]:
-    """Return the LeaderWorkerSet `serve` with this many groups of four pods."""
+    """Return the LeaderWorkerSet `serve`, which has this many groups of four pods."""
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
@@ -369,8 +376,9 @@ def leader_worker_set(replicas: int, **annotations: str) -> dict[str, Any]:
 @needs(LWS, BUILT)
 @pytest.mark.usefixtures("leader_worker_sets")
 async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: KubeWorld) -> None:
-    """Groups of a LeaderWorkerSet keep their exclusive racks; a group with a dead worker is
-    recreated on the same rack."""
+    """Each group of a LeaderWorkerSet has a rack of its own.
+
+    A group that is recreated because a worker died gets the same rack again."""
     await fleet(world)
     await world.plane.apply(leader_worker_set(2, exclusive_topology="rack"))
     first = await settled(world, 2 * PODS)
@@ -388,8 +396,10 @@ async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: Kube
 @pytest.mark.usefixtures("leader_worker_sets")
 @pytest.mark.parametrize("leader_worker_sets", [VOLCANO], indirect=True, ids=["volcano"])
 async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) -> None:
-    """No pod of a LeaderWorkerSet gang is bound while only two fit. A recreated group gets a
-    PodGroup again."""
+    """If a group of a LeaderWorkerSet is a gang, none of its pods is bound while only two of them
+    fit.
+
+    The group is also a gang after it was recreated."""
     await system(world)
     await world.plane.apply(leader_worker_set(1))
     await world.facts.count(PodSubmitted, PODS)
@@ -417,10 +427,9 @@ def kueue_object(kind: str, name: str, **spec: Any) -> dict[str, Any]:
 
 
 def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, Any]]:
-    """Return the queue `team` with a limit on each NVIDIA resource that its pods may use at a time.
+    """Return the objects of a Kueue queue `team`, which limits the NVIDIA resources in use.
 
-    `flavor` is the spec of its ResourceFlavor.
-    """
+    `most` is the limit for each resource; `flavor` is the spec of its ResourceFlavor."""
     resources = [
         {"name": f"nvidia.com/{name}", "nominalQuota": str(most[name])} for name in sorted(most)
     ]
@@ -435,7 +444,7 @@ def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, A
 
 
 def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]:
-    """Return a Job of two pods in the queue `team`; the annotations go on its pods."""
+    """Return a Job of two pods in the queue `team`. Its pods get the annotations."""
     spec = kube_pod("any", share(memory_mib))["spec"] | {"restartPolicy": "Never"}
     notes = {f"kueue.x-k8s.io/{key.replace('_', '-')}": annotations[key] for key in annotations}
     template = {"metadata": {"annotations": notes}, "spec": spec}
@@ -450,8 +459,9 @@ def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]
 @needs(KUEUE, "a folder with Kueue's manager and config")
 @pytest.mark.usefixtures("kueue")
 async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
-    """Kueue admits a job and a group of pods one after the other, and Apportion places them. An
-    evicted job starts again."""
+    """Kueue admits a job, and later a group of pods, and Apportion places them.
+
+    A job that Kueue evicted starts again."""
     await fleet(world)
     await world.plane.apply(*quota(gpu=2, gpumem=2 * HALF_MIB))
     await world.plane.apply(queued_job("train", HALF_MIB))
@@ -481,8 +491,9 @@ async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
 @needs(KUEUE, "a folder with Kueue's manager and config")
 @pytest.mark.usefixtures("kueue")
 async def test_pods_land_on_the_rack_that_kueue_chose(world: KubeWorld) -> None:
-    """Kueue's jobs each run on the rack that Kueue chose; the third waits until the first
-    completes."""
+    """Each of Kueue's jobs runs on the rack that Kueue chose for it.
+
+    The third job waits until the first one completes."""
     await fleet(world)
     flavor = {"nodeLabels": {"pool": "gpu"}, "topologyName": "racks"}
     levels = [{"nodeLabel": "rack"}]

@@ -1,8 +1,7 @@
-"""kube-scheduler and Apportion find the same nodes for hundreds of pods generated from a seed.
+"""kube-scheduler and Apportion find the same nodes possible for hundreds of generated pods.
 
-Both schedulers read the cluster from one API server. An extender records which nodes pass
-kube-scheduler's filters. On our side the watcher's code reads the objects, and the engine's classes
-filter the nodes.
+Both read the cluster from one API server. For kube-scheduler, an extender records which nodes pass
+its filters. For Apportion, the watcher's code reads the objects, and the engine filters the nodes.
 """
 
 from __future__ import annotations
@@ -75,14 +74,14 @@ async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
 
 
 async def _create(plane: ControlPlane, documents: list[dict[str, Any]], *where: str) -> None:
-    """Create the documents in one request; `apply` needs two requests for each."""
+    """Create the documents in one request. `kubectl apply` would need two requests for each
+    document."""
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     await plane.user("create", *where, "-f", "-", stdin=json.dumps(listed))
 
 
 async def cleared(plane: ControlPlane) -> None:
-    """Delete all objects with one request per kind, because single deletions would take a
-    minute."""
+    """Delete all objects, with one request for each kind. Single deletions would take a minute."""
     for namespace in NAMESPACES:
         for path in (
             f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0",
@@ -93,7 +92,7 @@ async def cleared(plane: ControlPlane) -> None:
 
 
 async def asked(plane: ControlPlane, folder: Path, waiting: int) -> dict[str, set[str]]:
-    """Return the nodes that kube-scheduler would accept for each pending pod."""
+    """Let kube-scheduler try each pending pod. Return the nodes that pass its filters, by pod."""
 
     async def answered() -> bool:
         listed = json.loads(await plane.user("get", "pods", "-A", "-o", "json"))["items"]
@@ -114,10 +113,10 @@ def _waits(pod: Any) -> bool:
 
 
 async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
-    """Return a ledger folded from the same cluster, and the pods that are refused by name.
+    """Return a ledger folded from the cluster's objects, and the pods that Apportion refuses.
 
-    `without` is a node field that a filter needs and that is left out on purpose.
-    """
+    To test the comparison, `without` names a node field that is left out although a filter needs
+    it."""
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
@@ -141,14 +140,14 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
 
 
 def fitting(ledger: Ledger, pod: PodState) -> set[str]:
-    """Return the nodes that pass all our filters."""
+    """Return the nodes that pass all filters of Apportion."""
     finder = ledger.engine._finder
     points = finder.class_of(pod).board.points
     return {name for at, name in enumerate(finder.columns.names) if name and points[at] != REFUSED}
 
 
 def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
-    """Return the pods for which kube-scheduler and Apportion find different nodes."""
+    """Describe the pods for which kube-scheduler and Apportion find different nodes."""
     found = []
     for pod in ledger.state.pods.values():
         ours, his = fitting(ledger, pod), theirs.get(pod.submitted.name, set())
@@ -160,8 +159,9 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.timeout(600)
 async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
-    """kube-scheduler and Apportion find the same nodes for every pod. A missing filter causes
-    differences."""
+    """kube-scheduler and Apportion find the same nodes possible for every pod.
+
+    If Apportion lacks a filter, the comparison finds differences."""
     plane = world.plane
     if plane.version < SINCE:
         pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))

@@ -1,9 +1,7 @@
-"""Every NVIDIA sample on a real kubelet with the fake driver: the environment and devices of its
-processes.
+"""Every NVIDIA sample on a real kubelet with the fake driver: what its processes get to see.
 
-The samples are unchanged except for what this machine lacks: their image, and the CPU and memory of
-large nodes. They pass through the webhook, as in a cluster.
-"""
+The samples pass through the webhook, as in a cluster. They are unchanged except for what this
+machine lacks: their images, and the CPU and memory of large nodes."""
 
 import json
 from collections.abc import Iterator
@@ -56,7 +54,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where MPS keeps its own
 def driver(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeDriver]:
-    """Provide the node's fake driver, which this process and the agent's process load."""
+    """Provide the node's fake driver. This process and the agent's process load it."""
     with fake_driver(folder, request.param) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -66,7 +64,7 @@ def driver(
 
 
 class Node:
-    """The kubelet's node with an agent, and all services of the cluster."""
+    """The kubelet's node, with an agent and all services of the cluster."""
 
     def __init__(self, world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver) -> None:
         self.world = world
@@ -74,7 +72,7 @@ class Node:
         self.driver = driver
 
     async def start(self, *flags: str) -> None:
-        """Start all services, with a CDI specification of NVIDIA's toolkit on the node."""
+        """Start all services. The node has the CDI specification that NVIDIA's toolkit writes."""
         (self.kubelet.cdi / "nvidia.json").write_text(json.dumps(specification(self.driver)))
         folder = self.kubelet.folder
         options = ["--node", NODE, "--kubelet", folder, "--cdi", self.kubelet.cdi]
@@ -85,7 +83,7 @@ class Node:
             await self.world.start(verb)
 
     async def create(self, namespace: str, document: dict[str, Any]) -> list[PodPlaced]:
-        """Create the document in its own namespace, and return the placements of its pods."""
+        """Create a sample's document in this namespace, and return the placements of its pods."""
         plane = self.world.plane
         before = len(self.world.facts.of(SharesAllocated))
         await plane.user("create", "namespace", namespace, ok=None)
@@ -104,13 +102,13 @@ class Node:
         await self.world.facts.count(PodGone, gone + len(placed))
 
     async def environment(self, pod: str, container: str) -> dict[str, str]:
-        """Return the device variables of the container's process."""
+        """Return the device variables in the environment of the container's process."""
         await self.kubelet.made(pod, container)
         env = _environment(await self.kubelet.pid(pod, container))
         return {name: value for name, value in env.items() if name.startswith(OURS)}
 
     def edits(self, pod: str, container: str) -> dict[str, Any]:
-        """Return what the container's runtime got from CDI in addition to the environment."""
+        """Return the mounts and device nodes that the container got from CDI."""
         found: dict[str, Any] = {"mounts": {}, "nodes": []}
         for name in self.kubelet.created(pod, container)[-1]["devices"]:
             path = self.kubelet.cdi / f"apportion-{name.partition('=')[2]}.json"
@@ -121,12 +119,12 @@ class Node:
         return found
 
     def nodes_of(self, cards: list[str]) -> list[str]:
-        """Return these GPUs' device nodes and the common control node."""
+        """Return the device nodes of these GPUs, and the control node that all GPUs share."""
         return ["/dev/nvidiactl", *(f"/dev/nvidia{self.driver.ids.index(card)}" for card in cards)]
 
 
 def _environment(process: int) -> dict[str, str]:
-    """Return the environment of a process, as the kernel has it."""
+    """Return the environment of a process, read from /proc."""
     raw = Path(f"/proc/{process}/environ").read_text()
     return dict(line.split("=", 1) for line in raw.split("\0") if line)
 
@@ -143,7 +141,7 @@ def specification(driver: FakeDriver) -> dict[str, Any]:
 
 
 def sample(manifest: str) -> list[dict[str, Any]]:
-    """Return the sample's documents, adapted to run on this machine."""
+    """Return the sample's documents, changed so that they run on this machine."""
     text = (PODS / f"{manifest}.yaml").read_text()
     return [_adapted(document) for document in yaml.safe_load_all(text)]
 
@@ -164,8 +162,7 @@ def _here(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def limits(shares: list[Share]) -> dict[str, str]:
-    """Return the environment that HAMi's plugin gives a container with these shares, including the
-    compute policy."""
+    """Return the environment that HAMi gives a container with these shares and a compute policy."""
     env = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": f"{s.memory_mib}m" for at, s in enumerate(shares)}
     return env | {
         "NVIDIA_VISIBLE_DEVICES": ",".join(share.device for share in shares),
@@ -182,8 +179,9 @@ def limits(shares: list[Share]) -> dict[str, str]:
 async def test_A1_every_process_has_exactly_its_share(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Every container of every sample has exactly its share: environment, region, mounts and device
-    nodes."""
+    """Each container of each sample gets exactly its share.
+
+    Its environment, region file, mounts and device nodes show the share and nothing else."""
     node = Node(world, kubelet, driver)
     async with running_webhook(world):
         await node.start()
@@ -225,8 +223,9 @@ async def check(node: Node, event: PodPlaced) -> None:
 async def test_A2_a_process_has_exactly_its_instance(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """A process sees exactly its MIG instance, which is created for its pod and removed after the
-    pod ends."""
+    """A process sees exactly its MIG instance.
+
+    The instance is created for the pod, and removed after the pod ends."""
     node = Node(world, kubelet, driver)
     await node.start()
     (event,) = await node.create("mig", *sample(CUT))
@@ -249,8 +248,9 @@ async def test_A2_a_process_has_exactly_its_instance(
 async def test_C3_a_process_has_exactly_its_part_of_a_card(
     world: KubeWorld, kubelet: RealKubelet, driver: FakeDriver
 ) -> None:
-    """Under MPS a process gets exactly its memory, threads and pipes. After the pod ends, the GPU
-    is free."""
+    """Under MPS, a process gets exactly its memory, its threads and its GPU's pipes.
+
+    After the pod ends, the GPU is free."""
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     said = Configuration(nodeconfig=(mps,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=said))

@@ -1,4 +1,4 @@
-"""Shadow mode on a real API server: Apportion binds nothing, and its report is correct."""
+"""Shadow mode on a real API server: Apportion binds no pod, and its report is correct."""
 
 import asyncio
 import json
@@ -13,13 +13,12 @@ from tests.support.kube_world import KubeWorld
 
 
 def command(world: KubeWorld, *options: str) -> tuple[str, ...]:
-    """Return the command line of `apportion shadow`, run as the operator."""
+    """Return the command line that runs `apportion shadow` as the operator."""
     url = world.bus.server.url_for("operator")
     return (sys.executable, "-m", "apportion.cli.main", "shadow", "--nats", url, *options)
 
 
 async def shadow(world: KubeWorld, *options: str) -> str:
-    """Return the output of `apportion shadow`."""
     process = await create_subprocess_exec(*command(world, *options), stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -36,8 +35,9 @@ async def place(world: KubeWorld, name: str, node: str, card: str) -> None:
 
 
 async def test_another_scheduler_is_compared_and_left_alone(world: KubeWorld) -> None:
-    """Shadow mode reports where its placements differ from another scheduler's, and changes no
-    pod."""
+    """`apportion shadow` reports where it would place pods differently from the scheduler in use.
+
+    It changes no pod."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "2xT4"))
     await world.start("watcher", "--scheduler-name=apportion")  # as the chart has it

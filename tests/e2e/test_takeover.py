@@ -1,4 +1,4 @@
-"""A node is taken over from Volcano's device plugin while an older pod still runs."""
+"""Apportion takes over a node from Volcano's device plugin while a pod of Volcano still runs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,8 +29,7 @@ PATIENCE_S = 200.0
 
 
 class OldPlugin:
-    """A device plugin that registers a resource as Volcano's plugin does, without
-    PreStartContainer."""
+    """A device plugin like Volcano's. Like that one, it does not support PreStartContainer."""
 
     def __init__(self, resource: str, count: int) -> None:
         self.resource = resource
@@ -59,7 +58,7 @@ class OldPlugin:
             await calls.REGISTER.on(channel)(request, timeout=10)
 
     async def stop(self) -> None:
-        """Stop serving, as when the plugin's DaemonSet is deleted."""
+        """Stop serving, as if the plugin's DaemonSet were deleted."""
         self._over.set()
         await self._server.stop(grace=None)
 
@@ -76,7 +75,7 @@ class OldPlugin:
 
 @asynccontextmanager
 async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
-    """Run Volcano's plugin until the test ends."""
+    """Run plugins like Volcano's until the block ends."""
     plugins = [OldPlugin(resource, count) for resource, count in OLD.items()]
     try:
         for plugin in plugins:
@@ -93,8 +92,9 @@ async def old_plugin(kubelet: RealKubelet) -> AsyncIterator[None]:
 async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
-    """Pods start on a node taken over from Volcano while Volcano's old pod keeps running. They
-    still start after the kubelet and the agent restart."""
+    """After Apportion takes over a node, new pods start there while a pod of Volcano keeps running.
+
+    Pods still start after the kubelet and the agent restart."""
     card = simulated_devices(NODE, SPEC)[0].id
     asks = {NUMBER: 1, MEMORY: 3_000, CORES: 30}
     async with old_plugin(kubelet):

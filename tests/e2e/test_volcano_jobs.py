@@ -1,4 +1,4 @@
-"""Volcano Jobs with the custom resources of each Volcano release are admitted, and resume."""
+"""Volcano Jobs, with the custom resources of each Volcano release, start and can be resumed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ SHAPES = {
 
 @pytest.fixture(params=SHAPES)
 def crds(request: pytest.FixtureRequest, control_plane: ControlPlane) -> Iterator[str]:
-    """Install custom resources of one Volcano release, and restore the newest ones after the
+    """Install the custom resources of one Volcano release. Restore the newest ones after the
     test."""
     control_plane.install(SHAPES[request.param])
     yield request.param
@@ -30,7 +30,7 @@ def crds(request: pytest.FixtureRequest, control_plane: ControlPlane) -> Iterato
 
 
 def job(name: str, pods: int) -> dict[str, Any]:
-    """Return a Volcano Job whose pods start together."""
+    """Return a Volcano Job of `pods` pods that must start together."""
     template = {"spec": kube_pod("any", share(1000))["spec"]}
     task = {"name": "worker", "replicas": pods, "template": template}
     return {
@@ -43,7 +43,7 @@ def job(name: str, pods: int) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("crds")
 async def test_a_job_starts_and_starts_again_once_resumed(world: KubeWorld) -> None:
-    """A Volcano Job's pods are bound, disappear with an abort, and are bound again after a
+    """A Volcano Job's pods are bound, disappear when it is aborted, and are bound again after a
     resume."""
     await system(world)
     await world.plane.apply(job("train", 2))

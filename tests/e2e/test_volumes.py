@@ -1,8 +1,6 @@
-"""Volumes with kubectl: a pod goes to its volume's node, waits for its claims, and has volumes
-provisioned.
+"""Pods with volumes, created with kubectl: they wait for their claims and follow their volumes.
 
-The test itself acts as the volume controller and the provisioner, and binds claims as they would.
-"""
+The test itself acts as volume controller and provisioner: it binds claims as they would."""
 
 import json
 from typing import Any
@@ -19,7 +17,7 @@ SELECTED = "volume.kubernetes.io/selected-node"
 
 
 def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
-    """Return a claim for 1 GiB, ReadWriteOnce by default."""
+    """Return a PersistentVolumeClaim for 1 GiB, ReadWriteOnce by default."""
     wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": class_, **spec}
     wanted["resources"] = {"requests": {"storage": "1Gi"}}
     return {
@@ -31,7 +29,7 @@ def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
 
 
 def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any]:
-    """Return a volume that is accessible only from this node."""
+    """Return a PersistentVolume that only this node can use."""
     there = {"key": "disk", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",
@@ -49,7 +47,7 @@ def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any
 
 
 def storage_class(name: str, provisioner: str) -> dict[str, Any]:
-    """Return a storage class whose claims wait for the first pod."""
+    """Return a StorageClass whose claims are bound only when a pod uses them."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -66,7 +64,7 @@ def mounting(name: str, *claims: str, memory_mib: int = 1_000) -> dict[str, Any]
 
 
 async def bind(world: KubeWorld, name: str, to: str) -> None:
-    """Bind the claim and the volume to each other, as the volume controller does."""
+    """Bind the claim to the volume, as the volume controller does."""
     spec = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
             "spec": {"volumeName": to}}  # fmt: skip
     await world.plane.user("patch", "pvc", name, "-p", json.dumps(spec))
@@ -75,7 +73,7 @@ async def bind(world: KubeWorld, name: str, to: str) -> None:
 
 
 async def two_nodes(world: KubeWorld) -> None:
-    """Start the default node and a node with its own disk, each with one GPU."""
+    """Start two nodes with one GPU each. One of them has its own disk."""
     await system(world)
     await world.plane.user("label", "node", "n1", "disk=n1")
     await world.plane.apply(kube_node("n2", labels={"disk": "n2"}))
@@ -83,7 +81,7 @@ async def two_nodes(world: KubeWorld) -> None:
 
 
 async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
-    """A pod is pending until its claim exists and is bound. Then the pod is placed on the volume's
+    """A pod stays pending until its claim exists and is bound. It then goes to the volume's
     node."""
     await two_nodes(world)
     await world.plane.apply(mounting("p", "data"))
@@ -97,8 +95,9 @@ async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world:
 
 
 async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
-    """A pod is placed on the node of the volume reserved for it, and is bound only after its
-    claim."""
+    """When a claim's first pod is placed on a volume's node, the volume is reserved for that claim.
+
+    The pod is bound only after the claim is."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
     await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))
@@ -118,8 +117,9 @@ async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorl
 async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew(
     world: KubeWorld,
 ) -> None:
-    """A volume is provisioned on the chosen node. If the provisioner gives up, the pod is placed
-    again."""
+    """Apportion selects a pod's node, and the provisioner creates the volume there.
+
+    If the provisioner gives up, the pod is placed again."""
     await two_nodes(world)
     await world.plane.apply(storage_class("made", "example.com/disks"), claim("data", "made"))
     await world.plane.apply(mounting("p", "data"))
@@ -140,7 +140,7 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
 
 
 async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
-    """A ReadWriteOncePod claim is used by one pod at a time; the next pod stays pending with that
+    """Only one pod at a time can use a ReadWriteOncePod claim; the next pod stays pending with that
     reason."""
     await two_nodes(world)
     alone: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
@@ -157,8 +157,9 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
 
 
 async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
-    """A node's volume limit of a CSI driver counts the pods of every scheduler, and a pending pod
-    names the limit."""
+    """The pods of all schedulers count towards a node's volume limit of a CSI driver.
+
+    A pod beyond the limit stays pending, and its message names the limit."""
     await two_nodes(world)
     driver = {"name": DRIVER, "nodeID": "n", "allocatable": {"count": 1}}
     csi = {"driver": DRIVER, "volumeHandle": "v"}

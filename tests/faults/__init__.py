@@ -1,1 +1,2 @@
-"""Tests with real faults on three servers: real processes, real signals and a full disk."""
+"""Tests with real faults on a cluster of three NATS servers: killed processes, signals, full
+disks."""

@@ -1,10 +1,10 @@
-"""Play rounds of real faults: processes, servers and disks fail under load, and no acknowledged
-event is lost.
+"""Play rounds of real faults: processes, servers and disks fail under load.
 
     python -m tests.faults --rounds 20 --seed 1          20 rounds, seeds 1 to 20; counts per fault
     python -m tests.faults --seed 7 --only disk,killed   one round with only these faults
 
-The folder of a failed round is kept: stores, logs, journal and the history of the round."""
+A round fails if an acknowledged event is lost. The folder of a failed round is kept. It has the
+servers' stores, all logs, the loader's journal, and the history of the round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.faults.shaking import KINDS
 
 
 def main() -> int:
-    """Play the requested rounds, and return exit code 0 if every round passed."""
+    """Play the requested rounds. Return exit code 0 if every round passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--rounds", type=int, default=1)
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 async def _play(seed: int, given: argparse.Namespace, kinds: Sequence[str]) -> Outcome:
-    """Play one round, and clean up even if the round is interrupted in the background."""
+    """Play one round. If SIGINT or SIGTERM interrupts it, clean up first."""
     round_of_seed = play(
         seed, span_s=given.seconds, rate=given.rate, kinds=kinds, keep=not given.forget
     )

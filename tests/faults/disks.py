@@ -1,8 +1,8 @@
-"""A small disk for each server, so that a server's disk can be full while the machine's is not.
+"""A small disk for each server, so that the server's disk can be full while the machine's is not.
 
-The disk is a file with ext4 if loop devices can be mounted, or else a tmpfs. If nothing can be
-mounted, the disk is a plain folder, which cannot be filled. Invariant: everything mounted is
-unmounted, even if a suspended server still uses it."""
+If the machine can mount loop devices, the disk is a file with ext4. Otherwise it is a tmpfs. If
+nothing can be mounted, it is a plain folder, which cannot be filled. Invariant: everything that is
+mounted is unmounted, even if a suspended server still uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _CHUNK = b"\0" * (1 << 20)
 
 
 class Disk:
-    """A mounted folder for one server's store; `kind` is `loop`, `tmpfs` or `folder`."""
+    """A mounted folder for one server's store.
+
+    `kind` is `loop`, `tmpfs` or `folder`."""
 
     def __init__(self, folder: Path, *, size_mib: int = SIZE_MIB) -> None:
         self.path = folder / "disk"
@@ -27,7 +29,6 @@ class Disk:
         self.kind = "folder"
 
     def mount(self) -> None:
-        """Create the folder and mount the disk."""
         self.path.mkdir(parents=True)
         if self._mount_loop():
             self.kind = "loop"
@@ -51,7 +52,7 @@ class Disk:
         return self.kind != "folder"
 
     def fill(self) -> None:
-        """Use up all free space, to the last byte."""
+        """Use up all free space of the disk, to the last byte."""
         if not self.can_fill:
             raise RuntimeError(f"{self.path} is no disk of its own")
         with (self.path / _BALLAST).open("ab", buffering=0) as ballast:
@@ -69,7 +70,6 @@ class Disk:
         (self.path / _BALLAST).unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Unmount the disk if it is mounted."""
         if self.kind != "folder":
             _done("umount", "-l", self.path)
         self._image.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Functions that collect the evidence of a failed round, so that the cause can be found.
+"""Collect the evidence of a failed round, so that the cause can be found.
 
-One history, ordered by time, has each fault with its target and the servers' log lines. A second
-list has what each server stores. Invariant: a kept folder has everything: stores, logs, and the
-loader's journal."""
+A history lists each fault and the servers' log lines in the order of time. A second list shows what
+each server has stored. Invariant: a kept folder has everything: stores, logs, and the loader's
+journal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _NOISE = re.compile(r"Healthcheck failed|authentication error|Error trying to co
 
 
 def history(cluster: Cluster, deeds: Sequence[Deed]) -> list[str]:
-    """Return faults and server log lines about leaders, stores and errors, ordered by time."""
+    """Return all faults, and the servers' log lines about leaders, stores and errors, in order of
+    time."""
     lines = [(deed.time, f"{deed.time} -- {deed.what}") for deed in deeds]
     for server in cluster.servers:
         lines += _said(server.name, server.log_path)
@@ -46,7 +47,7 @@ def _said(name: str, log: Path) -> Iterator[tuple[str, str]]:
 
 
 async def holdings(cluster: Cluster) -> list[str]:
-    """Return what each server has in its own store, one line per server."""
+    """Return one line for each server: the revisions in its own store, and its leader."""
     lines = []
     for server in cluster.servers:
         held = await server.holds()
@@ -67,7 +68,7 @@ def last_words(services: Sequence[Service]) -> list[str]:
 
 
 def write(folder: Path, services: Sequence[Service], lines: Sequence[str]) -> None:
-    """Write the services' logs and the history next to the servers' logs and the journal."""
+    """Write the services' logs and the history into the round's folder."""
     (folder / HISTORY).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for service in services:
         text = "".join(json.dumps(line) + "\n" for line in service.log)

@@ -1,10 +1,9 @@
-"""The users of a round, run by `python -m tests.faults.loader` as a separate process with a
-journal.
+"""The users of a round: a separate process that submits and withdraws pods at a given rate.
 
-The loader submits and withdraws pods at the given rate. It records every append that the ledger
-acknowledged, always after the acknowledgement. Invariant: every line of the journal names an event
-that the ledger has promised to keep. A new loader repeats whatever was in progress when the
-previous loader was killed, with the same ids."""
+It runs as `python -m tests.faults.loader`. After the ledger has acknowledged an append, the loader
+writes it to its journal. Invariant: every line of the journal names an event that the ledger has
+promised to keep. If the loader is killed, a new one repeats the step in progress, with the same
+ids."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ BEGUN = "begun"
 
 
 class Journal:
-    """A file of acknowledged appends, with one line each: `[event id, revision or null]`."""
+    """A file that lists acknowledged appends, one per line: `[event id, revision or null]`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,14 +49,14 @@ class Journal:
         return [line for line in whole if line.endswith("\n")]
 
     def note(self, event_id: str, revision: int | None) -> None:
-        """Record that the event is in the ledger, with its revision if the revision is known."""
+        """Record that the event is in the ledger. `revision` is None if it is not known."""
         self._file.write(json.dumps([event_id, revision]) + "\n")
         self.done.add(event_id)
 
 
 class Loader:
-    """A user that submits one pod after another, and withdraws the oldest pod when there are too
-    many."""
+    """A user that submits one pod after another. If too many pods exist, it withdraws the
+    oldest."""
 
     def __init__(self, publisher: Publisher, append: Insistence, journal: Journal) -> None:
         self._publisher = publisher
@@ -65,7 +64,7 @@ class Loader:
         self._journal = journal
 
     async def step(self, number: int, seed: int) -> None:
-        """Submit pod `number`, and withdraw an old pod if there are too many."""
+        """Submit pod `number`. If there are too many pods, withdraw the oldest."""
         chance = random.Random(f"{seed}/{number}")
         uid = f"pod-{number}"
         asks = cards() if chance.random() < 0.05 else ask(chance.choice(MEMORY_MIB), cores=10)
@@ -112,7 +111,7 @@ async def _main(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run until SIGTERM, then finish the step in progress."""
+    """Submit pods until SIGTERM, then finish the step in progress."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.loader", description=__doc__)
     parser.add_argument("--nats", required=True)
     parser.add_argument("--journal", type=Path, required=True)

@@ -1,6 +1,7 @@
-"""A complete round of faults: a cluster, its services, load, faults, recovery and the verdict.
+"""A complete round: start a cluster, services and load, inject faults, recover, and check the
+ledger.
 
-Invariant: a round leaves no process, mount or file behind, however the round ends."""
+Invariant: a round leaves no process, mount or file behind, however it ends."""
 
 from __future__ import annotations
 
@@ -35,8 +36,7 @@ HISTORY_SHOWN = 80
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a passed round: the faults that struck, and how many acknowledged events were
-    checked."""
+    """The result of a round that passed: which faults struck, and how many events were checked."""
 
     seed: int
     struck: Counter[str]
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Round:
-    """A round with one seed, including everything that runs in it, from start to verdict."""
+    """One round of faults from its start to its verdict, with everything that runs in it."""
 
     def __init__(self, seed: int, folder: Path, rate: float, kinds: Sequence[str]) -> None:
         self.seed = seed
@@ -60,13 +60,12 @@ class Round:
         self.shaking = Shaking(seed, self.cluster, self.services, self.loader, kinds=kinds)
 
     async def begin(self) -> None:
-        """Start the cluster, the services and the loader."""
         await self.cluster.start()
         await make_stream(self.cluster)
         await asyncio.gather(*(each.revive() for each in self.services), self.loader.revive())
 
     async def verdict(self) -> Outcome:
-        """Check the outcome after the faults, and raise AssertionError if anything is wrong."""
+        """After the faults, check that nothing was lost. Raise AssertionError if a check fails."""
         began_s = time.monotonic()
         await asyncio.gather(*(each.ready(timeout_s=READY_S) for each in self.services))
         await self.loader.stop()
@@ -99,14 +98,14 @@ class Round:
         )
 
     async def explain(self) -> list[str]:
-        """Return the evidence of a failed round, while the round still runs."""
+        """Return evidence about a failed round. Call this before the round ends."""
         held = await evidence.holdings(self.cluster)
         told = evidence.history(self.cluster, self.shaking.deeds)
         evidence.write(self._folder, self.services, [*told, *held])
         return [*told[-HISTORY_SHOWN:], *held, *evidence.last_words(self.services)]
 
     async def end(self, *, keep: bool) -> None:
-        """End every process, and keep stores and logs only if `keep` is set."""
+        """End every process. Keep stores and logs only if `keep` is set."""
         for service in self.services:
             if service.running:
                 await service.kill()
@@ -120,7 +119,7 @@ async def play(
     seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False,
     strikes_min: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Play the round of a seed. Raise AssertionError if the round fails or takes too long."""
+    """Play the round of this seed. Raise AssertionError if it fails or takes too long."""
     folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
     played = Round(seed, folder, rate, kinds)
     wrong = False
@@ -154,7 +153,7 @@ def _services(cluster: Cluster) -> list[Service]:
 
 
 async def make_stream(cluster: Cluster) -> None:
-    """Create the ledger's stream, once the servers have a leader."""
+    """Wait until the servers have a leader, and create the ledger's stream."""
     boot = await jetstream.connect(
         cluster.url_for("bootstrap"), name="bootstrap", timeout_s=CONNECT_S
     )

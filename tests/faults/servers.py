@@ -1,8 +1,8 @@
-"""Functions that run three nats-servers as one cluster on this machine, each with its own disk.
+"""A cluster of three nats-servers on this machine, each with its own disk.
 
-The servers use the product's nats.conf plus a name, a cluster and one more user, who may only
-request a change of leader. Invariant: an action of this module (kill, start, stop, go on) has taken
-effect when it returns."""
+The servers use the product's nats.conf with three additions: a name, the cluster, and a user who
+may only request a change of leader. Invariant: when a method that kills, starts, suspends or
+resumes a server returns, that has happened."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ cluster {
 
 
 class Holding(NamedTuple):
-    """The first and last revision in a server's own store, and the leader that the server
+    """The first and the last revision in a server's own store, and the leader that the server
     reports."""
 
     first: int
@@ -75,7 +75,7 @@ class Server:
         return self._process is not None and self._process.returncode is None
 
     def prepare(self, routes: list[int]) -> None:
-        """Mount the disk and write the server's configuration."""
+        """Mount the disk, and write the server's configuration."""
         self._folder.mkdir(parents=True)
         self.disk.mount()
         text = (
@@ -89,7 +89,7 @@ class Server:
         (self._folder / "nats.conf").write_text(text + _CLUSTER.replace("ROUTES", urls))
 
     async def start(self, passwords: dict[str, str]) -> None:
-        """Start the process, which may take a while to become healthy."""
+        """Start the process. It may take a while to become healthy."""
         environment = {
             "NATS_NAME": self.name,
             "NATS_HOST": "127.0.0.1",
@@ -113,14 +113,13 @@ class Server:
             )
 
     async def kill(self) -> None:
-        """Kill the process with SIGKILL."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
 
     def stop(self) -> None:
-        """Suspend the process with SIGSTOP, which keeps its sockets open but unanswered."""
+        """Suspend the process with SIGSTOP. Its sockets stay open, but it does not answer."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -132,7 +131,7 @@ class Server:
             os.kill(self._process.pid, number)
 
     async def healthy(self) -> bool:
-        """Return True if the server reports that all its data is present and up to date."""
+        """Return True if the server reports that its data is complete and up to date."""
         url = f"http://127.0.0.1:{self._monitor_port}/healthz"
         try:
             async with (
@@ -144,10 +143,10 @@ class Server:
             return False
 
     async def holds(self) -> Holding | None:
-        """Return which revisions of the ledger the server has in its own store, up to date or not.
+        """Return which revisions of the ledger are in the server's own store.
 
-        The result is None if the server does not answer. A healthy server is not enough, because a
-        server that has just started may not know of newer records."""
+        Return None if the server does not answer. Tests need this because a healthy server may lack
+        records: one that has just started may not know of newer records yet."""
         url = f"http://127.0.0.1:{self._monitor_port}/jsz?acc=APPORTION&streams=true"
         try:
             async with (
@@ -163,12 +162,11 @@ class Server:
         return Holding(state["first_seq"], state["last_seq"], leader)
 
     async def healthy_or_ended(self) -> bool:
-        """Return True if the server is healthy or has ended, so that the caller can stop
-        waiting."""
+        """Return True if the server is healthy, or if it has ended and cannot become healthy."""
         return not self.running or await self.healthy()
 
     def keep(self) -> None:
-        """Copy the server's store to a folder outside of its own disk."""
+        """Copy the server's store from its own disk to the round's folder."""
         store = self.disk.path / "store"
         if store.exists():
             shutil.copytree(store, self._folder / "store")
@@ -180,7 +178,7 @@ class Server:
 
 
 class Cluster:
-    """The cluster of three servers, and the passwords of its users."""
+    """Three NATS servers that form one cluster, and the passwords of its users."""
 
     def __init__(self, folder: Path) -> None:
         ports = [free_port() for _ in range(3 * COUNT)]
@@ -191,7 +189,7 @@ class Cluster:
         self._passwords = {role: f"p{role}" for role in (*ROLES, "chaos")}
 
     def url_for(self, role: str) -> str:
-        """Return a single URL that names all three servers, for this role."""
+        """Return the connection string of this role, which names all three servers."""
         word = self._passwords[role]
         return ",".join(f"nats://{role}:{word}@127.0.0.1:{each.port}" for each in self.servers)
 
@@ -203,7 +201,6 @@ class Cluster:
         await self.all_healthy()
 
     async def revive(self, server: Server) -> None:
-        """Start a server if it is not running."""
         if not server.running:
             await server.start(self._passwords)
 
@@ -219,7 +216,7 @@ class Cluster:
                 raise
 
     async def end(self, *, keep: bool = False) -> None:
-        """End every process and unmount every disk; keep a copy of the stores if `keep` is set."""
+        """End every process and unmount every disk. If `keep` is set, copy the stores first."""
         for server in self.servers:
             await server.kill()
         for server in self.servers:

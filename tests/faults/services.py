@@ -1,7 +1,7 @@
-"""The services and the loader of a round, as processes that faults kill, suspend and restart.
+"""The processes of a round: its services and its loader, which faults kill, suspend and restart.
 
-Invariant: an append that a process reported as acknowledged stays recorded when the process ends.
-"""
+Invariant: if a process has reported an append as acknowledged, the test still knows that after the
+process has ended."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ Acknowledged = tuple[str, int | None]
 
 
 class Service(ServiceProcess):
-    """A service process of a round; `name` distinguishes instances of the same service."""
+    """A service process of a round. `name` tells instances of the same service apart."""
 
     def __init__(self, name: str, verb: str, url: str, *options: str) -> None:
         super().__init__(verb, url, "--log-level", "debug", *options)
         self.name = name
 
     async def revive(self) -> None:
-        """Start the service if it is not running."""
         if not self.running:
             await self.start()
 
     def acknowledged(self) -> list[Acknowledged]:
-        """Return every append that the ledger acknowledged, according to the service's log."""
+        """Return every append that the ledger has acknowledged, as found in the service's log."""
         found = (_ACKNOWLEDGED.fullmatch(str(line.get("event"))) for line in self.log)
         return [(match[2], int(match[1])) for match in found if match]
 
@@ -45,7 +44,7 @@ class Service(ServiceProcess):
 
 
 class LoaderProcess:
-    """The process that runs tests.faults.loader."""
+    """The process that submits pods; it runs tests.faults.loader."""
 
     name = "loader"
 
@@ -57,7 +56,7 @@ class LoaderProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def revive(self) -> None:
-        """Start the loader if it is not running, and wait until it handles SIGTERM."""
+        """Start the loader if it is not running. Return once it handles SIGTERM."""
         if self._process is not None and self._process.returncode is None:
             return
         with self._log.open("ab") as log:
@@ -71,12 +70,12 @@ class LoaderProcess:
         assert said.decode().strip() == BEGUN, self._log.read_text(encoding="utf-8")[-2000:]
 
     async def kill(self) -> None:
-        """Kill the loader with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """Stop the loader with SIGTERM, so that it finishes its step. Raise AssertionError if it
-        fails."""
+        """Send SIGTERM, and wait until the loader has finished its step.
+
+        Raise AssertionError if it exits with an error."""
         code = await asyncio.wait_for(self._end(signal.SIGTERM), 90)
         assert code == 0, self._log.read_text(encoding="utf-8")[-2000:]
 
@@ -88,7 +87,7 @@ class LoaderProcess:
         return await self._process.wait()
 
     def acknowledged(self) -> list[Acknowledged]:
-        """Return every append that the ledger acknowledged."""
+        """Return every append that the ledger has acknowledged, as found in the journal."""
         if not self._journal.exists():
             return []
         lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)

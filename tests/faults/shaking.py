@@ -1,7 +1,7 @@
-"""Functions that inject faults into a running cluster, at random from a seed.
+"""Inject random faults, chosen by a seed, into a running cluster.
 
-Each fault ends by itself after a while. Several faults may overlap, so two of three servers can be
-down. Invariant: after `mend` no fault is active; only the faults' consequences remain."""
+Each fault ends by itself after a while. Faults may overlap, so two of three servers may be down at
+the same time. Invariant: after `mend`, no fault is active; only consequences of faults remain."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ RECOVERY_S = 10.0
 
 
 class Deed(NamedTuple):
-    """A fault with its target and its time, in the machine's time of day as in the servers'
-    logs."""
+    """A fault for the history: its time of day, as in the servers' logs, and what it hit."""
 
     time: str
     what: str
 
 
 class Shaking:
-    """The faults of one round, of the given kinds; `struck` counts them and `deeds` lists them."""
+    """Injects faults of the given kinds in one round.
+
+    `struck` counts the faults by kind, and `deeds` lists them."""
 
     def __init__(
         self,
@@ -80,8 +81,9 @@ class Shaking:
         self.deeds: list[Deed] = []
 
     async def reign(self, span_s: float, *, strikes_min: int = 0) -> None:
-        """Inject faults for `span_s` and until at least `strikes_min` have struck, then wait for
-        active faults to end."""
+        """Inject faults for `span_s` seconds, or longer until `strikes_min` faults have struck.
+
+        Then wait until the active faults have ended."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + span_s
         while loop.time() < end_s or self.struck.total() < strikes_min:
@@ -95,7 +97,9 @@ class Shaking:
                 task.result()
 
     async def mend(self) -> None:
-        """End every fault, and restart a server that stopped because its disk was full."""
+        """Repair everything: wait until all servers are healthy, and start what is not running.
+
+        A server that stopped because its disk was full is restarted."""
         for server in self._filled:
             if not await self._recovers(server):
                 self.struck[KINDS[-1]] += 1
@@ -141,7 +145,8 @@ class Shaking:
             self.struck[kind] += 1
 
     def _take(self, count: int) -> list[Server]:
-        """Return random servers without an active fault, or an empty list if there are too few."""
+        """Choose `count` random servers that have no active fault. Return none if there are too
+        few."""
         free = [each for each in self._cluster.servers if each.name not in self._busy]
         if len(free) < count:
             return []

@@ -1,4 +1,4 @@
-"""Tests of three servers: readers that catch up, and clients that fail over to another server."""
+"""A cluster of three NATS servers: readers that catch up, and clients that fail over."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def _read(ledger: JetStreamLedger, subjects: Sequence[str]) -> int:
-    """Return how many records a reader has received when it reports that it has caught up."""
+    """Read until the reader is caught up. Return the number of records received by then."""
     seen: list[Record] = []
     following = await ledger.follow(seen.append, subjects=subjects)
     await following.caught_up()
@@ -69,8 +69,10 @@ async def _append(ledger: JetStreamLedger, first: int, last: int) -> None:
 
 @pytest.mark.slow
 async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster) -> None:
-    """A reader whose consumer is on a server that lacks records waits until that server has
-    them."""
+    """Readers that report that they are caught up have received all records.
+
+    This holds even if a reader is connected to a server that restarted and lacks the newest
+    records."""
     writer = await jetstream.connect(cluster.url_for("watcher"), name="writer")
     reader = await jetstream.connect(cluster.url_for("operator"), name="reader")
     late = cluster.servers[2]
@@ -90,8 +92,9 @@ async def test_a_reader_catches_up_with_the_ledger_not_a_server(cluster: Cluster
 
 
 async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
-    """A client learns of further servers from the first server, without a password, and sends its
-    own password to them too."""
+    """If a client's server is killed, the client connects to a server that its URL does not name.
+
+    It learned that address from the first server. It logs in there with its own password."""
     known = cluster.servers[0]
     (url,) = (each for each in cluster.url_for("watcher").split(",") if str(known.port) in each)
     async with await jetstream.connect(url, name="writer") as ledger:
@@ -102,14 +105,14 @@ async def test_a_client_fails_over_to_unnamed_servers(cluster: Cluster) -> None:
 
 
 class Said:
-    """A record of messages sent and received: each word, with its sender and server."""
+    """Publishes test messages and records which listener received which."""
 
     def __init__(self) -> None:
         self.speakers: list[tuple[str, JetStreamLedger]] = []
         self.heard: dict[tuple[str, int], list[bytes]] = {}
 
     async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
-        """Start a listener with this role on this server."""
+        """Start a listener with this role on server `number`."""
         heard = self.heard[role, number] = []
 
         async def note(_subject: str, payload: bytes) -> None:
@@ -119,33 +122,33 @@ class Said:
             await listener.serve(subject, note)
 
     async def say(self, word: bytes) -> None:
-        """Publish a word from every speaker."""
+        """Publish this word once from every speaker."""
         for number, (role, speaker) in enumerate(self.speakers):
             await speaker.publish(f"apportion.beat.{role}.x", b"%s %d" % (word, number))
 
     def of(self, word: bytes) -> dict[tuple[str, int], list[bytes]]:
-        """Return what each listener received of this word."""
+        """Return the messages with this word that each listener received, by role and server."""
         return {
             at: sorted(each for each in heard if each.startswith(word))
             for at, heard in self.heard.items()
         }
 
     async def known(self, word: bytes) -> bool:
-        """Return True if every listener has received the word from every speaker."""
+        """Return True if every listener has received this word from every speaker."""
         return all(len(set(each)) == len(self.speakers) for each in self.of(word).values())
 
     async def all_greeted(self) -> bool:
-        """Return True if each server knows the listeners on the other servers."""
+        """Return True if a greeting from every speaker reaches the listeners on all servers."""
         await self.say(b"hello")
         return await self.known(b"hello")
 
 
 async def test_a_broadcast_arrives_once_on_every_server(cluster: Cluster) -> None:
-    """Every listener receives each message of every speaker of an account once, on one server or on
-    two.
+    """Every listener receives each message exactly once, whether the speaker is on the same server
+    or not.
 
-    A server does not pass a message that an account imports as a service on to another account as a
-    stream, but neighbouring servers do. A message that took both ways would be received twice."""
+    A server and its neighbours pass messages between NATS accounts in different ways. With a wrong
+    configuration, a message could take both ways and arrive twice."""
     said = Said()
     async with contextlib.AsyncExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""One short round of real faults for CI, and proof that its verdict can fail."""
+"""One short round of real faults for CI, and tests that a round can fail."""
 
 import os
 from pathlib import Path
@@ -18,14 +18,14 @@ STRIKES = 3
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_nothing_acknowledged_is_lost() -> None:
-    """The ledger loses no acknowledged event when servers, services and disks fail under load."""
+    """When servers, services and disks fail under load, the ledger loses no acknowledged event."""
     outcome = await play(1, span_s=8.0, rate=30.0, strikes_min=STRIKES)
     assert outcome.struck.total() >= STRIKES
     assert outcome.acknowledged > outcome.allocated > 0
 
 
 def test_missing_and_duplicate_events_are_reported() -> None:
-    """The verdict reports missing ids, wrong revisions and duplicate placements."""
+    """The checks after a round report missing events, wrong revisions and duplicate placements."""
     contents = Contents()
     contents.at = {"a/submitted": [1], "a/1/placed": [2, 5]}
     assert contents.lost([("a/submitted", 1), ("a/submitted", None), ("a/1/placed", 5)]) == []
@@ -34,7 +34,7 @@ def test_missing_and_duplicate_events_are_reported() -> None:
 
 
 def test_the_history_of_a_round_is_ordered_by_time(tmp_path: Path) -> None:
-    """The history of a round orders faults and log lines by time, and omits irrelevant log
+    """The history of a round lists faults and log lines in order of time, without irrelevant
     lines."""
     cluster = Cluster(tmp_path)
     said = (
@@ -56,7 +56,9 @@ def test_the_history_of_a_round_is_ordered_by_time(tmp_path: Path) -> None:
 
 
 def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:
-    """A filled disk has room again after `free`. If nothing can be mounted, `fill` is refused."""
+    """After `fill` the disk accepts no byte; after `free` it accepts writes again.
+
+    If nothing can be mounted, `fill` raises RuntimeError."""
     disk = Disk(tmp_path, size_mib=16)
     disk.mount()
     try:
@@ -75,7 +77,7 @@ def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:
 
 
 def write_through(path: Path) -> None:
-    """Write a few blocks and flush them to the disk."""
+    """Write a few blocks to a file, and flush them to the disk."""
     with path.open("wb") as file:
         file.write(b"x" * 65_536)
         file.flush()

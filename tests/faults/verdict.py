@@ -1,7 +1,7 @@
 """Checks after a round: no acknowledged event is lost, and every pod that fits is placed.
 
-The checks compare three sources: `apportion verify`, the acknowledgements that loader and services
-recorded, and the store of each server, read while that server leads."""
+Three sources must agree: `apportion verify`, the acknowledgements that the loader and the services
+recorded, and the store of each server. A store is read while its server leads the stream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ READ_TOGETHER = 200
 
 
 def undone(state: State) -> Iterator[str]:
-    """Yield the work that is still open on this ledger."""
+    """Yield a description of each pod that is not finished, and of each decision that is still
+    due."""
     for pod in state.pods.values():
         if pod.phase in (Phase.PLACED, Phase.BOUND):
             yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
@@ -45,7 +46,9 @@ def undone(state: State) -> Iterator[str]:
 
 
 async def settled(ledger: JetStreamLedger) -> State:
-    """Fold until no work is open, and return the state."""
+    """Fold the ledger until no work is open, and return the state.
+
+    Raise AssertionError if that takes too long."""
     cluster = StateFold()
     reader = Reader(ledger, cluster, metrics=Metrics())
     following = asyncio.create_task(reader.run())
@@ -69,9 +72,9 @@ async def settled(ledger: JetStreamLedger) -> State:
 
 
 async def verified(url: str) -> int:
-    """Run `apportion verify` and return the number of checked events.
+    """Run `apportion verify`, and return how many events it checked.
 
-    Raise AssertionError if the command reports a violation."""
+    Raise AssertionError if it reports a violation."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", "verify", "--json"],
@@ -85,7 +88,8 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """The revisions of each event in the ledger, by the id under which the event was appended."""
+    """Which revisions each event has in the ledger, by the id under which the event was
+    appended."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
@@ -93,7 +97,7 @@ class Contents:
     async def read(self, ledger: JetStreamLedger) -> None:
         """Read everything that the stream's leader has stored.
 
-        Raise AssertionError if the reader ends too early."""
+        Raise AssertionError if the reader ends before the newest record."""
         newest = await ledger.last_revision()
 
         def deliver(record: Record) -> None:
@@ -110,7 +114,8 @@ class Contents:
         assert position >= newest, f"the reader ended at {position}, and {newest} are there"
 
     def lost(self, acknowledged: Iterable[Acknowledged]) -> list[str]:
-        """Return the acknowledged events that are missing or at another revision."""
+        """Return the acknowledged events that are missing from the ledger or have another
+        revision."""
         lost = []
         for event_id, revision in acknowledged:
             found = self.at.get(event_id, [])
@@ -119,19 +124,23 @@ class Contents:
         return lost
 
     def twice(self) -> list[str]:
-        """Return the placements that are in the ledger more than once."""
+        """Return the placements that the ledger has more than once."""
         count = Counter({each: len(at) for each, at in self.at.items() if each.endswith("/placed")})
         return [f"{each} stands at {self.at[each]}" for each, times in count.items() if times > 1]
 
 
 def _appended_as(event: Event) -> str:
-    """Return the event's own id, or the id that an intake derives for an agent's event."""
+    """Return the id under which this event was appended.
+
+    It is the event's own id, or for an agent's event the id that the intake derives from it."""
     service, _, node = event.source.partition("/")
     return append_id(node, event.id) if service == "agent" else event.id
 
 
 async def stores(cluster: Cluster) -> dict[str, str]:
-    """Return the digest of each server's store, read while that server leads the stream."""
+    """Return the digest of each server's store, by server name.
+
+    Each server is made leader of the stream while its store is read."""
     ledger = await jetstream.connect(cluster.url_for("chaos"), name="chaos")
     try:
         return {server.name: await _store(ledger, server.name) for server in cluster.servers}
@@ -152,8 +161,10 @@ async def _store(ledger: JetStreamLedger, name: str) -> str:
         return bool(leader == name)
 
     async def read() -> str:
-        """Return the digest, or "" if the server lost the lead first, because a resumed server
-        triggers elections."""
+        """Return the digest of the leader's store.
+
+        Return "" if the server stopped being the leader, because a resumed server may cause
+        elections."""
         await until(leads, f"{name} to lead the stream", interval_s=0.3)
         try:
             digest = await _digest(ledger)

@@ -1,1 +1,1 @@
-"""Golden tests: later builds can read the data that earlier builds wrote."""
+"""Golden tests: this build can read the data that earlier builds wrote."""

@@ -13,15 +13,26 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-rules.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
 
-What they contain, in this order: every event type of the first version, with placements that fail,
-a gang, a refusal that a release resolves, a failing device and a contradicting event; the adoption
-of a cluster that existed before the ledger; quotas of namespaces; pods with scheduling gates,
-changes and host ports; evictions; volume claims and namespaces; resizes of running pods; usage,
-also without a share; agents that are lost and return; two operators' cordons of one device; an
-enabled format and events that are set aside; and an agent that reports false facts.
-A recorded ledger is never recorded again: it stands for the ledgers that users have. `--digest`
-writes the digest next to it, which changes only when the state is encoded in another way.
-`--snapshot` writes the folded state as this build's snapshot, once for each format."""
+What the ledgers contain:
+
+- v1: every event type of the first version, with failing placements, a gang, a refusal that is
+  resolved when a pod ends, a failing device, and an event that contradicts earlier ones
+- v1-agreement: the adoption of a cluster that existed before the ledger
+- v1-quotas: quotas of namespaces
+- v1-pods: pods with scheduling gates, changes and host ports
+- v1-evictions: evictions
+- v1-volumes: volume claims and namespaces
+- v1-resizes: resizes of running pods
+- v1-usage: usage of devices, also without a share
+- v1-presence: agents that are lost and return
+- v1-cordons: two operators' cordons of the same device
+- v1-rules: an enabled format, and events that are set aside
+- v1-intake: an agent that reports false facts
+
+A recorded ledger is never recorded again, because it stands for the ledgers that users have.
+`--digest` writes the digest of the folded state next to the ledger; it changes only if the state is
+encoded in another way. `--snapshot` writes the folded state as this build's snapshot, once for each
+format."""
 
 import argparse
 import asyncio
@@ -120,7 +131,7 @@ BINDER = ("binder",)
 
 
 class Pens:
-    """Writes events with the identity of each event's owner."""
+    """Writes events as the services and people would to whom these event types belong."""
 
     def __init__(self, bus: Bus, facts: Facts) -> None:
         self._bus = bus
@@ -129,7 +140,7 @@ class Pens:
         self._number = 0
 
     async def write(self, *payloads: Payload) -> list[int]:
-        """Append the events one by one and return their revisions."""
+        """Append these events one by one. Return their revisions."""
         revisions = []
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
@@ -152,7 +163,7 @@ async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publi
 
 @contextlib.asynccontextmanager
 async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
-    """Run these services, each as a process of its own."""
+    """Run each of these services in a process of its own until the block ends."""
     async with contextlib.AsyncExitStack() as stack:
         for verb, *options in commands:
             url = bus.server.url_for(verb)
@@ -182,7 +193,7 @@ async def happen(bus: Bus, facts: Facts) -> None:
 
 
 async def _place(pens: Pens, facts: Facts) -> None:
-    """Place pods of many shapes and a gang; two of the placements fail."""
+    """Place pods of many shapes and a gang. Two of the placements fail."""
     small = [
         pod(f"pod-{n:02}", ask(2_000 + 500 * (n % 4), cores=5 + n % 3), labels={"app": f"a{n % 2}"})
         for n in range(28)
@@ -234,7 +245,8 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record a lost ledger that is rebuilt before any agent reports, and then continues."""
+    """Record how a lost ledger is rebuilt before any agent reports, and how it is used
+    afterwards."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
@@ -265,8 +277,9 @@ async def agree(bus: Bus, facts: Facts) -> None:
 
 
 async def limit(bus: Bus, facts: Facts) -> None:
-    """Record a namespace that waits for its quota, gets a larger one, and loses it; another
-    namespace has no quota."""
+    """Record a namespace whose pods wait for its quota. The quota is raised and then removed.
+
+    Another namespace has no quota."""
     pens = Pens(bus, facts)
     hard = {"limits.nvidia.com/gpumem": 5_000, "requests.nvidia.com/gpu": 4}
     told = QuotaObserved(namespace="research", quota="gpus", hard=hard, version=1)
@@ -289,7 +302,8 @@ async def limit(bus: Bus, facts: Facts) -> None:
 
 
 async def change(bus: Bus, facts: Facts) -> None:
-    """Record Kubernetes' node reports, and pods that wait for gates, change, and use host ports."""
+    """Record node reports of Kubernetes, and pods that wait for gates, change, and use host
+    ports."""
     pens = Pens(bus, facts)
     web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
@@ -318,7 +332,7 @@ async def change(bus: Bus, facts: Facts) -> None:
 
 
 async def evict(bus: Bus, facts: Facts) -> None:
-    """Record pods that are evicted for a pod of higher priority, one of them against its disruption
+    """Record pods that are evicted for pods of higher priority, one despite its disruption
     budget."""
     pens = Pens(bus, facts)
     one, two = ask(2_000, cores=100), ask(2_000, cores=100, count=2)
@@ -342,8 +356,9 @@ async def evict(bus: Bus, facts: Facts) -> None:
 
 
 async def mount(bus: Bus, facts: Facts) -> None:
-    """Record pods that wait for claims and follow their volumes; one claim admits only a single
-    pod."""
+    """Record pods that wait for their claims and are placed where their volumes are.
+
+    One claim can be used by only one pod."""
     pens = Pens(bus, facts)
     zone = NodeExpression(key="zone", operator="In", values=("b",))
     data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
@@ -367,7 +382,7 @@ async def mount(bus: Bus, facts: Facts) -> None:
 
 
 async def resize(bus: Bus, facts: Facts) -> None:
-    """Record running pods that grow and shrink; one resize is refused, and one pod ends before the
+    """Record running pods that are resized. One resize is refused, and one pod ends before the
     answer."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
@@ -388,8 +403,8 @@ async def resize(bus: Bus, facts: Facts) -> None:
 
 
 async def use(bus: Bus, facts: Facts) -> None:
-    """Record a pod that uses part of its share and ends, and a process that uses the device without
-    a share."""
+    """Record a pod that uses part of its share and ends, and a process that uses a GPU without a
+    share."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         (report,) = await facts.count(NodeReported, 1)
@@ -427,8 +442,7 @@ async def use(bus: Bus, facts: Facts) -> None:
 
 
 async def silence(bus: Bus, facts: Facts) -> None:
-    """Record lost agents, pods that wait for them or are placed elsewhere, and one agent that
-    returns."""
+    """Record lost agents. Pods wait for them or are placed elsewhere, and one agent returns."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -442,7 +456,8 @@ async def silence(bus: Bus, facts: Facts) -> None:
 
 
 async def cordon(bus: Bus, facts: Facts) -> None:
-    """Record two operators who cordon one node and one device, and lift their own cordons."""
+    """Record two operators who cordon the same node and device. Each lifts only their own
+    cordons."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -466,8 +481,9 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record an enabled format that no build writes, and a placement and a cordon that are set
-    aside."""
+    """Record how an operator enables an event format, and sets a mistaken cordon aside.
+
+    No build writes events of that format."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -486,7 +502,10 @@ async def rule(bus: Bus, facts: Facts) -> None:
 
 
 async def lie(bus: Bus, facts: Facts) -> None:
-    """Record an agent's facts of which the intake rejects some and accepts others."""
+    """Record reports of an agent that claims another node's devices. The intake refuses these
+    reports.
+
+    It accepts the agent's true report."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -520,7 +539,7 @@ SCENES = {
 
 
 async def record(path: Path) -> None:
-    """Run the scenario and archive the ledger."""
+    """Run the scenario with this file's name, and archive its ledger in the file."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_bus(Path(folder) / "nats") as bus:
             facts = Facts(bus)
@@ -550,13 +569,13 @@ def folded(path: Path) -> State:
 
 
 def write_digest(path: Path, state: State) -> None:
-    """Write the digest of the folded state to the file next to the ledger."""
+    """Write the digest of the folded state to a file next to the ledger."""
     told = {"revision": state.revision, "digest": digest(state)}
     path.with_suffix(".digest.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 def write_snapshot(path: Path, state: State) -> None:
-    """Write the folded state in this build's format to the folder of snapshots."""
+    """Write the folded state to the folder of snapshots, in this build's format."""
     name = f"format-{snapshot.FORMAT}-{path.stem}.snapshot"
     folder = path.parents[1] / "snapshots"
     folder.mkdir(exist_ok=True)
@@ -567,7 +586,9 @@ def write_snapshot(path: Path, state: State) -> None:
 
 
 def snapshot_fields() -> dict[str, list[str]]:
-    """Return the fields that snapshots store by position; a new field there could be misread."""
+    """Return the fields that a snapshot stores by position, by struct.
+
+    An older snapshot could be misread if one of these structs gets a new field."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
     held = (*parts, PodState, Placement, Rationale, RefusedEvent, RefusedReport)
     return {of.__name__: list(of.__struct_fields__) for of in held}

@@ -1,10 +1,8 @@
-"""The annotations that unmodified device plugins read from a pod, byte for byte, against
-hand-derived vectors.
+"""Device plugins of other systems find in a pod exactly the annotations that they expect.
 
-Each file has a placement and the annotations that the other system's scheduler would have written.
-They are worked out from that system's encoding, never from our output. The time is
-2026-03-01T09:30:00.123456789Z.
-"""
+Each test vector has a placement, and the annotations that the other system's scheduler would have
+written for it. They were worked out by hand from that system's encoding, never from our output. All
+vectors use the time 2026-03-01T09:30:00.123456789Z."""
 
 from pathlib import Path
 
@@ -21,7 +19,7 @@ OURS = "apportion.dev/"
 
 
 class Vector(msgspec.Struct, forbid_unknown_fields=True):
-    """One test vector: a pod, its placement and the expected annotations."""
+    """A test vector: a pod, its placement, and the annotations that we must write."""
 
     pod: PodSubmitted
     placed: PodPlaced
@@ -31,7 +29,7 @@ class Vector(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def rendered(name: str) -> tuple[Vector, dict[str, str]]:
-    """Return the vector of that name, and the annotations that we write for its placement."""
+    """Return the vector `name`, and the annotations that we write for its placement."""
     vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
     notes = annotations_for(
         vector.pod,
@@ -46,8 +44,9 @@ def rendered(name: str) -> tuple[Vector, dict[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> None:
-    """We write exactly the annotations that the other scheduler writes, plus only annotations
-    marked as ours."""
+    """We write the same annotations as the other system's scheduler, byte for byte.
+
+    All our other annotations have our own prefix."""
     vector, notes = rendered(name)
     theirs = {key: text for key, text in notes.items() if not key.startswith(OURS)}
     assert theirs == vector.annotations
@@ -55,7 +54,8 @@ def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_our_annotations_identify_the_placement(name: str) -> None:
-    """Our annotations identify the placement in the ledger and contain all its shares."""
+    """Our own annotations have the placement's revision in the ledger, the dialect and all
+    shares."""
     vector, notes = rendered(name)
     assert notes["apportion.dev/placement-revision"] == "42"
     assert notes["apportion.dev/dialect"] == vector.pod.dialect

@@ -1,4 +1,4 @@
-"""The compatibility page matches the tests that exist today."""
+"""The compatibility page is generated from its table and from the tests that exist now."""
 
 from pathlib import Path
 
@@ -20,19 +20,22 @@ from tools.compatibility import (
 
 
 def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """The committed page is the generated one, and every row has a test. Fix: `make generate`."""
+    """The committed compatibility page is up to date, and every row has a test. Fix: `make
+    generate`."""
     assert main(["--check"]) == 0, capsys.readouterr().err
 
 
 def test_what_is_not_shown_is_named(golden: Golden) -> None:
-    """The generator reports a row without a test and a test without a row."""
+    """The generator reports each row without a test and each test whose row does not exist."""
     rows = Table((System("S", (Row("A1", "one"), Row("A2", "two", real="`pytest tests/gpu`"))),))
     shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
     golden({"A1 and A2 without a test, Z9 without a row": "\n".join(problems(rows, shown))})
 
 
 def test_a_test_is_found_by_its_name() -> None:
-    """The generator finds a test by the row id in its name, and ignores tests without an id."""
+    """The generator assigns a test to a row by the row's id in the test's name.
+
+    It ignores tests without such an id."""
     here = by_row(ROOT / "tests" / "unit")
     assert here["A1"][0].path.startswith("tests/unit/")
     assert all(test.says for tests in here.values() for test in tests)
@@ -41,14 +44,14 @@ def test_a_test_is_found_by_its_name() -> None:
 
 
 def test_a_row_shows_its_tests_and_what_is_missing(golden: Golden) -> None:
-    """A table row lists its tests and the gaps that the tests leave."""
+    """A row of the page lists its tests, and what still has to be tried on real hardware."""
     rows = Table((System("S", (Row("A1", "one", real="a GPU"),)),))
     shown = {"A1": [Shown("tests/t.py", "test_A1_the_card_s_own", 'Says "so" | so.')]}
     golden({"A1": page(rows, shown).splitlines()[-1]})
 
 
 def test_a_difference_shows_what_happens_and_its_tests(golden: Golden) -> None:
-    """A difference describes Apportion's behaviour and lists its tests, if there are any."""
+    """The page describes a difference by what Apportion does, and lists its tests if it has any."""
     rows = Table((), (Difference("F1", "there", "here"), Difference("F2", "that", "this")))
     shown = {"F1": [Shown("tests/t.py", "test_F1_so", "So.")]}
     assert problems(rows, shown) == []

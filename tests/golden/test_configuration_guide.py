@@ -1,4 +1,4 @@
-"""The configuration guide lists every key with its default and the services that read it."""
+"""The configuration guide lists every key with its default, and the services that read it."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ HEAD = ["| key | meaning | default | read by |", "|---|---|---|---|"]
 
 
 def default_of(path: str) -> str:
-    """Return the default of a key as a user would write it in the file."""
+    """Return a key's default as a user would write it in the configuration file."""
     kind: Any = inspect.type_info(Configuration)
     value: Any = None
     for step in path.split("."):
@@ -31,7 +31,7 @@ def default_of(path: str) -> str:
 
 
 def table() -> list[str]:
-    """Return the table of keys that the guide must contain."""
+    """Return the lines of the table of keys, as the guide must have them."""
     return HEAD + [
         f"| `{key.path}`{f' (or `{key.also}`)' if key.also else ''} | {key.meaning} "
         f"| {default_of(key.path)} | {key.read_by} |"
@@ -40,7 +40,8 @@ def table() -> list[str]:
 
 
 def test_the_guide_has_every_key() -> None:
-    """The guide's table has a row for every key. On failure, copy the table from the output."""
+    """The guide's table has a row for every key. If the test fails, copy the table from its
+    output."""
     lines = GUIDE.read_text().splitlines()
     at = lines.index(HEAD[0]) if HEAD[0] in lines else -1
     assert lines[at : at + len(table())] == table(), "\n".join(table())

@@ -1,9 +1,8 @@
-"""Committed events in the format of today's ledgers: later builds read them and encode them
-identically.
+"""Committed events in the format of today's ledgers, which later builds must still read.
 
-`PodPlaced.json` is the newest version. When the version is raised, the old document stays as
-`PodPlaced.1.json` and is lifted whenever it is read.
-"""
+Encoding such an event again must give the same bytes. `PodPlaced.json` has the newest version. When
+an event type gets a new version, its old document stays as `PodPlaced.1.json`; reading it converts
+it to the new version."""
 
 import json
 from pathlib import Path
@@ -54,31 +53,31 @@ SUBJECTS = {
 
 
 def document(name: str) -> bytes:
-    """Return the committed bytes, without the final newline that editors add."""
+    """Return a committed document, without the final newline that editors add."""
     return (DOCUMENTS / f"{name}.json").read_bytes().rstrip(b"\n")
 
 
 def event(name: str) -> Event:
-    """Decode the event in the document of that name."""
+    """Return the event in a committed document."""
     return decode(document(name), subject=SUBJECTS[name.partition(".")[0]])
 
 
 def test_every_event_has_a_document() -> None:
-    """Every event type has a committed document; without one its format could change unnoticed."""
+    """Every event type has a committed document. Without one, its format could change unnoticed."""
     assert sorted(row.name for row in CATALOGUE) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_event_reencodes_to_the_same_bytes(name: str) -> None:
-    """Decoding and encoding an event returns the same bytes, because the placement chain hashes
-    bytes."""
+    """Decoding and encoding an event gives the same bytes. The hash chain of placements needs
+    this."""
     found = event(name)
     assert type(found.data).__name__ == name
     assert encode(found) == document(name)
 
 
 def test_every_older_version_has_a_document_that_is_lifted() -> None:
-    """Every older version has a document, which is decoded and encoded as the newest version."""
+    """A document of an older version is read as an event of the newest version."""
     for name in OLDER:
         written, told = json.loads(document(name)), json.loads(encode(event(name)))
         newest = json.loads(document(name.partition(".")[0]))
@@ -89,8 +88,7 @@ def test_every_older_version_has_a_document_that_is_lifted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_used(name: str) -> None:
-    """Every field in the documents has a value other than its default, so that a lost field is
-    noticed."""
+    """No field of a committed event has its default value, so that a lost field is noticed."""
     data = event(name).data
     for field in msgspec.structs.fields(data):
         default = field.default

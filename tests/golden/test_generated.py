@@ -1,4 +1,4 @@
-"""Generated files are committed as generated, and an event schema changes only with its version."""
+"""Generated files are up to date, and an event's schema changes only with its version."""
 
 import json
 import subprocess
@@ -20,38 +20,39 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class PodGone(Payload, frozen=True):
-    """A later PodGone event with other fields under the same name."""
+    """A PodGone event of a later version, with other fields, for the tests."""
 
     uid: Name
     exit_code: int = 0
 
 
 def test_every_event_has_its_first_version() -> None:
-    """Before the first release every event has version 1. After the release, remove this test."""
+    """Before the first release, every event type has version 1. Remove this test after the
+    release."""
     assert {row.name: row.version for row in CATALOGUE} == BORN, (
         "no release is out: say it by `born` where the event is declared"
     )
 
 
 def test_committed_files_are_the_generated_ones() -> None:
-    """The committed schemas, AsyncAPI document and catalogue page match the generated ones."""
+    """The committed schemas, AsyncAPI document and page of events are up to date."""
     generated.assert_none(events.differing(events.files(CATALOGUE, events.read_lock())))
 
 
 def test_the_page_on_security_is_the_generated_one() -> None:
-    """The security page's tables of identities, attacks and checks match the generated ones."""
+    """The tables of the security page are up to date: identities, attacks and checks."""
     text = PAGE.read_text("utf-8")
     generated.assert_none([PAGE] if page(text, rows()) != text else [])
 
 
 def test_the_reference_pages_are_the_generated_ones() -> None:
-    """The reference pages of commands, settings, metrics, refusals and chart values match the
-    generated ones."""
+    """The reference pages of commands, settings, metrics, refusals and chart values are up to
+    date."""
     generated.assert_none(generated.outdated(reference.files()))
 
 
 def test_no_schema_changed_under_its_version() -> None:
-    """No schema has changed without a new version, because old events stay in the ledger."""
+    """No event's schema has changed without a new version, because ledgers keep old events."""
     assert events.unraised(CATALOGUE, events.read_lock()) == []
 
 
@@ -60,7 +61,7 @@ LIFTED = Older(PodGoneOfToday, lambda told: told)
 
 
 def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
-    """The check reports a payload that changes without a new version."""
+    """The check reports an event whose fields change without a new version."""
     lock = events.read_lock()
     changed = ROW._replace(payload=PodGone)
     (problem,) = events.unraised([changed], lock)
@@ -73,7 +74,7 @@ def test_a_change_without_a_new_version_is_caught(golden: Golden) -> None:
 
 
 def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
-    """The check reports an older version whose fields changed or whose reader is missing."""
+    """The check reports an older version if its fields have changed or no code reads it."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], events.read_lock())
     (other,) = events.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
@@ -84,7 +85,8 @@ def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
 def test_a_version_of_before_the_first_release_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A version from before the first release has neither schema nor fingerprint."""
+    """If an event type was first released with version 2, version 1 has no schema and no
+    fingerprint."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], {})
     monkeypatch.setitem(BORN, "PodGone", 2)
@@ -96,8 +98,9 @@ def test_a_version_of_before_the_first_release_is_forgotten(
 
 
 def test_every_version_has_its_schema() -> None:
-    """Every event version has a schema, because ledgers contain all versions and readers in other
-    languages need them."""
+    """Every version of an event has a schema file, also older ones.
+
+    Ledgers contain all versions, and readers in other languages need their schemas."""
     made = events.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
     schemas = {
         version: json.loads(made[f"{events.PACKAGE}/json/PodGone{suffix}.json"])
@@ -111,8 +114,9 @@ def test_every_version_has_its_schema() -> None:
 
 
 def test_descriptions_may_change() -> None:
-    """A changed description needs no new version. A field named like a JSON Schema keyword counts
-    as part of the schema."""
+    """A changed description in a schema needs no new version.
+
+    A field that is named `description` counts as part of the schema."""
     schema = events.event_schema(ROW)
     assert events.fingerprint(schema | {"description": "x"}) == events.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}
@@ -120,7 +124,7 @@ def test_descriptions_may_change() -> None:
 
 
 def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
-    """The check reports missing, outdated and left-over files."""
+    """The check names each generated file that is missing, outdated or no longer generated."""
     folder = tmp_path / events.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
@@ -132,8 +136,7 @@ def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_every_event_is_on_the_page_and_in_a_channel() -> None:
-    """Every event has one row on the catalogue page and one AsyncAPI message with its computed
-    subject."""
+    """Every event type is on the page of events, and is a message of AsyncAPI with its subject."""
     made = events.files(CATALOGUE, {})
     page, document = made["docs/reference/events.md"], events.asyncapi(CATALOGUE)
     addresses = {
@@ -151,7 +154,7 @@ def test_every_event_is_on_the_page_and_in_a_channel() -> None:
 
 
 def test_check_returns_its_exit_status() -> None:
-    """`--check` exits with 0 under another hash seed, as in CI."""
+    """`--check` exits with 0 if all files are up to date, whatever Python's hash seed is."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.events", "--check"],
         capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONHASHSEED": "7"},

@@ -1,4 +1,4 @@
-"""The committed kubelet messages are the generated ones, never edited by hand."""
+"""The committed code for the kubelet's messages is generated, and never edited by hand."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ DESCRIBED = (
 def test_the_committed_messages_are_the_generated_ones(
     base: str, proto: str, tmp_path: Path
 ) -> None:
-    """The committed kubelet messages match their description."""
+    """The committed code is what protoc generates from the .proto file."""
     generate = [sys.executable, "-m", "grpc_tools.protoc", "-I", base, f"--python_out={tmp_path}"]
     subprocess.run([*generate, f"{base}/{proto}"], check=True, cwd=ROOT)
     name = proto.replace(".proto", "_pb2.py")

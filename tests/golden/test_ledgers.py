@@ -1,9 +1,8 @@
-"""Whole ledgers, recorded once from a real run and folded by every later build.
+"""Whole ledgers that were recorded once from a real run. Every later build must fold them alike.
 
-A ledger that folds to another state breaks a promise to users. If the change is intended, the event
-gets a new version. If only the encoding of the state changed, `record_ledger --digest` writes the
-digest again, and the snapshot format is raised.
-"""
+A ledger that folds to another state breaks a promise to users. If that is intended, the event gets
+a new version. If only the encoding of the state has changed, `record_ledger --digest` writes the
+digest again, and the snapshot format gets a new number."""
 
 import json
 from pathlib import Path
@@ -24,41 +23,42 @@ NAMES = [path.stem for path in LEDGERS]
 
 
 def audited(records: list[Record]) -> tuple[State, list[Violation]]:
-    """Return the state that the records fold to, and all violated invariants."""
+    """Fold the records. Return the state and all violated invariants."""
     auditor = Auditor(State(rules=rules_in(records)), full_every=10)
     found = [each for r in records for each in auditor.take(r.revision, r.subject, r.payload)]
     return auditor.state, found + auditor.finish()
 
 
 def rules_in(records: list[Record]) -> Rules:
-    """Return the rules (enabled formats, events set aside) that apply to these records."""
+    """Return the rules that these records set: enabled formats and events that are set aside."""
     said = [said_at(r.revision, r.subject, r.payload) for r in records]
     return rules_of(each for each in said if each is not None)
 
 
 def told(path: Path) -> dict[str, object]:
-    """Return the recorded revision and digest from the digest file."""
+    """Return the revision and digest that were recorded for this ledger."""
     found: dict[str, object] = json.loads(path.with_suffix(".digest.json").read_text())
     return found
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_recorded_ledger_folds_to_its_recorded_digest(path: Path) -> None:
-    """A recorded ledger folds to its recorded digest without a violation."""
+    """A recorded ledger folds to the digest recorded with it, and violates no invariant."""
     state, found = audited(list(read_archive(path)))
     assert {"revision": state.revision, "digest": digest(state)} == told(path)
     assert found == []
 
 
 def version_of(path: Path) -> int:
-    """Return the version of the events in the ledger: 1 for `v1.jsonl` and `v1-agreement.jsonl`."""
+    """Return the event version in the ledger's name: 1 for `v1.jsonl` and `v1-agreement.jsonl`."""
     return int(path.stem.removeprefix("v").partition("-")[0])
 
 
 @pytest.mark.parametrize("version", sorted({version_of(path) for path in LEDGERS}))
 def test_every_type_of_the_version_is_recorded(version: int) -> None:
-    """The recorded ledgers contain every event type of their version; nothing else is promised to
-    stay readable."""
+    """The recorded ledgers of a version contain every event type of that version.
+
+    Only what they contain is promised to stay readable."""
     records = [r for path in LEDGERS if version_of(path) == version for r in read_archive(path)]
     written = {json.loads(r.payload)["type"] for r in records if _version(r) == version}
     assert written >= {row.type for row in CATALOGUE if row.version >= version}
@@ -72,7 +72,7 @@ def _version(record: Record) -> int:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_missing_or_swapped_events_are_noticed(path: Path) -> None:
-    """A missing event or two swapped events change the digest or cause a violation."""
+    """If an event is missing or changed, the digest differs or an invariant is violated."""
     records = list(read_archive(path))
     for gone in range(0, len(records), 7):
         state, found = audited(renumbered([*records[:gone], *records[gone + 1 :]]))
@@ -90,13 +90,13 @@ def test_missing_or_swapped_events_are_noticed(path: Path) -> None:
 
 
 def renumbered(records: list[Record]) -> list[Record]:
-    """Return the same records with gapless revisions."""
+    """Return the same records, numbered from 1 without gaps."""
     return [Record(n, r.subject, r.payload) for n, r in enumerate(records, 1)]
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
-    """Reading an archive reports a changed, missing, moved or truncated line."""
+    """Reading an archive fails if a line was changed, removed, moved or truncated."""
     lines = path.read_bytes().splitlines(keepends=True)
     at = next(at for at, line in enumerate(lines) if at >= len(lines) // 3 and b"node-" in line)
     changed = [*lines[:at], lines[at].replace(b"node-", b"n0de-", 1), *lines[at + 1 :]]
@@ -118,7 +118,7 @@ def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
-    """A snapshot at any revision plus the remaining events folds to the same bytes as the whole
+    """A snapshot at any revision and the events after it fold to the same bytes as the whole
     ledger."""
     records = list(read_archive(path))
     whole, _ = audited(records)

@@ -1,9 +1,8 @@
-"""Snapshots recorded once for each format that this build can read.
+"""Snapshots that were recorded once for each format that this build can read.
 
-If a ledger's first records were dropped, only the snapshot has their content. A change that makes
-old bytes unreadable or reads them as another state needs a new format: raise the number, and record
-with `record_ledger --snapshot`.
-"""
+If a ledger's oldest records were dropped, only a snapshot has their content. If a change makes old
+snapshots unreadable, or reads them as another state, raise the format's number and record new ones
+with `record_ledger --snapshot`."""
 
 import json
 from pathlib import Path
@@ -21,7 +20,7 @@ SNAPSHOTS = sorted((GOLDEN / "snapshots").glob("format-*.snapshot"))
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=[path.stem for path in SNAPSHOTS])
 def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
-    """A recorded snapshot restores to the digest of the ledger in its file name."""
+    """A recorded snapshot restores to the state of the ledger that its file name gives."""
     _, _, ledger = path.stem.removeprefix("format-").partition("-")
     told = json.loads((GOLDEN / "ledgers" / f"{ledger}.digest.json").read_text())
     state = restore(path.read_bytes())
@@ -29,7 +28,9 @@ def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
 
 
 def test_the_fields_of_the_format_are_the_recorded_ones() -> None:
-    """A new or moved field in the state requires a new snapshot format."""
+    """The fields that a snapshot stores are those recorded for its format.
+
+    If one is added or moved, the format needs a new number."""
     recorded = GOLDEN / "snapshots" / f"format-{FORMAT}.fields.json"
     assert json.loads(recorded.read_text()) == snapshot_fields()
     assert any(path.stem.startswith(f"format-{FORMAT}-") for path in SNAPSHOTS)

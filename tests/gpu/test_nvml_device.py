@@ -1,4 +1,4 @@
-"""The NVML backend against nvidia-smi, on a machine with a GPU."""
+"""Compare our NVML backend with nvidia-smi, on a machine with a GPU."""
 
 import csv
 import io
@@ -23,8 +23,9 @@ def rows() -> list[list[str]]:
 
 
 async def test_the_backend_agrees_with_nvidia_smi(rows: list[list[str]]) -> None:
-    """The backend and nvidia-smi agree on ids, memory and driver version, and all GPUs are
-    healthy."""
+    """The backend reports the ids, memory and driver version that nvidia-smi reports.
+
+    It also reports all GPUs as healthy."""
     backend = NvmlBackend(SystemClock())
     try:
         devices = await backend.inventory()

@@ -1,1 +1,1 @@
-"""Property tests, each of which checks a rule on many generated inputs."""
+"""Property tests: each checks a rule on many generated inputs."""

@@ -1,4 +1,5 @@
-"""Strategies for nodes of every kind and the events about them, as parts of histories."""
+"""Hypothesis strategies for nodes of every kind and the events about them, as parts of
+histories."""
 
 from typing import Any, Literal
 
@@ -63,7 +64,7 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """Draw a device of the node; now and then, another node has a device with the same id."""
+    """Draw a device of the node. Sometimes its id is one that another node may also report."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(

@@ -1,9 +1,10 @@
-"""Strategies for histories of a small, crowded cluster: valid events, contradicting events, and
-decisions.
+"""Hypothesis strategies for histories of a small, crowded cluster.
 
-Names are few and amounts small, so that pods collide, nodes claim the same devices, and the fold
-refuses most of a rogue's events. An `Effect` becomes an event when the history is played, about any
-pod in the required phase. Pods therefore reach the end of their life cycle."""
+A history is a list of steps: valid events, events that contradict earlier ones, and decisions.
+There are few names, and amounts are small. So pods compete, nodes report the same devices, and the
+fold refuses most events of a faulty writer. An `Effect` becomes an event only when the history is
+played: it picks a pod in the required phase. In this way, pods reach the end of their life cycle.
+"""
 
 import os
 from itertools import pairwise
@@ -105,8 +106,9 @@ T = TypeVar("T")
 
 
 def trying(examples: int) -> settings:
-    """Return settings with this many examples and without a deadline, because a crowded history is
-    long and slow."""
+    """Return Hypothesis settings with this many examples and no deadline.
+
+    Crowded histories are long, so an example may be slow."""
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
     return settings(
@@ -115,21 +117,23 @@ def trying(examples: int) -> settings:
 
 
 def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
-    """Draw from one of these strategies, by weight."""
+    """Choose one of these strategies by its weight, and draw from it."""
     return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
         lambda part: part
     )
 
 
 class Effect(NamedTuple):
-    """A step of a history that becomes an event about the `pick`-th eligible pod or device."""
+    """A step that becomes an event about a pod or device when the history is played.
+
+    Of the pods or devices for which the event is possible, it is about number `pick`."""
 
     kind: type[Payload]
     pick: int
     final: bool = False
 
     def about(self, state: State) -> Payload | None:
-        """Return the event of this step, or None if no pod or device is eligible."""
+        """Return the event of this step, or None if no pod or device is in the required phase."""
         if self.kind is DeviceHealthChanged:
             return self._about_device(state)
         phases = _PHASES[self.kind]
@@ -180,8 +184,10 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A step of a history that makes a decision: folded, or lost and retried, or made by a rival
-    scheduler."""
+    """A step in which a scheduler makes a decision.
+
+    The decision's events are folded. If `lost` is set, they are lost, and the scheduler must retry.
+    If `rival` is set, another scheduler decides."""
 
     lost: bool = False
     rival: bool = False
@@ -312,7 +318,7 @@ odd_shapes = st.builds(
 
 
 def _usual_shapes() -> list[Shape]:
-    """Return shapes that usually fit somewhere."""
+    """Return shapes of which most fit on some node."""
     usual = [
         (300, None, 0, 1), (500, None, 10, 1), (1000, None, 50, 1), (None, 50, 10, 1),
         (None, None, 100, 1), (None, None, 100, 2), (300, None, 50, 2), (300, None, 100, 1),
@@ -361,8 +367,9 @@ def submissions(
     namespaces: tuple[str, ...] = ("default",),
     wanted: st.SearchStrategy[Shape] | None = None,
 ) -> st.SearchStrategy[PodSubmitted]:
-    """Draw a pod, perhaps in a gang; usually in one of these queues and namespaces, rarely in
-    another."""
+    """Draw a submitted pod, perhaps in a gang.
+
+    It is usually in one of these queues and namespaces, and rarely in another one."""
     usual = (queues, namespaces) == (("",), ("default",))
 
     def submitted(uid: str, group: str, namespace: str, **rest: Any) -> PodSubmitted:
@@ -418,7 +425,8 @@ forgeries = st.sampled_from(("",) * 9 + ("forged",))
 
 @st.composite
 def claims(draw: st.DrawFn) -> PodPlaced:
-    """Draw a placement whose writer has checked nothing; the fold refuses most of them."""
+    """Draw a placement by a faulty writer that has checked nothing. The fold refuses most of
+    them."""
     node, uid = draw(names), draw(pods)
     return PodPlaced(
         pod=uid,
@@ -562,14 +570,16 @@ gang_steps = st.builds(
 
 
 def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list[T]]:
-    """Draw lists of uniformly distributed length; by default, Hypothesis prefers short lists."""
+    """Draw lists whose lengths are spread evenly up to `longest`.
+
+    Hypothesis' own lists are mostly short."""
     return st.sampled_from(range(0, longest + 1, 4)).flatmap(
         lambda length: st.lists(steps, min_size=length, max_size=length)
     )
 
 
 def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Draw a history in which pods and gangs are in queues with limits, and one node is large."""
+    """Draw a history in which queues with limits contain pods and gangs, and one node is large."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),
@@ -581,7 +591,7 @@ def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
 
 
 def limited_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Draw a history in which some namespaces have device quotas, and one node is large."""
+    """Draw a history in which some namespaces have device quotas and one node is large."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),

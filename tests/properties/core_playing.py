@@ -1,4 +1,4 @@
-"""Functions that play histories of `core_histories` and check every decision.
+"""Play histories of `core_histories`, and check every decision.
 
 The property tests of the engine, queues and quotas share this module. Invariant: a history consists
 of events and decisions only, so whatever fails here can happen to a real scheduler."""
@@ -19,38 +19,43 @@ ROUNDS_MAX = 60
 
 
 def certain(decision: Decision) -> list[DecisionEvent]:
-    """Return the placements and voids of a decision, without refusals and evictions.
+    """Return the events of a decision without refusals and evictions.
 
-    An older engine may already have reported a refusal, and evicts pods only when there is no
-    refusal to report."""
+    An old and a new engine must agree on these events. They may differ in the others: the old
+    engine may have reported a refusal earlier, and an engine evicts pods only if it has no refusal
+    to report."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
 
 def evictions(decision: Decision) -> list[DecisionEvent]:
-    """Return the evictions of a decision, with their beneficiaries."""
+    """Return only the evictions of a decision."""
     return [event for event in decision.events if isinstance(event, PodEvicted)]
 
 
 def unheard(decision: Decision, ledger: Ledger) -> set[str]:
-    """Return the pods that a decision refuses for the first time."""
+    """Return the pods that this decision refuses and no earlier decision has refused."""
     refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """Return True if a new engine found room for a pending gang: see the engine's invariant."""
+    """Return True if a new engine places a pending gang that the old engine did not place.
+
+    The engine's invariant allows this difference."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
 
 
 def gangs_placed(decision: Decision) -> set[str]:
-    """Return the gangs of which the decision places a pod."""
+    """Return the gangs of which this decision places a pod."""
     return {pod.submitted.group for pod in decision.placed} - {""}
 
 
 def decision_of(ledger: Ledger, step: Decide) -> Decision:
-    """Return one decision of the ledger's engine, checked to be complete and repeatable, without
-    folding it."""
+    """Let the ledger's engine decide, and return its decision without folding it.
+
+    Check that the decision does not change the state, that a new engine decides alike, and that no
+    pod has two events."""
     before = ledger.digest()
     fresh = decided(Engine(ledger.state), events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
@@ -69,7 +74,7 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
 
 
 def told(ledger: Ledger, step: Payload | Effect) -> Payload | None:
-    """Return the event of a step that is not a decision, or None if no pod is in the required
+    """Return the event of a step that is no decision, or None if no pod is in the required
     phase."""
     return step.about(ledger.state) if isinstance(step, Effect) else step
 
@@ -81,7 +86,8 @@ def follow(
 ) -> None:
     """Play the history, and check the invariants after every event.
 
-    The context `watched` surrounds the events of each decision, and may check their effects."""
+    The context `watched` is entered around the events of each decision, and may check what they
+    change."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)
@@ -97,7 +103,7 @@ def follow(
 
 
 def fall_silent(ledger: Ledger) -> None:
-    """Decide until a decision has no events; fail if that never happens."""
+    """Let the engine decide until a decision has no events. Fail if that never happens."""
     for _ in range(ROUNDS_MAX):
         if not ledger.decide():
             return
@@ -105,7 +111,7 @@ def fall_silent(ledger: Ledger) -> None:
 
 
 def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
-    """Yield the state changes of the history; a new engine makes each decision."""
+    """Play the history, and yield its state changes. Each decision is made by a new engine."""
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]

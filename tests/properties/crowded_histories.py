@@ -1,7 +1,7 @@
-"""Strategies for histories of few devices and many pods of several priorities, with evictions.
+"""Hypothesis strategies for histories with evictions: few devices, and many pods of all priorities.
 
-The property tests of preemption share this module. Invariant: a real scheduler can meet every
-history drawn here."""
+The property tests of preemption share this module. Invariant: every history drawn here could happen
+to a real scheduler."""
 
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ budgets = st.builds(
 
 
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Draw a history with few devices for many pods, some of them protected by disruption budgets.
+    """Draw a history with few devices and many pods. Disruption budgets protect some of the pods.
 
     Some pods already use the devices when further pods of any priority arrive."""
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))

@@ -1,7 +1,7 @@
-"""Strategies for any event that the catalogue allows, derived from the event types.
+"""Hypothesis strategies that draw any possible event, derived from the event types.
 
-New events and fields are covered automatically. Bounds are drawn often, because a schema and its
-codec may disagree there."""
+So new events and fields are covered automatically. The strategies often draw values at the bounds,
+because there a schema and its codec may disagree."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def events_of(row: EventType) -> st.SearchStrategy[Event]:
 
 
 def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """Draw any value of a msgspec type."""
+    """Draw any value that a msgspec type allows."""
     if isinstance(kind, inspect.Metadata):
         return values(kind.type)
     return STRATEGIES[type(kind)](kind)
@@ -88,7 +88,9 @@ STRATEGIES: dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[Any]]] = 
 
 
 def texts(least: int, most: int) -> st.SearchStrategy[str]:
-    """Draw any JSON text: mostly short, and sometimes of the greatest length."""
+    """Draw any JSON text of `least` to `most` characters.
+
+    Most are short, and some have the greatest length."""
     letters = st.characters(codec="utf-8")  # no lone surrogates
     short = st.text(letters, min_size=least, max_size=max(least, min(most, TEXT_MAX)))
     return short | st.just("x" * most)

@@ -1,7 +1,7 @@
-"""A reference for the engine's choice: apply every filter to every node in turn.
+"""A slow reference for the engine's choice: apply every filter to every node in turn.
 
-This reference follows the documentation of filters, scores and orders, without index, columns or
-packed amounts. It covers pods with policies `binpack` or `spread` for nodes and devices."""
+It follows the documentation of filters, scores and orders, and uses no index, columns or packed
+amounts. It supports pods with the policies `binpack` and `spread` for nodes and devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode
 
 
 class Choice(NamedTuple):
-    """The result of a full scan: the chosen node (or ""), the reasons against other nodes, and two
-    counts of nodes.
+    """What a full scan of all nodes finds.
 
-    The first count is of nodes that could run the pod. The second also includes nodes that pass
-    every filter but where containers compete for a device."""
+    This is the chosen node (or ""), its shares and its score, and the number of nodes for each
+    reason against them. `taking` counts the nodes that could run the pod. `fitting` also counts
+    nodes that pass every filter, but on which the pod's containers cannot all get their devices."""
 
     node: str
     shares: tuple[Share, ...]
@@ -43,7 +43,9 @@ class Choice(NamedTuple):
 
 
 def choose(state: State, shape: Shape) -> Choice:
-    """Return the best node and the pod's shares there; of equal nodes, the first by name."""
+    """Return the best node for a pod of this shape, and the pod's shares on it.
+
+    Of equally good nodes, it is the first by name."""
     refused: Counter[RefusalCode] = Counter()
     best: tuple[int, str, tuple[Share, ...]] | None = None
     fitting = 0
@@ -68,7 +70,7 @@ def choose(state: State, shape: Shape) -> Choice:
 
 
 def _collision(shape: Shape) -> RefusalCode:
-    """Return the code for containers that fit separately but not together."""
+    """Return the refusal code if each request fits alone, but not all of them together."""
     if shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
     paired = len(shape.asks) == 1 and _in_pairs(shape.asks[0])
@@ -76,12 +78,15 @@ def _collision(shape: Shape) -> RefusalCode:
 
 
 def _in_pairs(ask: Ask) -> bool:
-    """Return True for a request for several 910C dies, which are allocated as whole modules."""
+    """Return True if the request is for several dies of a 910C, which are allocated only as whole
+    modules."""
     return ask.family == "ascend910c" and ask.count > 1
 
 
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """Return why the node does not fit, ignoring that containers may compete for one device."""
+    """Return why the node does not fit, or None if it fits.
+
+    Each request is checked alone, as if it had the whole node."""
     verdict = refused_node(shape, node)
     if verdict is not None:
         return verdict.code
@@ -98,9 +103,10 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 
 
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
-    """Return the rank of the first filter that the device fails, or `FITS`.
+    """Return the rank of the first filter that this device fails, or `FITS` if it passes all
+    filters.
 
-    The kind of device is checked first, then its identity, then its amounts."""
+    The filters check the device's kind first, then its identity, then its amounts."""
     wanted = demand(ask, state.device)
     failed = [refused_kind(ask, shape.devices, state.device)]
     if failed[0] in WHAT_IT_IS:
@@ -114,7 +120,7 @@ def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
 
 
 def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
-    """Return the pod's shares on the node in the order of its requests, or None if they do not
+    """Return the pod's shares on the node in the order of its requests, or None if they do not all
     fit."""
     ranked = sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at))
     for group in _groups(shape, node):
@@ -125,11 +131,10 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """Return the node's score: how full or how empty the node is, plus its preferences with half of
-    that weight.
+    """Return the node's score: how full (or empty) it is, plus its preferences with half that
+    weight.
 
-    `shunned` is True if a PreferNoSchedule taint makes the pod prefer other nodes of the cluster.
-    """
+    `shunned` is True if a PreferNoSchedule taint makes the pod avoid some node of the cluster."""
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
@@ -158,8 +163,9 @@ def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
 
 
 def _load(pairs: list[tuple[int, int]]) -> int:
-    """Return the mean used fraction of amounts, given as (total, free); a total of 0 counts as
-    0."""
+    """Return the mean fraction in use of several amounts, in points.
+
+    Each amount is (total, free). If one of the totals is 0, return 0."""
     if any(total == 0 for total, _ in pairs):
         return 0
     used = [(total - free) * POINTS // total for total, free in pairs]
@@ -176,8 +182,10 @@ def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
 
 
 def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
-    """Return the sort key of a request: exclusive requests first, then the most memory, then the
-    most devices."""
+    """Return a sort key by which the hardest requests come first.
+
+    Exclusive requests come first, then those for the most memory, then those for the most devices.
+    """
     wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
     sizes = [found for found in wanted if isinstance(found, Demand)]
     alone = any(found.alone for found in sizes)
@@ -187,7 +195,9 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
 def _searched(
     shape: Shape, ranked: list[int], devices: list[DeviceState]
 ) -> dict[int, list[Share]] | None:
-    """Return the first choice of shares, by request, with which all requests fit together."""
+    """Find the first choice of devices with which all requests fit together.
+
+    Return the shares of each request, or None if there is no such choice."""
     if not ranked:
         return {}
     at, *later = ranked
@@ -211,7 +221,7 @@ def _searched(
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
-    """Return the device's sort key.
+    """Return a sort key by which the devices to prefer come first.
 
     With `binpack` the fullest device comes first; with `spread` the one with the fewest pods, then
     the emptiest. The index breaks ties."""

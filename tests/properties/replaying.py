@@ -1,10 +1,10 @@
-"""A program that plays the histories on its input, and prints digests of states and decisions.
+"""A program that plays histories from its input, and prints digests of states and decisions.
 
     python -m tests.properties.replaying < histories
 
-Standard input has one history per line: a JSON list of `[subject, event]`, where null means that
-the engine decides. The program prints one line per history: the digest of the state, and the
-SHA-256 of all decisions. Run it under several hash seeds."""
+Each line of the input is a history: a JSON list of `[subject, event]`, or null where the engine
+decides. For each history, the program prints a line with the digest of the state and the SHA-256 of
+all decisions. A test runs it with several hash seeds."""
 
 import hashlib
 import json
@@ -25,8 +25,8 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as a line; every effect is written as the event that it causes in the
-    state."""
+    """Return the history as a line of input. Each `Effect` is written as the event that it
+    becomes."""
     line: list[list[str] | None] = []
 
     def take(data: Payload) -> None:
@@ -47,7 +47,7 @@ def written(steps: Iterable[Step], state: State) -> str:
 
 
 def played(line: str) -> str:
-    """Play the history in a line, and return the digests of the state and of the decisions."""
+    """Play the history in a line. Return the digests of the final state and of all decisions."""
     state, said = State(), hashlib.sha256()
     engine = Engine(state)
 

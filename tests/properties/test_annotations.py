@@ -1,5 +1,4 @@
-"""Property: an unmodified device plugin reads the ledger's shares from the annotations of any
-placement."""
+"""Property: other systems' device plugins read the placement's shares from our annotations."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,9 @@ STARTS = {"1g.5gb": (1, range(7)), "2g.10gb": (2, (0, 2, 4)), "3g.20gb": (4, (0,
 
 @st.composite
 def containers(draw: Any, *, cut: bool) -> list[tuple[Ask, list[Share]]]:
-    """Draw the requests of some containers, with their shares."""
+    """Draw the device requests of one to five containers, each with the shares that it got.
+
+    If `cut` is set, the devices are in MIG mode."""
     found = []
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True)):
         devices = draw(st.lists(st.sampled_from(CUT if cut else SHARED), min_size=1, unique=True))
@@ -54,7 +55,9 @@ def _share(draw: Any, name: str, device: str, memory: int, cores: int) -> Share:
 def written(
     dialect: str, held: list[tuple[Ask, list[Share]]], **nvidia: Any
 ) -> tuple[PodSubmitted, PodPlaced, dict[str, str]]:
-    """Return a pod, its placement and its annotations; some of the containers have no devices."""
+    """Return a pod, its placement, and the annotations that we write for it.
+
+    Containers that are not in `held` have no devices."""
     submitted = pod("p", shape=shape(*(ask for ask, _ in held)), dialect=dialect)
     submitted = msgspec.structs.replace(submitted, containers=tuple(NAMES))
     place = placed("p", shares=[share for _, shares in held for share in shares])
@@ -79,8 +82,9 @@ def by_container(place: PodPlaced) -> Iterator[list[Share]]:
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=False))
 def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi reads device, memory and cores of each container at the container's position, including
-    containers without devices."""
+    """HAMi reads each container's devices, memory and cores at the container's position in the pod.
+
+    Containers without devices also have a position."""
     _, place, notes = written("hami", held)
     read = hami_containers(notes["hami.io/vgpu-devices-allocated"])
     assert [[(r.device, r.memory, r.cores) for r in each] for each in read] == [
@@ -95,8 +99,8 @@ def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[S
 def test_volcano_reads_the_containers_that_have_devices(
     held: list[tuple[Ask, list[Share]]], factor: int
 ) -> None:
-    """Volcano reads the same shares in its own memory unit, without containers that have no
-    devices."""
+    """Volcano reads the same shares in its own unit of memory, from a list without other
+    containers."""
     _, place, notes = written("volcano-vgpu", held, gpu_memory_factor=factor)
     read = volcano_containers(notes["volcano.sh/vgpu-ids-new"])
     assert [[(r.device, r.memory, r.cores) for r in each] for each in read] == [
@@ -110,7 +114,8 @@ def test_volcano_reads_the_containers_that_have_devices(
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=True))
 def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi reads the MIG instance by profile and slices, and Volcano by group and position."""
+    """HAMi finds a MIG instance by its profile and slices, and Volcano by its group and
+    position."""
     _, place, notes = written("hami", held)
     allocations = msgspec.json.decode(notes["hami.io/vgpu-mig-allocations"])
     assert {
@@ -136,8 +141,8 @@ def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> 
 def test_our_annotations_have_the_whole_placement(
     held: list[tuple[Ask, list[Share]]], dialect: str
 ) -> None:
-    """Apportion's annotations contain the whole placement, so that a lost ledger can be rebuilt
-    from the pods."""
+    """Our own annotations contain the whole placement, so that a lost ledger can be rebuilt from
+    them."""
     _, place, notes = written(dialect, held)
     assert read_shares(notes) == place.shares
 
@@ -147,8 +152,9 @@ def test_our_annotations_have_the_whole_placement(
 def test_vcuda_reads_card_numbers_by_container(
     held: list[tuple[Ask, list[Share]]], prefix: str
 ) -> None:
-    """The vcuda plugin reads device numbers per container, and only under the prefix that the pod
-    uses."""
+    """The vcuda plugin reads the device numbers of each container.
+
+    All annotations have the prefix that the pod itself uses."""
     _, place, notes = written(f"{prefix}/vcuda", held)
     read = {
         int(key.rpartition("-")[2]): [int(index) for index in text.split(",")]

@@ -1,4 +1,4 @@
-"""Properties of every configuration document, in any order of arrival."""
+"""Properties that hold for every configuration document."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ MOVES = st.lists(st.integers(-6, 41_000), min_size=1, max_size=14)
 @settings(max_examples=300, deadline=None)
 @given(CONFIGURATIONS)
 def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any) -> None:
-    """A valid configuration that `config show` prints is parsed back to the same configuration."""
+    """Reading the output of `config show` gives the same configuration again, if it is valid."""
     try:
         check(found)
     except ManifestError:
@@ -97,7 +97,7 @@ def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any)
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(["nvidia", "nodeconfig", "policy", "y"]), JSON) | JSON)
 def test_any_document(document: object) -> None:
-    """Any document is either a valid configuration or is refused with a key."""
+    """Any document is either a valid configuration, or it is refused with the name of a key."""
     said = ""
     try:
         found = read_configuration(document)
@@ -113,10 +113,10 @@ def test_any_document(document: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(GENERATED), min_size=1, max_size=4, unique=True), MOVES)
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
-    """A MIG device keeps to one allowed group and uses each slice once, while pods come and go.
+    """While pods come and go, a MIG device follows one allowed group and uses each slice only once.
 
-    A positive number is the memory of a new pod, and a negative number ends a pod. The ledger
-    checks its own invariants after every event."""
+    A positive move is the memory of a new pod, and a negative one ends a pod. The ledger checks its
+    own invariants after every event."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

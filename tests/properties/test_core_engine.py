@@ -1,5 +1,6 @@
-"""Properties of decisions after any history: valid, repeatable, finite, and dependent only on the
-state."""
+"""Properties of the engine's decisions after any history.
+
+They are valid, repeatable and finite, and depend only on the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,15 +20,16 @@ SETTINGS = trying(50)
 @SETTINGS
 @given(histories())
 def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
-    """The fold accepts every event of a decision if nothing came between, and a new engine makes
-    the same decision."""
+    """The fold accepts all events of a decision that is folded at once.
+
+    A new engine makes the same decision on the same state."""
     follow(Ledger(), steps)
 
 
 @SETTINGS
 @given(histories())
 def test_decisions_end_without_new_events(steps: list[Step]) -> None:
-    """Without new events, the engine has nothing left to decide after a few decisions."""
+    """If no new event arrives, the engine has nothing left to decide after a few decisions."""
     ledger = Ledger()
     follow(ledger, steps)
     fall_silent(ledger)
@@ -38,8 +40,8 @@ def test_decisions_end_without_new_events(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
-    """At the end of a history, each pod is placed, refused with a reason, or waiting for its gang
-    or gates."""
+    """At the end of a history, every pod is placed or refused, or waits for its gang or its
+    gates."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -53,7 +55,8 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """Decisions that are cut short place the same pods on the same nodes as full decisions."""
+    """If each decision ends early, the engine still places the same pods on the same nodes in the
+    end."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)
@@ -69,7 +72,7 @@ def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
 
 
 def first_of(events: list[Payload]) -> list[DecisionEvent]:
-    """Return the engine's first decision after these events, folded in this order."""
+    """Fold these events in order. Return the events of the engine's first decision."""
     ledger = Ledger()
     for data in events:
         ledger.take(data)
@@ -89,20 +92,21 @@ def test_the_order_in_which_nodes_are_learnt_does_not_count(
     learnt: list[PricesLearnt],
     data: st.DataObject,
 ) -> None:
-    """The order in which nodes are reported does not change a decision or its scores."""
+    """A decision and its scores do not depend on the order in which nodes were reported."""
     nodes = [own_devices(report) for report in nodes]
     other = data.draw(st.permutations(nodes))
     assert first_of([*learnt, *nodes, *pods]) == first_of([*learnt, *other, *pods])
 
 
 def own_devices(report: NodeReported) -> NodeReported:
-    """Return the report without devices that another node may report too, which the first node to
-    report gets."""
+    """Return the report without device ids that other nodes may report too.
+
+    Such a device belongs to the node that reports it first, so the order would matter."""
     own = tuple(device for device in report.devices if device.id.startswith(report.node))
     return NodeReported(node=report.node, devices=own, host=report.host)
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """The events that these tests compare can occur in decisions; otherwise the tests would check
+    """A decision may contain placements and refusals. Otherwise the tests above would compare
     nothing."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

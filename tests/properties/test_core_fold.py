@@ -1,5 +1,5 @@
-"""Properties of the fold of any history: no event breaks an invariant, and every reader reaches the
-same state."""
+"""Properties of the fold of any history: it breaks no invariant, and all readers get the same
+state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +18,7 @@ HISTORIES = exactly(weighed((1, payloads), (1, effects)), 60)
 
 
 def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
-    """Play the steps, check the state after every event, and return the state and the ledger's
-    events."""
+    """Play the steps, and check the state after every event. Return the state and all events."""
     state = State()
     events: list[Event] = []
     for step in steps:
@@ -41,8 +40,9 @@ def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
 @SETTINGS
 @given(HISTORIES)
 def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
-    """No event raises an exception or breaks an invariant. A refused event changes only the record
-    of the refusal and the pod's attempt."""
+    """No event makes the fold raise an exception or break an invariant of the state.
+
+    An event that the fold refuses changes only the record of refusals and the pod's attempt."""
     state, events = played(steps)
     assert state.revision == len(events)
 
@@ -52,8 +52,8 @@ def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
 def test_every_reader_comes_to_the_same_state(
     steps: list[Payload | Effect], data: st.DataObject
 ) -> None:
-    """A reader reaches the same state from encoded events, with redelivered events, and from any
-    starting point."""
+    """A reader gets the same state if events are encoded and decoded, and if some are delivered
+    again."""
     state, events = played(steps)
     again = State()
     for revision, event in enumerate(events, 1):

@@ -1,4 +1,4 @@
-"""Property: the state keeps enough of every placement to reconstruct its event."""
+"""Property: the state keeps enough of a placement to rebuild its event."""
 
 from hypothesis import given, settings
 from msgspec import inspect, structs
@@ -12,8 +12,8 @@ from tests.properties.event_strategies import values
 @settings(max_examples=200, deadline=None)
 @given(placed=values(inspect.type_info(PodPlaced)))
 def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
-    """The `PodPlaced` event can be rebuilt from the placement in the state, except for fields that
-    come from the submission."""
+    """The `PodPlaced` event can be rebuilt from the state, except for what comes from the
+    submission."""
     placed = structs.replace(placed, borrowed=(), controls={})
     submitted = PodSubmitted(
         uid=placed.pod, namespace=placed.namespace, name=placed.name, shape=Shape(), dialect="plain"
@@ -24,6 +24,6 @@ def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
 
 
 def test_where_nobody_decided_there_are_no_rationale() -> None:
-    """An adopted pod has an empty rationale, because nothing scored it."""
+    """A placement without a decision, such as that of an adopted pod, has an empty rationale."""
     found = rationale_of(Placement("n1", 1, ()))
     assert found == Rationale(Score(node="n1", total=0.0))

@@ -1,4 +1,4 @@
-"""Property: any history leads to the same state and decisions under every hash seed."""
+"""Property: a history leads to the same state and decisions under every hash seed of Python."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def lines() -> list[str]:
-    """Return some histories, the same in every run."""
+    """Return the lines of some histories. They are the same in every run."""
     found: list[str] = []
 
     @settings(trying(25), derandomize=True, database=None, phases=[Phase.generate])
@@ -32,8 +32,9 @@ def lines() -> list[str]:
 
 @pytest.mark.parametrize("seed", ["0", "4711"])
 def test_hash_seeds_make_no_difference(seed: str) -> None:
-    """Digests and decisions do not depend on the hash seed, so no code depends on the iteration
-    order of a set."""
+    """State and decisions do not depend on Python's hash seed.
+
+    So no code depends on the order in which a set is iterated."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.properties.replaying"],
         input="\n".join(lines()),

@@ -1,7 +1,7 @@
-"""Property: an event that makes a refused pod fit is in the table of queueing hints and wakes the
-pod.
+"""Property: if an event makes a refused pod fit, the table of queueing hints lists the event.
 
-The tests compare the table with filters and limits, event by event."""
+The table names, for each reason of a refusal, the event types after which the pod is tried again.
+The tests compare it with the filters and limits, event by event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ from tests.support.ledger_of import Ledger
 
 @st.composite
 def adoptions(draw: st.DrawFn) -> PodAdopted:
-    """Draw the adoption of a pod that another scheduler has bound, with its reported shares."""
+    """Draw the adoption of a pod that another scheduler has bound, with the shares found on it."""
     pod, claim = draw(submissions()), draw(claims())
     shares = claim.shares if draw(st.booleans()) else ()
     return PodAdopted(pod=pod.uid, node=draw(names), submitted=pod, shares=shares)
@@ -60,7 +60,7 @@ SORTS: tuple[st.SearchStrategy[Payload | Effect], ...] = (
 
 @st.composite
 def steps(draw: st.DrawFn) -> Payload | Effect:
-    """Draw any event except those of a decision."""
+    """Draw any event that is not part of a decision."""
     return draw(SORTS[draw(st.integers(0, len(SORTS) - 1))])
 
 
@@ -73,7 +73,8 @@ crowds = st.tuples(
 
 @contextmanager
 def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
-    """Remove all refusals within the context, so that a new engine reports every pod's reason."""
+    """Remove all refusals from the state until the block ends, so that a new engine reports them
+    again."""
     heard = {uid: pod.refusal for uid, pod in ledger.state.pods.items()}
     for pod in ledger.state.pods.values():
         pod.refusal = None
@@ -83,7 +84,7 @@ def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
 
 
 def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
-    """Return the refused pods with their reasons, and the pods that the engine would place, in
+    """Let a new engine decide. Return the refused pods with their refusals, and the placed pods in
     order."""
     with as_if_nobody_had_heard(ledger):
         events = ledger.consider().events
@@ -92,7 +93,7 @@ def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
 
 
 def named_for(refused: PodRefused) -> set[type[Payload]]:
-    """Return the event types that the table of hints lists for the pod's refusal."""
+    """Return the event types that the table of hints lists for the reasons of this refusal."""
     return {hint.event for code in refused.reasons for hint in BY_REASON[code]}
 
 
@@ -101,10 +102,11 @@ def named_for(refused: PodRefused) -> set[type[Payload]]:
 def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
-    """An event that the table does not list for a refusal never makes the refused pod fit.
+    """If an event makes a refused pod fit, the table of hints lists the event's type for that
+    refusal.
 
-    Only the first pod that then fits is checked, because further pods may fit as a consequence. A
-    gang that lacked places may be ordered differently after any event."""
+    Only the first pod that then fits is checked, because others may fit as a consequence. Gangs
+    that had too little room are left out, because any event may change their order."""
     ledger = Ledger()
     follow(ledger, [*begun])
     for step in later:
@@ -123,7 +125,7 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 
 
 def alone(step: Step) -> bool:
-    """Return True if the step concerns no gang, because a gang's placement may depend on any other
+    """Return True if this step concerns no gang. A gang's placement may depend on any other
     step."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
     return not (isinstance(submitted, PodSubmitted) and submitted.group)
@@ -132,7 +134,8 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event, the engine decides like a new engine, so every pod that fits is woken."""
+    """After each event, the engine decides like a new engine. So it tries every pod that now
+    fits."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []
@@ -144,8 +147,9 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """If a pod ends after a decision placed it, the engine retries the pods that the same decision
-    refused."""
+    """A pod ends just before its placement is folded, so the fold refuses the placement.
+
+    The engine then tries the pods again that the same decision had refused."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

@@ -1,5 +1,6 @@
-"""Properties of the index in any state: its answers equal the filters', and its choice equals a
-full scan's."""
+"""Properties of the engine's index in any state.
+
+It answers like the filters, and chooses what a full scan of all nodes chooses."""
 
 from collections.abc import Iterator
 
@@ -66,8 +67,8 @@ TOGETHER = (
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Return, for each device of the row, whether the device suffices for the request, ignoring the
-    host."""
+    """Return which devices of this row (a node) suffice for the request, ignoring the node's CPU
+    and memory."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
@@ -78,7 +79,7 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
 
 @st.composite
 def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
-    """Draw a shape whose policies choose nodes and devices by load."""
+    """Draw a shape that chooses nodes and devices only by load, without pod affinity."""
     policies = st.sampled_from(("binpack", "spread"))
     return structs.replace(
         draw(wanted),
@@ -92,7 +93,8 @@ def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
 def cluster_of(steps: list[Step]) -> Ledger:
     """Return the cluster after this history, with every decision folded.
 
-    No pod has affinity and no devices are linked, because a full scan ignores both."""
+    It has no pods with affinity and no links between devices, because the full scan ignores both.
+    """
     ledger = Ledger()
     for step in steps:
         if isinstance(step, Decide):
@@ -112,8 +114,9 @@ def cluster_of(steps: list[Step]) -> Ledger:
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -> None:
-    """Index and full scan choose the same node, devices, slices and score, or report the same
-    reasons."""
+    """The index and a full scan choose the same node, devices, slices and score.
+
+    If no node fits, they report the same reasons."""
     ledger = cluster_of(steps)
     ledger.settle()
     for number, shape in enumerate(wanted):
@@ -140,8 +143,9 @@ DIES = st.lists(st.lists(STATES, min_size=2, max_size=6), min_size=1, max_size=2
 def test_dies_of_modules_are_those_of_a_full_scan(
     nodes: list[list[str]], counts: list[int], soft: bool
 ) -> None:
-    """The index chooses dies as a full scan does: only whole modules, whatever is in use, unhealthy
-    or split."""
+    """The index and a full scan choose the same dies of modules, and only whole modules.
+
+    This holds whichever dies are in use or unhealthy."""
     ledger = Ledger()
     for at, dies in enumerate(nodes):
         mode = "hami-core" if soft else "vnpu"
@@ -172,8 +176,7 @@ def test_dies_of_modules_are_those_of_a_full_scan(
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=5))
 def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
-    """Packed amounts give the same answer as the filters for each device, and cluster facts for
-    each node."""
+    """For each device and each node, the index gives the answer that the filters give."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -197,7 +200,8 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
 def test_evaluator_and_index_stop_a_node_at_the_same_filter(
     steps: list[Step], wanted: list[Shape]
 ) -> None:
-    """Evaluator and index stop a node at the same filter, with the same code and amounts."""
+    """The code that explains refusals and the index refuse a node by the same filter and
+    amounts."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -220,8 +224,9 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
 @trying(40)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
-    """A pod that fits a node now also fits the node when empty, so "can never fit" is never
-    wrong."""
+    """A pod that fits a node now also fits the node when it is empty.
+
+    So the answer "can never fit", which is found on empty nodes, is never wrong."""
     state = cluster_of(steps).state
     for shape in wanted:
         rules = Room(state).rules(shape)
@@ -233,7 +238,7 @@ def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]
 @trying(40)
 @given(histories())
 def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
-    """With a spare row after every row, an old engine decides like a new engine."""
+    """Decisions are the same if the index keeps an unused row after every row."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_columns, "SPARE_EVERY", 1)
         ledger = Ledger()
@@ -244,13 +249,16 @@ def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
 
 
 def told(ledger: Ledger) -> list[Payload]:
-    """Return all events except refusals, which may be repeated after rows are laid out again."""
+    """Return all events of the ledger except refusals.
+
+    Refusals may be repeated when the index lays out its rows again."""
     return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 
 def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[int]:
-    """Play the history without its decisions, update the columns, and yield the number of each
-    step."""
+    """Play the history without its decisions, and update the columns after each step.
+
+    Yield the number of each step."""
     for number, step in enumerate(steps):
         if isinstance(step, Decide):
             continue
@@ -266,7 +274,8 @@ def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[in
 def test_index_kept_up_to_date_is_the_index_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """An index that is updated step by step always equals a rebuilt index."""
+    """An index that is updated after each step equals an index that is built from the final
+    state."""
     ledger = Ledger()
     policy = ledger.state.policy  # a cache lets classes follow policy changes
     columns = Columns(ledger.state)
@@ -292,8 +301,8 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Cached classes give the same answers as rebuilt classes, whatever policies, prices and wider
-    nodes arrive."""
+    """Cached placement classes answer like new ones after any change of policies, prices and
+    nodes."""
     ledger = Ledger()
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)
@@ -312,7 +321,9 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 
 
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
-    """Return, by node, the score, the cluster filter that refuses the node, and the chosen
+    """Return the placement class's answer for each node.
+
+    It consists of the score, the rank of the cluster filter that refuses the node, and the chosen
     device."""
     return {
         columns.names[row]: (

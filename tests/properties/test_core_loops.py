@@ -1,4 +1,4 @@
-"""Property: the compiled loops of the index give the same results as their Python source.
+"""Property: the compiled loops of the index return what their Python source returns.
 
 The inputs include amounts at the limits of their fields."""
 
@@ -18,7 +18,7 @@ WIDTH, KINDS, CUTS = 4, 3, 8
 
 
 def written(module: ModuleType) -> ModuleType:
-    """Return the module loaded from its source, so that it runs uncompiled."""
+    """Load this module again from its Python source, so that it runs uncompiled."""
     source = Path(str(module.__file__)).parent / f"{module.__name__.rpartition('.')[2]}.py"
     spec = importlib.util.spec_from_file_location(module.__name__, source)
     assert spec is not None
@@ -42,8 +42,7 @@ needs = st.one_of(amounts, st.just(packed.NEVER))
 
 
 class Fleet:
-    """Random nodes and a request's demands on each kind of device, as the flat arrays that the
-    loops take."""
+    """Random nodes and a random request, as the flat arrays that the loops read."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         def many(of: st.SearchStrategy[int], count: int, kind: type[np.integer[Any]]) -> Any:
@@ -67,13 +66,12 @@ class Fleet:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
-    """Draw a random fleet."""
     return Fleet(draw)
 
 
 @given(fleets())
 def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
-    """The compiled `look`, `rank` and `pick` equal their source for any request."""
+    """The compiled `look` and `pick` return what their source returns, for any request."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
@@ -94,7 +92,7 @@ def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
 
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
 def test_helped_agrees(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
-    """The compiled `helped` equals its source for queues with large and small demands."""
+    """The compiled `helped` returns what its source returns, for large and small demands."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
     answers = []
@@ -111,7 +109,7 @@ writes = st.lists(st.dictionaries(st.integers(0, 2 * BLOCK), st.integers(REFUSED
 
 @given(writes, st.integers(1, 4))
 def test_best_and_write_agree(turns: list[dict[int, int]], count: int) -> None:
-    """The functions `write` and `best` agree with a scan over all scores."""
+    """After any calls of `write`, `best` returns the nodes that a scan over all scores finds."""
     rows = 2 * BLOCK + 1
     boards: tuple[Any, ...] = (board_loops, BOARD_SOURCE)
     for write, best_of in ((each.write, each.best) for each in boards):

@@ -1,4 +1,5 @@
-"""Property: in any history with changing schedulers, each pod is decided once, by its owner."""
+"""Property: even if schedulers come and go, each pod is decided once, by the scheduler that owns
+it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +25,7 @@ NAMES = ("s0", "s1", "s2")
 
 
 class Be(NamedTuple):
-    """A step of a history that sets the list of running schedulers."""
+    """A step of a history: from now on, exactly these schedulers run."""
 
     names: tuple[str, ...]
 
@@ -44,7 +45,7 @@ quotas = st.sampled_from(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step | Be]:
-    """Draw a crowded history in which schedulers come and go and placements fail."""
+    """Draw a crowded history in which schedulers come and go, and some placements fail."""
     steps: list[Step | Be] = list(draw(crowded_histories()))
     others: st.SearchStrategy[Step | Be] = weighed((1, teams), (1, voids), (1, quotas))
     for step in draw(exactly(others, 16)):
@@ -53,7 +54,7 @@ def histories(draw: st.DrawFn) -> list[Step | Be]:
 
 
 def check(members: Members, name: str, decision: Decision) -> None:
-    """Check that the decided pods belong to this scheduler, and that each pod is decided once."""
+    """Check that this scheduler owns all pods of its decision, and that no pod is decided twice."""
     engine, pods = members.engines[name], members.state.pods
     deciding = [event for event in decision.events if isinstance(event, PodPlaced | PodRefused)]
     about = [event.pod for event in deciding]
@@ -64,7 +65,9 @@ def check(members: Members, name: str, decision: Decision) -> None:
 
 
 def play(members: Members, steps: Sequence[Step | Be]) -> None:
-    """Play the history: schedulers decide in turn, and learn of a lost decision one step later."""
+    """Play the history. The schedulers decide in turn.
+
+    A scheduler whose decision was lost learns that one step later."""
     lost: tuple[str, Decision] | None = None
     for number, step in enumerate(steps):
         late, lost = lost, None
@@ -91,7 +94,7 @@ def play(members: Members, steps: Sequence[Step | Be]) -> None:
 
 
 def fall_silent(members: Members) -> None:
-    """Let all schedulers decide until none has events; fail if that never happens."""
+    """Let all schedulers decide until none of them has events. Fail if that never happens."""
     for _ in range(ROUNDS_MAX):
         said = False
         for name in sorted(members.engines):
@@ -107,7 +110,9 @@ def fall_silent(members: Members) -> None:
 @trying(80)
 @given(histories())
 def test_each_pod_is_decided_by_its_owner_and_nobody_is_forgotten(steps: list[Step | Be]) -> None:
-    """At the end of a history, a new scheduler finds no pod to place and no refusal to report."""
+    """Schedulers decide only their own pods, and forget none.
+
+    At the end of a history, a new scheduler finds no pod to place and no refusal to report."""
     members = Members(("s0",))
     play(members, steps)
     fall_silent(members)

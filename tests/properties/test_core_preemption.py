@@ -1,5 +1,6 @@
-"""Properties of evictions in any history: necessary, sufficient for their beneficiary, and
-announced once."""
+"""Properties of evictions in any history.
+
+All evictions are needed, they suffice for the pod that caused them, and each is announced once."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +25,8 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """Return a copy of the state in which these pods have ended and only this node is open."""
+    """Return a copy of the state in which these pods have ended and all nodes but `only` are
+    cordoned."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only
@@ -34,7 +36,7 @@ def without(state: State, gone: set[str], only: str) -> State:
 
 
 def fits(state: State, uid: str) -> bool:
-    """Return True if the pod fits in this state, according to new index structures."""
+    """Return True if the pod fits in this state, according to a new index."""
     limits, neighbours = Limits(state), Neighbours(state)
     reservations = Reservations(state, Columns(state), limits, neighbours)
     finder = PlaceFinder(state, limits, neighbours, reservations)
@@ -42,13 +44,14 @@ def fits(state: State, uid: str) -> bool:
 
 
 def gang_of(pod: PodState, state: State) -> str:
-    """Return the pod's gang if the gang is evicted as a whole, or "" if its pods may run alone."""
+    """Return the pod's gang if it is only evicted as a whole, or "" if single pods of it may be
+    evicted."""
     group = pod.submitted.group
     return group if group and state.groups[group].together else ""
 
 
 def units(pods: list[PodState], state: State) -> list[set[str]]:
-    """Group the pods that are evicted together: a single pod, or all placed pods of a gang."""
+    """Group these pods by what is evicted together: a single pod, or all placed pods of a gang."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         group = gang_of(pod, state)
@@ -60,7 +63,7 @@ def units(pods: list[PodState], state: State) -> list[set[str]]:
 
 @contextmanager
 def watched(state: State) -> Iterator[None]:
-    """Check the evictions that a decision adds."""
+    """After the block, check all evictions that a decision has added in it."""
     before = set(state.evictions)
     yield
     new = [event for uid, event in state.evictions.items() if uid not in before]
@@ -79,8 +82,7 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the beneficiary fits once all victims are gone, and does not fit if any victim
-    stays."""
+    """Check that the preemptor fits if all evicted pods end, but not if any of them stays."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -96,19 +98,19 @@ def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> Non
 @SETTINGS
 @given(crowded_histories())
 def test_only_pods_of_lower_priority_no_more_than_needed_and_whole_gangs(steps: list[Step]) -> None:
-    """The engine evicts only pods of lower priority, no more than needed, and gangs as a whole."""
+    """The engine evicts only pods of lower priority, no more than needed, and gangs only as a
+    whole."""
     follow(Ledger(), steps, watched=watching)
 
 
 def watching(state: State) -> AbstractContextManager[None]:
-    """Return `watched`, with the context type that `follow` expects."""
     return watched(state)
 
 
 @SETTINGS
 @given(crowded_histories())
 def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
-    """Once an engine has nothing to decide, a new engine evicts no pod either."""
+    """When an engine has nothing left to decide, a new engine does not evict a pod either."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -118,8 +120,8 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """The drawn histories contain evictions, including evictions of gangs and evictions beyond
-    disruption budgets."""
+    """Enough of the drawn histories have evictions, also of pods that disruption budgets
+    protect."""
     found: list[PodEvicted] = []
 
     @seed(5)

@@ -1,6 +1,6 @@
 """Property: in any history with queues, no decision exceeds a queue's limits.
 
-These tests sum up usage from the state alone, without the code that decides."""
+These tests count what a queue uses from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,6 @@ SETTINGS = trying(60)
 
 
 def queue_name(state: State, pod: PodState) -> str:
-    """Return the queue of a pod."""
     group = state.groups.get(pod.submitted.group)
     declared = group.observed if group is not None else None
     if isinstance(declared, PodGroupObserved):
@@ -28,8 +27,9 @@ def queue_name(state: State, pod: PodState) -> str:
 
 
 def held(state: State, queue: QueueObserved) -> Counter[str]:
-    """Return a queue's usage by the names of its limits. GPUs are also counted by their name in the
-    GPU quota."""
+    """Return what the queue uses of each resource, by the names in its limits.
+
+    GPUs are also counted by their model, as a GPU quota names it."""
     found: Counter[str] = Counter()
     for pod in state.pods.values():
         if pod.placement is None or queue_name(state, pod) != queue.queue:
@@ -54,7 +54,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that the resources which a decision adds to a queue are within the queue's limits."""
+    """Around a decision, check that the queues whose use it increases stay within their limits."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}
     yield
     for name, queue in state.queues.items():
@@ -72,16 +72,17 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(queued_histories())
 def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
-    """No decision exceeds a capability or GPU quota or uses a closed queue, whatever the engine's
-    history."""
+    """No decision exceeds a queue's capability or GPU quota, or places a pod of a closed queue.
+
+    This holds whatever the engine has decided before."""
     follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
 @given(queued_histories())
 def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
-    """With queues, the engine also runs out of decisions, and a new engine finds no pod that was
-    missed."""
+    """With queues, the engine runs out of decisions, and then a new engine finds no pod to
+    place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -91,7 +92,7 @@ def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
-    """When pods end, the engine retries the pods that wait for their queue as soon as they fit."""
+    """When a pod ends, the engine tries the pods again that its queue's limits held back."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()
@@ -102,7 +103,7 @@ def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """Queue usage updated per pod equals usage counted from the state."""
+    """If a queue's usage is updated with each change, it equals a count over the whole state."""
     ledger = Ledger()
     kept = Queues(ledger.state)
     kept.activate()

@@ -1,6 +1,6 @@
 """Property: in any history with quotas, no decision exceeds a namespace's quotas.
 
-These tests sum up usage from the state alone, without the code that decides."""
+These tests count what a namespace uses from the state alone, without the code that decides."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Held = dict[str, Counter[str]]
 
 
 def held(state: State) -> Held:
-    """Return each namespace's usage by the names of its limits."""
+    """Return what each namespace uses of each resource, by the names in its quotas."""
     found: Held = {}
     for pod in state.pods.values():
         if pod.placement is None:
@@ -41,7 +41,7 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Check that the resources which a decision adds to a namespace are within all of its
+    """Around a decision, check that the namespaces whose use it increases stay within their
     quotas."""
     before = held(state)
     yield
@@ -55,15 +55,16 @@ def within_limits(state: State) -> Iterator[None]:
 @SETTINGS
 @given(limited_histories())
 def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> None:
-    """No decision exceeds a quota on counts, memory or cores, whatever the engine's history."""
+    """No decision exceeds a quota on counts, memory or cores, whatever the engine has decided
+    before."""
     follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
 @given(limited_histories())
 def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
-    """With quotas, the engine also runs out of decisions, and a new engine finds no pod that was
-    missed."""
+    """With quotas, the engine runs out of decisions, and then a new engine finds no pod to
+    place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -73,7 +74,7 @@ def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
 @SETTINGS
 @given(limited_histories())
 def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
-    """When pods end, the engine retries the pods that wait for a quota as soon as they fit."""
+    """When a pod ends, the engine tries the pods again that a quota of its namespace held back."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     ledger.settle()
@@ -84,7 +85,8 @@ def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
 @SETTINGS
 @given(limited_histories())
 def test_namespace_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """Namespace usage updated per pod equals usage counted from the state."""
+    """If a namespace's usage is updated with each change, it equals a count over the whole
+    state."""
     ledger = Ledger()
     kept = Namespaces(ledger.state)
     for change in changes(ledger, steps):

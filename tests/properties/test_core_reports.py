@@ -1,4 +1,4 @@
-"""Property: a report of any history equals a count over all devices at every instant."""
+"""Property: a report of any history equals a count over all devices at every moment."""
 
 import csv
 import io
@@ -65,7 +65,7 @@ AT_WORK: st.SearchStrategy[Step] = st.one_of(
 
 
 def at_work() -> st.SearchStrategy[list[Step]]:
-    """Draw a history in which pods run on one node with many events."""
+    """Draw a history in which pods run on one large node while many events happen."""
     start = st.lists(submissions(queues=QUEUED, namespaces=NAMESPACES), min_size=4, max_size=8)
     steps = weighed((3, queued_payloads), (2, effects), (4, decisions), (3, AT_WORK))
     return st.builds(
@@ -90,8 +90,10 @@ Counted = Counter[tuple[str, str, Part]]
 
 
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """Yield every part of every device in the current state: (row, model, part), millionths of a
-    device, and MiB."""
+    """Yield every part of every device in this state, with its size.
+
+    A part is (row of the report, model, kind of part). Its size is in millionths of a device, and
+    in MiB."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
         for pod in node.pods.values():
@@ -107,7 +109,7 @@ def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, 
 def rests(
     node: NodeState, held: Counter[str], row: str
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """Yield the unallocated parts of the node's devices."""
+    """Yield the parts of the node's devices that no pod has, with their sizes."""
     for each in node.devices:
         if each.present and node.present:
             part = Part.BROKEN if not (each.healthy and node.ready) else Part.FREE
@@ -118,7 +120,7 @@ def rests(
 
 
 def told(meters: Meters) -> tuple[Counted, Counted]:
-    """Return the meters' totals of devices and of MiB, summed over all steps."""
+    """Return the meters' totals over all time steps: of devices, and of MiB."""
     cards, mib = Counted(), Counted()
     for _, (row, model), sums in meters.cells():
         for part in Part:
@@ -130,7 +132,8 @@ def told(meters: Meters) -> tuple[Counted, Counted]:
 @SETTINGS
 @given(HISTORIES, BYS, PERIODS)
 def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
-    """A report of any period, in any steps, equals the count, and its parts sum to the capacity."""
+    """A report over any period equals the count over all devices, and its parts add up to the
+    capacity."""
     ledger = Ledger()
     start, end = period.start, period.end
     meters = Meters(start, end, period.step)
@@ -156,8 +159,7 @@ def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Pe
 
 
 def rows_of_csv_add_up(answer: ReportAnswer) -> None:
-    """Check that each column of the CSV sums to its total, including capacity and the fleet's
-    cost."""
+    """Check that each column of the CSV adds up to the report's total, also capacity and cost."""
     rows = list(csv.DictReader(io.StringIO(as_csv(answer))))
     if not rows:
         assert answer.total.capacity_gpu_hours == 0, "nothing was there in this time"
@@ -171,8 +173,7 @@ def rows_of_csv_add_up(answer: ReportAnswer) -> None:
 
 
 def adds_up(reading: Reading) -> None:
-    """Check that rows and steps sum to the total, and that the parts of the total sum to the
-    capacity."""
+    """Check that rows and time steps add up to the total, and the total's parts to the capacity."""
     answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(

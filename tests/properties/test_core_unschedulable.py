@@ -1,4 +1,5 @@
-"""Property: in any full cluster, a pod that waits for room gets it as soon as another pod ends."""
+"""Property: in any full cluster, a pod that waits for room is placed as soon as another pod
+ends."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ leaving = st.builds(Effect, st.sampled_from((PodGone, PodGone, PlacementVoided))
 def test_an_unschedulable_pod_gets_the_room_that_another_leaves(
     nodes: list[NodeReported], arriving: list[PodSubmitted], later: list[Step]
 ) -> None:
-    """After each step, the engine decides like a new engine."""
+    """After each event, the engine decides like a new engine, so no waiting pod is overlooked."""
     steps: list[Step] = [*nodes, *arriving, DECIDE]
     for step in later:
         steps += [step, DECIDE]

@@ -1,5 +1,4 @@
-"""Properties of all amounts: arithmetic is exact, and every pod gives a result or a named
-refusal."""
+"""Properties of the amounts in pods: they are read exactly, and every pod is read or refused."""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -46,7 +45,8 @@ ANNOTATIONS = st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v
 
 
 def outcome(document: dict[str, Any], config: ManifestConfig | None = None) -> Manifest | str:
-    """Return the parsed manifest or the refusal; any other exception fails the test."""
+    """Return the manifest that was read, or the text of the refusal. Any other exception fails the
+    test."""
     try:
         manifest = read_document(document, config or ManifestConfig())
     except ManifestError as error:
@@ -59,7 +59,7 @@ def outcome(document: dict[str, Any], config: ManifestConfig | None = None) -> M
 
 @given(NUMBERS, st.sampled_from(sorted(SUFFIXES)))
 def test_quantity_is_decimal_arithmetic(number: str, suffix: str) -> None:
-    """A quantity with any suffix is parsed exactly."""
+    """A quantity with any suffix is read exactly."""
     with localcontext() as context:
         context.prec = 100
         assert quantity(number + suffix, "f") == Fraction(Decimal(number) * SUFFIXES[suffix])
@@ -67,7 +67,7 @@ def test_quantity_is_decimal_arithmetic(number: str, suffix: str) -> None:
 
 @given(NUMBERS, st.integers(-99, 99), st.sampled_from("eE"))
 def test_quantity_with_exponent(number: str, exponent: int, letter: str) -> None:
-    """A quantity with any supported exponent is parsed exactly."""
+    """A quantity with any supported exponent is read exactly."""
     with localcontext() as context:
         context.prec = 200
         expected = Fraction(Decimal(number) * Decimal(10) ** exponent)
@@ -76,13 +76,13 @@ def test_quantity_with_exponent(number: str, exponent: int, letter: str) -> None
 
 @given(st.floats(0, 1e15) | st.integers(0, 1 << 60))
 def test_quantity_of_a_number(value: float) -> None:
-    """A JSON number is parsed as it is written, not as its binary float."""
+    """A JSON number is read as it is written in decimal, not as its binary float."""
     assert quantity(value, "f") == Fraction(Decimal(repr(value)))
 
 
 @given(st.text(max_size=12) | st.none() | st.booleans() | st.floats() | st.binary(max_size=3))
 def test_quantity_of_anything(value: object) -> None:
-    """Any value is either parsed as a quantity of zero or more, or refused."""
+    """Any value is either read as a quantity of zero or more, or refused."""
     try:
         amount = quantity(value, "f")
     except ManifestError:
@@ -93,8 +93,9 @@ def test_quantity_of_anything(value: object) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(LIMITS, min_size=1, max_size=3), ANNOTATIONS)
 def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None:
-    """Any pod, with its amounts in any order, becomes an event that encodes or is refused by
-    name."""
+    """Any pod is either read and encoded as an event, or refused with the name of a field.
+
+    The order of its amounts makes no difference."""
 
     def written(turn: int) -> dict[str, Any]:
         containers = [
@@ -117,7 +118,8 @@ def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None
 def test_renaming_changes_nothing_but_names(
     amounts: dict[str, int], count: int, cores: int
 ) -> None:
-    """A pod with renamed resources requests the same as a pod with the usual names."""
+    """If resources are renamed, a pod with the new names requests what it did with the usual
+    names."""
     renamed = VgpuNames(
         **{name: getattr(HAMI, name).replace("nvidia.com", "cards.example") for name in FIELDS}
     )

@@ -1,5 +1,6 @@
-"""Property: in any history, every difference has its event, and no event causes a difference
-outside of its objects."""
+"""Properties of the differences between two revisions of any history.
+
+Each difference has its event, and an event makes differences only in the objects that it names."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
-    """Yield the event of each step, given the current state."""
+    """Yield the event that each step becomes in the current state, if it becomes one."""
     for step in steps:
         data = step.about(state) if isinstance(step, Effect) else step
         if data is not None:
@@ -34,7 +35,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """Return all differences between the two pictures, by list."""
+    """Return all differences between the two pictures of the state, by list."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 
@@ -43,7 +44,8 @@ def rows(before: Picture, after: Picture) -> dict[str, Rows]:
 def test_an_event_makes_no_difference_outside_of_what_it_touches(
     steps: list[Payload | Effect],
 ) -> None:
-    """An event changes only the objects that it names, and a refused event changes nothing."""
+    """An event changes only the objects that it names. An event that the fold refuses changes
+    none."""
     state = State()
     for data in happened(state, steps):
         part = touched(state, data)
@@ -61,7 +63,8 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
 def test_each_difference_has_the_event_that_made_it(
     steps: list[Payload | Effect], drawn: st.DataObject
 ) -> None:
-    """Between any two revisions, the index of events names every object that differs."""
+    """For any two revisions, the index of events knows which event changed each object that
+    differs."""
     with TemporaryDirectory() as folder:
         index, checkpoints = open_index(Path(folder), "c")
         indexer = Indexer(State(), index, checkpoints)

@@ -1,5 +1,4 @@
-"""Properties of all events and bytes: encoding is reversible, and the decoder accepts nothing
-else."""
+"""Properties of encoded events: encoding can be reversed, and other bytes are refused."""
 
 import contextlib
 import json
@@ -22,7 +21,7 @@ JSON = st.recursive(
 
 
 def only_event_errors(payload: bytes, subject: str) -> None:
-    """Decode the payload, and fail on any exception except `EventError`."""
+    """Decode the payload. Any exception except `EventError` fails the test."""
     with contextlib.suppress(EventError):
         decode(payload, subject=subject)
 
@@ -31,7 +30,7 @@ def only_event_errors(payload: bytes, subject: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_every_event_comes_back(row: EventType, data: st.DataObject) -> None:
-    """Every event decodes to an equal value, which encodes to the same bytes."""
+    """Every encoded event decodes to an equal event, which encodes to the same bytes."""
     event = data.draw(events_of(row))
     written = encode(event)
     read = decode(written, subject=subject_of(event.data))
@@ -44,15 +43,14 @@ def test_every_event_comes_back(row: EventType, data: st.DataObject) -> None:
 @example(b'{"data":' + b"[" * 100_000, "")
 @example(b'{"data":' * 5_000, "")
 def test_arbitrary_bytes(payload: bytes, subject: str) -> None:
-    """Decoding arbitrary bytes raises no exception except `EventError`."""
+    """Decoding arbitrary bytes may only raise `EventError`."""
     only_event_errors(payload, subject)
 
 
 @settings(max_examples=300, deadline=None)
 @given(events(), st.data())
 def test_damaged_events(event: Event, data: st.DataObject) -> None:
-    """Decoding an event with changed, missing or added bytes raises no exception except
-    `EventError`."""
+    """Decoding an event with changed, missing or added bytes may only raise `EventError`."""
     written = bytearray(encode(event))
     start = data.draw(st.integers(0, len(written)))
     end = data.draw(st.integers(start, min(len(written), start + 8)))
@@ -63,7 +61,7 @@ def test_damaged_events(event: Event, data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(CATALOGUE), JSON, st.dictionaries(st.text(max_size=12), JSON, max_size=2))
 def test_any_json_as_data(row: EventType, data: Any, more: dict[str, Any]) -> None:
-    """Decoding a valid envelope around any data raises no exception except `EventError`."""
+    """Decoding a valid envelope with any data in it may only raise `EventError`."""
     document = {
         "specversion": "1.0", "type": row.type, "schemaversion": row.version, "id": "1",
         "source": "s", "time": "2026-03-01T09:30:00Z", "data": data, **more,
@@ -73,7 +71,8 @@ def test_any_json_as_data(row: EventType, data: Any, more: dict[str, Any]) -> No
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_a_name_is_one_token(name: str) -> None:
-    """A name encodes reversibly to one subject token without NATS wildcards."""
+    """A name can be encoded as one token of a NATS subject, without wildcards, and decoded
+    again."""
     encoded = token(name)
     assert untoken(encoded) == name
     assert encoded

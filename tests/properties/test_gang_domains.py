@@ -1,4 +1,4 @@
-"""Property: a gang with required affinity is placed whenever some choice of domains has room for
+"""Property: a gang with required affinity is placed whenever some choice of racks has room for
 it."""
 
 from itertools import permutations, product
@@ -19,7 +19,8 @@ SETTINGS = trying(100)
 
 
 def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
-    """Return a gang's pod with label `app` that must share a rack with a pod labelled `near`."""
+    """Return a pod of a gang. Its label is `app`, and it must share a rack with a pod labelled
+    `near`."""
     means = PodSelector(expressions=(LabelExpression(key="app", operator="In", values=(near,)),))
     wishes = PodConstraints(affinity=(PodTerm(pods=means, topology_key=RACK),) if near else ())
     made = member(uid, labels={"app": app}, shape=shape(cards(count)))
@@ -27,7 +28,7 @@ def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
 
 
 def fleet(nodes: list[tuple[str, int]]) -> Ledger:
-    """Return a ledger of nodes, given by rack and GPU count; an empty rack name means no rack."""
+    """Return a ledger with these nodes: (rack, number of GPUs). An empty name means no rack."""
     ledger = Ledger()
     for at, (where, count) in enumerate(nodes):
         labels = {RACK: where} if where else {}
@@ -36,7 +37,7 @@ def fleet(nodes: list[tuple[str, int]]) -> Ledger:
 
 
 def rooms(nodes: list[tuple[str, int]], each: int = 1) -> dict[str, int]:
-    """Return, by rack, how many pods with `each` GPUs fit."""
+    """Return how many pods with `each` GPUs fit into each rack."""
     found: dict[str, int] = {}
     for where, count in nodes:
         if where:
@@ -45,8 +46,7 @@ def rooms(nodes: list[tuple[str, int]], each: int = 1) -> dict[str, int]:
 
 
 def placed_whole(ledger: Ledger, pods: list[PodSubmitted]) -> bool:
-    """Submit the gang and return True if it is placed as a whole; fail if only a part of it is
-    placed."""
+    """Submit the gang, and return True if it is placed. Fail if only a part of it is placed."""
     ledger.play(gang(min_available=len(pods))).submit(*pods).settle()
     where = [ledger.where(pod.uid) for pod in pods]
     assert all(where) or not any(where)
@@ -75,8 +75,8 @@ nodes = st.lists(
 @SETTINGS
 @given(nodes, st.integers(2, 9), st.integers(1, 2))
 def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, each: int) -> None:
-    """A gang whose pods must share a rack is placed exactly if one rack has room for all of
-    them."""
+    """A gang whose pods must all share a rack is placed if, and only if, one rack has room for
+    it."""
     ledger = fleet(fleet_of)
     pods = [member_of(f"w{n}", "w", "w", each) for n in range(size)]
     found = placed_whole(ledger, pods)
@@ -89,8 +89,10 @@ def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, 
 @SETTINGS
 @given(nodes, st.integers(1, 8))
 def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], workers: int) -> None:
-    """Workers with affinity to their leader are placed in its rack, so the leader must start where
-    all of them fit."""
+    """A leader and workers that must share its rack are placed if some rack has room for all of
+    them.
+
+    So the engine must place the leader in such a rack."""
     pods = [member_of("leader", "leader", "", 1)]
     pods += [member_of(f"w{n}", "w", "leader", 1) for n in range(workers)]
     could = any(room >= 1 + workers for room in rooms(fleet_of).values())
@@ -102,8 +104,9 @@ def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], wor
 def test_two_sets_that_must_each_be_together(
     fleet_of: list[tuple[str, int]], first: int, second: int, mixed: bool
 ) -> None:
-    """Two sets of pods, each of which must share a rack, are placed if any choice of racks has room
-    for both."""
+    """Two sets of pods are placed whenever some choice of racks has room for both.
+
+    The pods of each set must share a rack."""
     pods = [member_of(f"a{n}", "a", "a", 1) for n in range(first)]
     pods += [member_of(f"b{n}", "b", "b", 1) for n in range(second)]
     if mixed:

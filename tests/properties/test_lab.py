@@ -1,4 +1,6 @@
-"""Properties of every history: pods end up as planned, and a replay repeats what happened."""
+"""Properties of what-if plans and replays after any history.
+
+Pods end up as a plan says, and a replay repeats what happened."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +36,7 @@ POLICIES = ("", "binpack", "spread", "bestfit")
 
 
 def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
-    """Return these pods as drafts from manifests, with unique names."""
+    """Return these pods as drafts, as if read from manifests, with unique names."""
     fields = set(PodDraft.__struct_fields__) & set(PodSubmitted.__struct_fields__)
     return tuple(
         PodDraft(**{name: getattr(pod, name) for name in fields} | {"name": f"new-{number}"})
@@ -43,23 +45,26 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 
 class Happened(NamedTuple):
-    """The result of letting a plan happen: evicted pods among those placed `before`, and new uids
-    of recreated pods."""
+    """What really happened after a plan was made.
+
+    `gone` are the evicted pods that were placed `before`. `again` gives the new uid of each
+    recreated pod."""
 
     before: frozenset[str]
     gone: list[str]
     again: dict[str, str]
 
     def end(self, ledger: Ledger, uid: str) -> PodState | None:
-        """Return the final state of a pod, followed across its recreations."""
+        """Return the final state of this pod, or of the pod that was created again in its place."""
         while uid in self.again:
             uid = self.again[uid]
         return ledger.state.pods.get(uid)
 
 
 def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
-    """Decide until no decision has events; evicted pods end, and evicted gangs' pods are
-    recreated."""
+    """Let the engine decide until it has no more events.
+
+    Evicted pods end. Their controllers then create the pods of evicted gangs again."""
     happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
@@ -85,8 +90,8 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """Check that the plan and the outcome have the same node and shares, or that neither has a
-    placement."""
+    """Check that the pod got the node and shares of the plan, or no placement if the plan had
+    none."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return
@@ -103,7 +108,8 @@ def agree(planned: PlannedPod, pod: PodState | None) -> None:
 def test_what_was_planned_then_happens(
     steps: list[Step], wanted: list[PodSubmitted], policy: str
 ) -> None:
-    """Pods of any shape, gang, priority and queue end up as planned, under both policies."""
+    """Pods of any shape, gang, priority and queue end up where the plan says, with the plan's
+    evictions."""
     ledger = Ledger()
     follow(ledger, steps)
     pods = drafts(wanted)
@@ -121,7 +127,7 @@ def test_what_was_planned_then_happens(
 
 
 def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> Happened:
-    """Submit the pods and let the engine decide, after changing the policy if requested."""
+    """Submit the pods under this policy, and let the engine decide. Return what happened."""
     before = frozenset(uid for uid, pod in ledger.state.pods.items() if pod.placement is not None)
     for uid in list(ledger.state.evictions):
         ledger.gone(uid)
@@ -145,7 +151,7 @@ arrivals = st.lists(
 def lived(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
 ) -> VirtualLedger:
-    """Return a ledger in which these pods arrived on these nodes in virtual time."""
+    """Return a ledger in which these pods came and ended on these nodes, in virtual time."""
     ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0
@@ -179,8 +185,10 @@ def lived(
 def test_what_happened_is_replayed(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
-    """A replay from any revision places every pod on the same node at the same time, including
-    evicted and recreated pods."""
+    """A replay from any revision places every pod on the same node at the same time as in the
+    ledger.
+
+    This includes pods that were evicted and created again."""
     ids = [device.id for node in fleet for device in node.devices]
     assume(len(set(ids)) == len(ids))
     ledger = lived(fleet, came, watched=watched)

@@ -1,4 +1,4 @@
-"""Property: every payload of an older version can be read as an event on the same subject."""
+"""Property: every payload of an older version can be read as an event of the newest version."""
 
 import msgspec
 import pytest
@@ -21,8 +21,9 @@ RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.ve
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_every_older_payload_is_lifted(row: EventType, version: int, data: st.DataObject) -> None:
-    """Any payload of an older version converts to a payload that the newest version accepts, on the
-    same subject."""
+    """Any payload of an older version converts to a valid payload of the newest version.
+
+    Its subject stays the same."""
     older = data.draw(values(inspect.type_info(row.payload_of(version))))
     told = lifted(row, version, msgspec.json.encode(older))
     assert type(told) is row.payload

@@ -1,4 +1,5 @@
-"""Property: any document or text gives a result or a named refusal, and never another exception."""
+"""Property: any document or text is read or refused with a name, and never raises another
+exception."""
 
 import copy
 import re
@@ -69,8 +70,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 def places(value: object) -> list[tuple[Any, Any]]:
-    """Return every container in the document with each of its keys, as the places where a value can
-    be put."""
+    """Return all places in the document where a value can be replaced, as (dict or list, key)."""
     if isinstance(value, dict):
         pairs: list[tuple[Any, Any]] = list(value.items())
     elif isinstance(value, list):
@@ -81,8 +81,8 @@ def places(value: object) -> list[tuple[Any, Any]]:
 
 
 def check(documents: list[object]) -> None:
-    """Read the documents, and check that every pod encodes and that every refusal names its field
-    in one line."""
+    """Read the documents. Check that every pod can be encoded, and every refusal names its
+    field."""
     for outcome in read_documents(documents):
         assert (outcome.manifest is None) != (outcome.error is None)
         if outcome.error is not None:
@@ -100,7 +100,8 @@ def check(documents: list[object]) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ANYTHING, max_size=3))
 def test_any_document(documents: list[object]) -> None:
-    """Any YAML or JSON document, and any other object, is either read or refused by name."""
+    """Any YAML or JSON document, and any other object, is either read or refused with a field's
+    name."""
     check(documents)
 
 
@@ -109,8 +110,9 @@ def test_any_document(documents: list[object]) -> None:
 def test_a_good_document_with_anything_in_one_place(
     good: dict[str, Any], data: st.DataObject
 ) -> None:
-    """A valid document stays readable or is refused when any of its fields is replaced, removed or
-    set near a bound."""
+    """A valid document in which any one field is replaced is still read, or is refused.
+
+    The new value may be of any type, or near a bound."""
     document = copy.deepcopy(good)
     holder, key = data.draw(st.sampled_from(places(document)))
     edge = st.sampled_from([-1, 0, 1, 63, 64, 65, 128, 10_000, 10_001, 1 << 31, 1 << 53, 1 << 63])
@@ -121,7 +123,7 @@ def test_a_good_document_with_anything_in_one_place(
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=60) | st.text("ab:-&*[]{}!#|>\"' \n\t?,0.", max_size=60))
 def test_any_text(text: str) -> None:
-    """Any text yields documents, or errors with an existing line number."""
+    """Any text is read as documents, or gives errors with line numbers that exist in it."""
     for is_json in (False, True):
         for parsed in parse(text, is_json=is_json):
             if parsed.error is not None:
@@ -134,7 +136,7 @@ ROW = st.tuples(*(st.integers(0, most) for most in (9999, 9999, 3, 1000)))
 
 
 def trace(lines: list[str]) -> tuple[list[PodDraft], str]:
-    """Return the pods of these rows, and the refusal if there was one."""
+    """Read these rows of a trace. Return the pods, and the field of the refusal if there is one."""
     read: list[PodDraft] = []
     try:
         read.extend(read_trace_pods([HEADER, *lines]))
@@ -146,7 +148,7 @@ def trace(lines: list[str]) -> tuple[list[PodDraft], str]:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text('0123456789,-.ab|"\n', max_size=30), max_size=3))
 def test_any_trace(lines: list[str]) -> None:
-    """Any rows of a trace become pods or are refused with a line number."""
+    """Any rows of a trace are read as pods, or one of them is refused with its line number."""
     drafts, refused = trace(lines)
     assert not refused or re.match(r"line \d+", refused)
     for draft in drafts:
@@ -157,8 +159,9 @@ def test_any_trace(lines: list[str]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ROW, max_size=5))
 def test_any_rows_of_numbers(rows: list[tuple[int, ...]]) -> None:
-    """Rows of numbers are read exactly, with percentages rounded up, until a row requests zero
-    percent of a GPU."""
+    """Rows of numbers are read exactly, and percentages are rounded up.
+
+    Reading stops at a row that requests zero percent of a GPU."""
     empty = [at for at, (_, _, gpus, milli) in enumerate(rows) if gpus and not milli]
     drafts, refused = trace([f"p{at},{','.join(map(str, row))},T4" for at, row in enumerate(rows)])
     assert refused == (f"line {empty[0] + 2}.gpu_milli" if empty else "")

@@ -1,8 +1,7 @@
-"""Property: receipts reveal any tampering with records between two receipts, at the first
-difference.
+"""Property: signed receipts reveal where the ledger's records were first tampered with.
 
-The ledger is a recorded one. A rewritten stream numbers its records again from the changed record
-on, as a server does; a stream with a deleted record skips that revision."""
+The tests use a recorded ledger. Most kinds of tampering renumber the later records, as a new stream
+would. A deleted record leaves a gap instead."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -46,18 +45,18 @@ TIME = "2026-11-25T00:00:00.000000Z"
 
 
 class Signed(NamedTuple):
-    """A folder of receipts of RECORDS, and the key that signed the receipts."""
+    """A folder with receipts of RECORDS, and the key to verify them."""
 
     folder: Path
     key: VerifyingKey
 
     def check(self) -> ReceiptCheck:
-        """Return a check that compares a reading of the ledger with the receipts."""
+        """Return a check that compares records of the ledger with these receipts."""
         return ReceiptCheck(Receipts(self.folder), [self.key])
 
 
 def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RECORDS) -> None:
-    """Write one receipt for the records up to each of ENDS."""
+    """Write receipts for the records. Each covers the records up to one of the revisions ENDS."""
     fold, tree = StateFold(quiet=True), Tree()
     for record in records:
         fold.take(record)
@@ -69,7 +68,7 @@ def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RE
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
-    """Return receipts with fingerprints."""
+    """Return receipts that have a fingerprint of each record."""
     folder = tmp_path_factory.mktemp("receipts")
     public = make_key(folder / "key")
     write_receipts(folder, read_signing_key(folder / "key"))
@@ -78,7 +77,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
-    """Return the same receipts without their fingerprints."""
+    """Return the same receipts without the fingerprints of records."""
     folder = tmp_path_factory.mktemp("bare")
     for path in signed.folder.glob("receipt-*.json"):
         (folder / path.name).write_bytes(path.read_bytes())
@@ -86,7 +85,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
 
 
 def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterator[tuple[int, str]]:
-    """Yield the problems that the check finds in these records, read from `start` to the end."""
+    """Check these records from revision `start` on. Yield the problems, each with its revision."""
     check = signed.check()
     for record in records:
         if record.revision >= start:
@@ -95,7 +94,7 @@ def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterat
 
 
 def numbered(records: Sequence[Record]) -> list[Record]:
-    """Return the records with the revisions that a new stream would give them."""
+    """Return the records with the revisions that they would have in a new stream."""
     return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
 
 
@@ -103,7 +102,7 @@ KINDS = ("changed", "on another subject", "deleted", "dropped", "added", "moved"
 
 
 def tampered(kind: str, at: int, seed: int) -> list[Record]:
-    """Return RECORDS after one kind of tampering at index `at`, as a server would store them."""
+    """Return RECORDS after tampering of this kind at index `at`."""
     random_ = random.Random(seed)
     records, record = list(RECORDS), RECORDS[at]
     if kind == "changed":
@@ -140,8 +139,9 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """With fingerprints, the check names exactly the first changed record; without them, its
-    segment or the missing end."""
+    """With fingerprints, the check names the first record that was changed.
+
+    Without them, it names the segment of that record, or the missing end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
@@ -154,7 +154,7 @@ def test_the_first_record_that_differs_is_named(
 
 
 def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
-    """The check reports a signed state that does not follow from the signed records."""
+    """The check reports a signed state that is not the fold of the signed records."""
     check, fold = signed.check(), StateFold(quiet=True)
     fold.state.released_count += 1
     found: list[tuple[int, str]] = []
@@ -165,8 +165,9 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 
 
 def test_unchanged_records_are_proven(signed: Signed) -> None:
-    """The check proves unchanged records. A reading that starts later proves the whole segments
-    after its start."""
+    """The check confirms unchanged records, and reports an empty ledger.
+
+    A reader that starts later can confirm only the segments that lie wholly after its start."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)
@@ -182,7 +183,8 @@ def test_unchanged_records_are_proven(signed: Signed) -> None:
 def test_a_path_leads_to_the_root_from_its_own_place_alone(
     size: int, index: int, other: int, seed: int
 ) -> None:
-    """As in RFC 6962, an audit path leads to the root only with its own leaf, index and length."""
+    """An audit path leads to the root only from its own leaf, and only with its own length (RFC
+    6962)."""
     index, other = index % size, other % size
     leaves = [leaf_of(each + 1, "s", str(seed).encode()) for each in range(size)]
     tree = Tree()
@@ -198,7 +200,7 @@ def test_a_path_leads_to_the_root_from_its_own_place_alone(
 
 @given(index=st.integers(9, 18), what=st.sampled_from(["payload", "subject", "revision"]))
 def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, what: str) -> None:
-    """A proof is valid only for its own record."""
+    """The proof of one record is not valid for another record."""
     found = Receipts(signed.folder).of(index + 1)
     assert found is not None
     first = found.checkpoint.first
@@ -224,7 +226,7 @@ def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, wh
 
 @given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
 def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
-    """A receipt with any flipped bit, in content or in signature, is refused."""
+    """A receipt in which any bit was flipped is refused, unless the bit has no meaning."""
     whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
     data = bytearray(whole)
     data[at % len(data)] ^= 1 << bit

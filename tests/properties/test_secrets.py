@@ -1,8 +1,8 @@
-"""Property: no event contains a pod's secrets, whatever the pod's dialect and history.
+"""Property: no event contains a pod's secrets, whatever its dialect and history.
 
 The tests put a secret where users put secrets: environment, arguments, commands, probes, images,
-volumes, pull secrets, foreign annotations, and the status. The pods are samples of every dialect,
-read as manifests and from an API server."""
+volumes, pull secrets, foreign annotations, and the status. The pods are samples of every dialect.
+They are read both from manifests and from an API server."""
 
 import copy
 import io
@@ -63,7 +63,7 @@ PLACES = (*IN_A_CONTAINER, *IN_A_POD, "annotations")
 
 
 def templates(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object with a spec that has containers: a pod, or a pod template."""
+    """Yield every object in a document whose spec has containers: pods and pod templates."""
     if isinstance(value, dict):
         spec = value.get("spec")
         if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
@@ -88,7 +88,7 @@ SAMPLES = samples()
 
 
 def with_secrets(document: Any, places: set[str]) -> Any:
-    """Return the document with the secret inserted at these places of each of its pods."""
+    """Return the document with the secret put into these places of all its pods."""
     told = copy.deepcopy(document)
     for pod in templates(told):
         spec = pod["spec"]
@@ -112,7 +112,7 @@ some_places = st.sets(st.sampled_from(PLACES), min_size=1) | st.just(set(PLACES)
 
 @given(document=st.sampled_from(SAMPLES), places=some_places)
 def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) -> None:
-    """A manifest's secret is in none of its events, nor in the error if the manifest cannot be
+    """A secret in a manifest is in no event, and not in the error if the manifest cannot be
     read."""
     for outcome in read_documents([with_secrets(document, places)]):
         assert SECRET not in str(outcome.error)
@@ -128,8 +128,9 @@ def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) 
 @pytest.mark.parametrize("broken", [False, True], ids=["good", "cannot be read"])
 @given(document=st.sampled_from(SAMPLES), places=some_places)
 def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: set[str]) -> None:
-    """A pod's secret is in no event from the pod's creation to its end, even if the pod cannot be
-    read."""
+    """A secret in a pod is in none of its events, from its creation to its end.
+
+    This holds even if the pod cannot be read."""
     for at, pod in enumerate(templates(with_secrets(document, places))):
         told = life(pod, f"p{at}", broken=broken)
         assert told
@@ -137,7 +138,7 @@ def test_no_event_of_a_pod_has_its_secret(broken: bool, document: Any, places: s
 
 
 def life(pod: dict[str, Any], uid: str, *, broken: bool) -> list[Payload]:
-    """Return every event that the watcher writes about one pod."""
+    """Return all events that the watcher writes about a pod, from its creation to its end."""
     cluster = Cluster()
     cluster.ledger.play(rack("n1", 8))
     cluster.see("nodes", kube_node("n1"))

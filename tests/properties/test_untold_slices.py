@@ -1,6 +1,7 @@
-"""Property: no pod is placed on a MIG slice that another scheduler's pod may use.
+"""Property: no pod is placed on a MIG slice that a pod of another scheduler may use.
 
-Other schedulers' pods come to MIG devices and end, in any order, on known and unknown slices."""
+Pods of other schedulers come to MIG devices and end in any order. Some of them do not tell which
+slice they use."""
 
 from itertools import count
 from typing import Any
@@ -29,9 +30,10 @@ STEPS = st.one_of(
 def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
     steps: list[tuple[str, str, Any]], late: bool
 ) -> None:
-    """No slice is allocated that another scheduler's pod uses or, if its slice is unknown, may use.
+    """No slice is allocated that a pod of another scheduler uses.
 
-    With `late`, the node reports its devices only after half of the steps."""
+    If it is unknown which slice such a pod uses, no slice of its device is allocated. With `late`,
+    the node reports its devices only after half of the steps."""
     cluster, numbers = Cluster(), count()
     cluster.see("nodes", kube_node("n1"))
     running: dict[str, tuple[str, str, int | None]] = {}
@@ -64,7 +66,7 @@ def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
 
 
 def follow(cluster: Cluster) -> None:
-    """Write to the ledger what the watcher sees in the cluster."""
+    """Write to the ledger what the watcher would report about the cluster."""
     cluster.write(cluster.pod_facts())
     for data, problem, _ in cluster.facts.adoptions(cluster.view.pods):
         if not problem:
@@ -73,14 +75,14 @@ def follow(cluster: Cluster) -> None:
 
 
 def taken(ledger: Ledger, card: str) -> set[int]:
-    """Return the slices of the device that the ledger has allocated."""
+    """Return the slices of the device that are allocated in the ledger."""
     state = ledger.state.nodes.get("n1")
     held = state.by_id.get(card) if state else None
     return {at for at in range(8) if held and held.slices >> at & 1}
 
 
 def check(cluster: Cluster, uid: str, running: dict[str, tuple[str, str, int | None]]) -> None:
-    """Check that a new placement uses only slices that no foreign pod can use."""
+    """Check that the pod's placement uses no slice that a pod of another scheduler may use."""
     placement = cluster.ledger.pod(uid).placement
     for share in placement.shares if placement is not None else ():
         assert share.instance is not None

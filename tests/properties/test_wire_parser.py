@@ -1,5 +1,5 @@
-"""Property: the fast parser of NATS messages yields the same messages as the client library's own
-parser."""
+"""Property: our fast parser of the NATS protocol finds the messages that the client library
+finds."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ lines = st.one_of(
 
 
 class _Told:
-    """A recorder of the messages that a parser found."""
+    """Records the messages that a parser finds."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -70,8 +70,10 @@ def _parsed(kind: type[Parser], pieces: Sequence[bytes]) -> tuple[list[Any], byt
 
 @given(said=st.lists(lines, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 60), max_size=20))
 def test_messages_are_parsed_as_by_the_client(said: list[bytes], cuts: list[int]) -> None:
-    """However the input is split, the fast parser yields each message as the client's parser does,
-    and leaves no input unparsed."""
+    """However the input is split, the fast parser finds the same messages as the client's own
+    parser.
+
+    It leaves no input unparsed."""
     data, pieces = b"".join(said), []
     for cut in cuts:
         pieces.append(data[:cut])

@@ -1,2 +1,1 @@
-"""Simulation of the whole system from one seed: virtual time, an in-memory ledger, faults and
-checks."""
+"""Simulation of the whole system from one seed, in virtual time, with faults and checks."""

@@ -1,8 +1,9 @@
-"""Command that runs many seeds with progress, or one seed with its last events.
+"""Command that simulates many seeds and shows progress, or one seed and shows its last events.
 
-python -m tests.simulation --seeds 10000      all cores; counts per fault kind at the end
-python -m tests.simulation --seed 31 --logs   one run, with the services' logs
-python -m tests.simulation --seed 31 --shrink the fewest faults and requests that still fail"""
+python -m tests.simulation --seeds 10000        all cores; counts per fault kind at the end
+python -m tests.simulation --seed 31 --logs     one run, with the services' logs
+python -m tests.simulation --seed 31 --shrink   the fewest faults and requests that still fail
+"""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ FAILURES_SHOWN = 5
 
 
 def one(case: Case) -> Outcome:
-    """Run a case, and keep its log only if something went wrong."""
+    """Run a case. Keep its log only if the run failed."""
     outcome = run(case.seed, cluster=case.cluster)
     return outcome if outcome.trouble else Outcome(**{**vars(outcome), "log": []})
 
 
 def main() -> int:
-    """Run the requested seeds, and return exit code 0 if every run passed."""
+    """Run the requested seeds. Return exit code 0 if every run passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=int, default=300, help="how many runs")

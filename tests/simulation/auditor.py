@@ -1,12 +1,14 @@
-"""The auditor of a simulation, which checks the ledger whenever something is stored.
+"""The auditor of a simulation, which checks everything that is appended to the ledger.
 
 Invariants checked after every event:
-- core's invariants hold on the auditor's own fold, and so do those of the second set of books;
-- the chain is intact, and the writer had the right to write the event;
-- a gang is complete at its first placement, and no pod was placed on what was closed at the basis;
-- a new engine decides the same from the same state.
+- the auditor's own fold satisfies core's invariants, and agrees with a second set of books;
+- the hash chain of placements is intact, and the writer had the right to write the event;
+- a gang is complete when it is first placed;
+- no pod is placed on a node or device that was closed at the event's basis, which is the revision
+  from which the scheduler decided;
+- a new engine makes the same decisions from the same state.
 
-An event of an honest writer that the fold refuses must have been correct at its basis."""
+If the fold refuses an event of an honest writer, the event must have been correct at its basis."""
 
 from __future__ import annotations
 
@@ -75,19 +77,19 @@ _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
 
 
 class Accepted(Protocol):
-    """A callback for every event that the fold accepts."""
+    """A function to call for every event that the fold accepts."""
 
     def __call__(self, revision: int, event: Event, *, honest: bool) -> None:
-        """Process the event; `honest` is True if an honest service wrote it."""
+        """Handle the event. `honest` is True if an honest service wrote it."""
 
 
 class Auditor:
-    """A checker with one fold, one set of books, and the first problem found.
+    """Checks a run's ledger with its own fold and books, and keeps the first problem that it finds.
 
-    The argument `shards` has the shard of a decision's scheduler, by the first payload of its
-    append. `connections` counts each process's connections, because each starts with a full budget.
-    `on_accepted` is called with what the fold accepted. `oldest` returns the server's first
-    revision."""
+    `shards` gives the shard of the scheduler that made a decision, by the first payload of the
+    decision's append. `connections` counts each process's connections, because each connection
+    starts with a full budget. `on_accepted` is called for each event that the fold accepts.
+    `oldest` returns the server's first revision."""
 
     def __init__(
         self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
@@ -113,11 +115,11 @@ class Auditor:
 
     @property
     def silent_for_s(self) -> float:
-        """Return the seconds since anything was stored."""
+        """Return the seconds since the last append."""
         return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
 
     def take(self, stored: Stored) -> None:
-        """Check one append; pass this method to `MemoryServer.watch`."""
+        """Check one append. Pass this method to `MemoryServer.watch`."""
         for record, identity in zip(stored.records, stored.ids, strict=True):
             text = record.payload.decode("utf-8", "backslashreplace")
             self.log.append(
@@ -138,8 +140,8 @@ class Auditor:
         self._check_gangs(first_of_gang, events)
 
     def folded(self, who: str, into: StateFold, revision: int) -> None:
-        """Compare a reader's state with this auditor's fold, at revisions for which a digest was
-        kept."""
+        """Check that a reader's state equals this auditor's, if a digest was kept for this
+        revision."""
         expected = self.checkpoints.get(revision)
         if expected is not None and digest(into.state) != expected:
             self._complain(f"{who} holds another state than the auditor at revision {revision}")
@@ -165,8 +167,9 @@ class Auditor:
         return event
 
     def _check_intake(self, record: Record, event: Event, stored: Stored) -> None:
-        """Check that an agent's events concern its own node, and that a hostile agent's accepted
-        events are harmless."""
+        """Check an event that an intake has appended for an agent.
+
+        It must concern the agent's own node. If the agent is hostile, it must also be harmless."""
         if stored.role != "intake" or stored.writer == ROGUE:
             return
         if isinstance(event.data, ReportRefused):
@@ -185,8 +188,9 @@ class Auditor:
             self._check_flood(record.revision, stored.writer)
 
     def _check_flood(self, revision: int, intake: str) -> None:
-        """Check that an intake appends a node's changes within the node's budget, whatever the
-        agent sends."""
+        """Check that an intake appends no more changes of a node than its budget allows.
+
+        This must hold whatever the node's agent sends."""
         self._floods[intake] += 1
         budget = (
             taking.CHANGES_BURST * self.connections[intake] + taking.CHANGES_RATE * self._now_s()
@@ -219,7 +223,8 @@ class Auditor:
             self._accepted(record.revision, event, gangs, honest=honest)
 
     def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
-        """Check what can be checked before an event is folded."""
+        """Check an event's place in the hash chain before it is folded. Note what rogues write
+        about."""
         if not honest:
             self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
             return
@@ -258,8 +263,8 @@ class Auditor:
                 )
 
     def _check_refused(self, revision: int, event: Event, why: str) -> None:
-        """Check that an event which the fold refused was late rather than wrong, if its writer is
-        honest."""
+        """Check an event that the fold refused: if its writer is honest, it must be late and not
+        wrong."""
         data = event.data
         uid = getattr(data, "pod", "") or getattr(data, "uid", "")
         if uid in self._told_by_rogues:
@@ -294,19 +299,21 @@ class Auditor:
             self._complain(f"{what}, although its id was taken")
 
     def _came_too_late(self, data: object, basis: int) -> bool:
-        """Return True if the pod to evict, or its beneficiary, has ended or been placed since the
-        basis."""
+        """Return True if this eviction is late.
+
+        The pod to evict or the preemptor has changed its phase since the scheduler decided."""
         if not isinstance(data, PodEvicted):
             return False
         known = [self.books.pods.get(uid) for uid in (data.pod, data.beneficiary)]
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Return True if two writers' events crossed: neither writer had read the other's event.
+        """Return True if another writer's event conflicts with this one, and neither had read the
+        other's.
 
         The possible pairs are an adoption and a placement on one node, two placements of a pod, or
         one watcher's submission or rejection and another's adoption. No fence separates them,
-        because an adopted pod already runs there."""
+        because an adopted pod already runs on its node."""
         if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
@@ -320,7 +327,8 @@ class Auditor:
         return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
-        """Return True if the event's basis is older than the server's duplicate window."""
+        """Return True if the event's basis was stored longer ago than the server's duplicate
+        window."""
         if basis >= len(self._stored_at_s):
             return False
         return self._now_s() - self._stored_at_s[basis] > DUPLICATE_WINDOW_S
@@ -328,7 +336,7 @@ class Auditor:
     # ------------------------------------------------------------------ one decision
 
     def _check_decision(self, events: list[Event], stored: Stored) -> None:
-        """Check that a new engine would have decided the same on the same state."""
+        """Check that a new engine could have made the same decision from the same state."""
         decisions = [event for event in events if isinstance(event.data, DecisionEvent)]
         if not decisions or stored.writer == ROGUE:
             return
@@ -349,11 +357,10 @@ class Auditor:
             )
 
     def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield what a scheduler of this shard may decide, with and without separation from other
-        schedulers.
+        """Yield every decision that a new engine of this shard might make now.
 
-        The results also cover fewer pods, after decisions were refused, and one large decision or
-        many small ones."""
+        They differ in whether the schedulers keep apart, how many refused decisions came before
+        (these make a decision smaller), and how many nodes a decision may look at."""
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state, now=micros_of(time) or 0)
@@ -375,11 +382,10 @@ class Auditor:
 
 
 def _harmless(said: Payload, cards: set[str]) -> bool:
-    """Return True if a hostile agent reports no devices, or only devices that another node once
-    had.
+    """Return True if an accepted report of a hostile agent does no harm.
 
-    The fold refuses a device that its node still has, if the intake had not read of the device yet.
-    Any other device may have moved."""
+    It reports no devices, or only devices that another node once had. The fold refuses such a
+    device if the other node still has it. Otherwise the device may really have moved."""
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
     host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it reports
@@ -387,8 +393,9 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
 
 
 def _unread(data: object, why: str) -> bool:
-    """Return True if an intake accepted a hostile agent's device because it had not yet read which
-    node owns the device."""
+    """Return True if the fold refused a hostile agent's report because of another node's device.
+
+    An intake may accept such a report if it had not yet read which node has the device."""
     hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE
     return hostile_report and "is reported by node" in why
 
@@ -407,16 +414,16 @@ def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def _is_of(found: list[Any], again: list[Any]) -> bool:
-    """Return True if the placements `found` equal the placements `again`, or a prefix of them.
+    """Return True if the placements `found` equal `again` or its beginning.
 
-    An engine with much to consider puts the remaining placements into its next decision."""
+    An engine with much to decide leaves some placements to its next decision."""
     return found == again or (bool(found) and found == again[: len(found)])
 
 
 def _is_elsewhere(state: State, data: object) -> bool:
     """Return True if a pod is adopted on a device that has moved to another node.
 
-    A device that is not present does not limit the pods that run on it."""
+    The node no longer has that device, so its limits do not apply."""
     if not isinstance(data, PodAdopted):
         return False
     known = state.nodes[data.node].by_id

@@ -1,8 +1,8 @@
-"""A second set of books over the same events, independent of core's fold.
+"""A second set of books over the same events, written independently of core's fold.
 
-The books contain less than the fold (placements, their resources, what was open when) and derive it
-differently, so that a bug of the fold does not hide itself. Invariant: an entry at a revision never
-depends on a later event."""
+The books contain less than the fold: placements, their resources, and which devices were open when.
+They derive it in another way, so that a bug of the fold does not hide itself. Invariant: an entry
+at a revision never depends on a later event."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT = "gone from the cluster"
 
 
 class History:
-    """A value with the revisions at which it changed."""
+    """A value and the revisions at which it changed."""
 
     def __init__(self, first: Any) -> None:
         self._revisions = [0]
@@ -67,9 +67,10 @@ class History:
 
 @dataclass
 class Standing:
-    """The history of one pod; `life` records its (phase, attempt) by revision.
+    """What the books know about one pod.
 
-    The field `adopted` is the revision of the pod's adoption, or 0 if the pod was submitted."""
+    `life` is the history of its (phase, attempt). `adopted` is the revision of its adoption, or 0
+    if it was submitted."""
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))
@@ -79,7 +80,7 @@ class Standing:
 
 
 class Books:
-    """A record of the effects of every accepted event."""
+    """What the accepted events have changed: pods, devices, gangs, and why devices were closed."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Standing] = {}
@@ -94,8 +95,7 @@ class Books:
         self._least: dict[str, History] = defaultdict(lambda: History(1))
 
     def why_closed(self, device: str, node: str, revision: int) -> str:
-        """Return why no new pod could use the device at that revision, or an empty string if a pod
-        could."""
+        """Return why no new pod could use the device at that revision, or "" if it was open."""
         for what, key in (("node", node), ("device", device)):
             for history in (self._shut, self._sick, self._cordon, self._silent):
                 if why := history[f"{what} {key}"].at(revision):
@@ -103,7 +103,8 @@ class Books:
         return ""
 
     def least(self, group: str, revision: int) -> int:
-        """Return how many pods of the gang had to start together, as declared at that revision."""
+        """Return how many pods of the gang had to start together, by what was declared at that
+        revision."""
         return int(self._least[group].at(revision))
 
     def held_shares(self, device: str) -> Iterator[tuple[int, int]]:
@@ -125,7 +126,7 @@ class Books:
         )
 
     def take(self, revision: int, data: Any) -> str:
-        """Record an event that the fold accepted, and return the error in the event, or ""."""
+        """Record an event that the fold accepted. Return what is wrong with it, or ""."""
         match data:
             case NodeReported():
                 self._report(revision, data)
@@ -231,7 +232,7 @@ class Books:
         return ""
 
     def _adopt(self, revision: int, data: PodAdopted) -> str:
-        """Treat a running pod as if it had been submitted, placed and bound."""
+        """Record a running pod as submitted, placed and bound at once."""
         about = data.submitted
         pod = self.pods.setdefault(about.uid, Standing(about.group))
         if pod.life.now[0] != GONE:
@@ -259,7 +260,7 @@ class Books:
         return len(covered) != len(set(covered))
 
     def _end_gang(self, group: str) -> None:
-        """Forget a gang whose last pod has ended, because the gang may start again."""
+        """If the gang's last pod has ended, forget that the gang has started."""
         if group and all(
             pod.life.now[0] == GONE for pod in self.pods.values() if pod.group == group
         ):
@@ -267,8 +268,10 @@ class Books:
 
 
 def _why_shut(data: NodeObserved) -> str:
-    """Return why a node is closed. All simulated pods need NVIDIA devices, which foreign pods may
-    use without naming them."""
+    """Return why a node is closed, or "".
+
+    All simulated pods need NVIDIA devices. So a node is closed if foreign pods use such devices
+    without naming them."""
     if not data.ready or data.unschedulable:
         return "not ready"
     return "held by nobody knows whom" if data.unnamed_families else ""

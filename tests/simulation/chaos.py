@@ -1,7 +1,7 @@
 """Faults of a running system: users, operators, broken devices, crashes, partitions and rogues.
 
-Invariant: `mend` can undo all faults, so that any later problem is the system's own bug. Failed
-devices stay failed if the seed says so."""
+Invariant: `mend` ends all faults, so any problem after it is a bug of the system. In some runs,
+failed devices stay failed, as the seed decides."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chaos:
-    """An injector of a run's faults."""
+    """Injects the faults of a run."""
 
     def __init__(self, world: World, weather: Weather, server: MemoryServer) -> None:
         self._world = world
@@ -89,7 +89,7 @@ class Chaos:
         }
 
     async def reign(self) -> None:
-        """Inject faults at the rates of the run's weather, until cancelled."""
+        """Inject faults at the run's rates, until this task is cancelled."""
         while True:
             await rest(TICK_S * self._chance.uniform(0.2, 1.8))
             for kind, deed in self._deeds.items():
@@ -102,8 +102,7 @@ class Chaos:
                         deed()
 
     def _with_the_next(self, deed: Callable[[], object]) -> None:
-        """Carry out the deed while the services process the next event, when a fault does most
-        harm."""
+        """Carry out the fault while the services process the next event, when it does most harm."""
 
         def arm() -> None:
             self._server.forget(number)
@@ -116,7 +115,7 @@ class Chaos:
         number = self._server.on_news(arm)
 
     async def mend(self) -> None:
-        """End every fault; in half of the seeds the devices recover too."""
+        """End every fault. In half of the runs, repair the failed devices too."""
         self._weather.calm = True
         self._server.full = False
         self._world.side.mend()
@@ -135,7 +134,7 @@ class Chaos:
             await rest(1.0)
 
     def say(self, data: Payload) -> None:
-        """Append an event as the operator, also an event that a watcher would write."""
+        """Append any event in the operator's role."""
         self._numbers += 1
         identity = f"operator/{self._numbers}"
         basis = self._server.last_revision
@@ -153,16 +152,15 @@ class Chaos:
     # ------------------------------------------------------------------ snapshots
 
     def _tear(self) -> None:
-        """Damage the newest snapshot."""
         self._world.shelf.tear(self._chance)
 
     def _forge(self) -> None:
-        """Write a false snapshot, which is possible with a stolen scheduler key."""
+        """Replace a snapshot by a false one, as someone with a scheduler's stolen key could."""
         self._world.shelf.forge(self._chance)
 
     def _trim(self) -> None:
-        """Drop as many events as `apportion ledger trim --older-than 0` would; see
-        runtime.retention."""
+        """Drop the events that `apportion ledger trim --older-than 0` would drop (see
+        runtime.retention)."""
         pods = self._world.auditor.state.pods.values()
         waiting = [pod.placed_revision for pod in pods if pod.phase is Phase.PLACED]
         if begins := self._world.shelf.begin():
@@ -177,8 +175,7 @@ class Chaos:
             self._later(self._chance.uniform(0.1, 8.0), process.start)
 
     def _crash_soon(self) -> None:
-        """Crash a process between any two steps of the event loop, within one instant of virtual
-        time."""
+        """Kill a process between two steps of the event loop, while it processes the next event."""
         process = self._any()
         if process is None:
             return
@@ -209,8 +206,7 @@ class Chaos:
             self._later(self._chance.uniform(0.2, longest_s), process.mend)
 
     def _mute(self) -> None:
-        """Drop a working scheduler's messages for a while, so that the remaining schedulers
-        consider it gone."""
+        """Drop a working scheduler's messages for a while, so that the others consider it gone."""
         process = self._any("scheduler")
         if process is not None:
             process.mute()
@@ -242,12 +238,12 @@ class Chaos:
             self._server.append([draft], {}, role=role, writer=ROGUE)
 
     def _attack(self) -> None:
-        """Send an attack with the rights of one node's agent, and ignore the answers."""
+        """Send an attack with the rights of one node's agent. Ignore the answers."""
         for payload in self._hostile.payloads(self._world.auditor.state):
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
     def _flood(self) -> None:
-        """Flood the intakes with changes of one node, as fast as an agent can."""
+        """Flood the intakes with changes of one node, as fast as an agent can send them."""
         for payload in self._hostile.flood():
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
@@ -298,7 +294,7 @@ class Chaos:
         )
 
     def _let_go(self) -> None:
-        """Release a pod that still runs in the cluster, as an operator may do."""
+        """Report a pod as gone that still runs in the cluster, as an operator may do."""
         phases = (Phase.BOUND, Phase.ALLOCATED)
         pods = self._world.auditor.state.pods.values()
         running = [pod.uid for pod in pods if pod.phase in phases]

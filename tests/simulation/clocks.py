@@ -1,4 +1,4 @@
-"""The clock of one simulated process: virtual, skewed, and with pauses drawn from the seed."""
+"""The clock of one simulated process: virtual time, a wrong wall clock, and random pauses."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SkewedClock:
-    """A `runtime.clock.Clock` whose wall clock is off by `skew_s`; its monotonic clock is exact."""
+    """A clock in virtual time. Its wall clock is wrong by `skew_s`; its monotonic clock is
+    exact."""
 
     def __init__(self, chance: random.Random, *, skew_s: float) -> None:
         self._chance = chance
         self._skew = timedelta(seconds=skew_s)
 
     def now(self) -> datetime:
-        """Implement `Clock.now`."""
         passed = timedelta(seconds=asyncio.get_running_loop().time())
         return EPOCH + passed + self._skew
 
     def monotonic(self) -> float:
-        """Implement `Clock.monotonic`."""
         return asyncio.get_running_loop().time()
 
     async def pause(self, longest_s: float) -> None:
-        """Implement `Clock.pause`."""
         await rest(longest_s * self._chance.uniform(0.5, 1.0))

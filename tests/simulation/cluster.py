@@ -1,9 +1,8 @@
-"""A simulated cluster: an in-memory API server with its users, kubelets and controllers, and its
-faults.
+"""A simulated cluster: an in-memory API server, its users, kubelets and controllers, and faults.
 
 Users and kubelets always reach the API server at once; only Apportion's services use a simulated
-network. Invariant: kubelets end deleted pods on their nodes and a collector ends pods without a
-node, so the cluster always comes to rest."""
+network. Invariant: the cluster always comes to rest, because kubelets end the deleted pods of their
+nodes, and a garbage collector ends pods whose node is missing."""
 
 from __future__ import annotations
 
@@ -45,8 +44,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cluster:
-    """The cluster as a `Side` of the simulation. The given `nodes` exist from the start, and one
-    may leave for good."""
+    """A cluster in which simulated services find pods and bind them; implements `Side`.
+
+    `nodes` exist from the start. One of them may leave for good."""
 
     quiet_s = IDLE_S + 10.0
 
@@ -84,13 +84,11 @@ class Cluster:
         }
 
     def access(self, name: str) -> KubeAccess:
-        """Implement `Side.access`."""
         access = KubeAccess(self._front, name)
         self._accesses.append(access)
         return access
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """Implement `Side.watcher`."""
         choice = SimulatedCluster(wanted=True, access=access)
 
         async def body(service: Service) -> None:
@@ -100,17 +98,14 @@ class Cluster:
         return body
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """Implement `Side.binder`."""
         choice = SimulatedCluster(wanted=True, access=access)
         # No kubelet counts here; tests/unit/binder covers what nodes show, in virtual time.
         return lambda service: binder.kube_body(service, choice, show=False, dra=False)
 
     def stir(self) -> None:
-        """Implement `Side.stir`."""
         self._users.stir()
 
     def mend(self) -> None:
-        """Implement `Side.mend`."""
         self._front.come_back()
         for access in self._accesses:
             access.mend()
@@ -120,7 +115,6 @@ class Cluster:
         self._users.let_go()
 
     def differences(self, state: State) -> Iterator[str]:
-        """Implement `Side.differences`."""
         return self.judge.differences(state)
 
     # ------------------------------------------------------------------ the API server
@@ -143,8 +137,7 @@ class Cluster:
     # ------------------------------------------------------------------ nodes
 
     def _join(self, name: str) -> None:
-        """Add the node as ready; its kubelet ends the pods that were deleted while the node was
-        away."""
+        """Add the node as ready. Its kubelet ends the pods that were deleted in its absence."""
         node = kube_node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
         if not self._do("POST", "/api/v1/nodes", node).ok:
             self._say_ready(name, "True")
@@ -173,7 +166,8 @@ class Cluster:
     # ------------------------------------------------------------------ pods on nodes
 
     def _wrote(self, write: Write) -> None:
-        """React to a write as a kubelet does, or as the collector of pods without a node does."""
+        """React to a change of a pod as its kubelet, its scheduler or the garbage collector
+        would."""
         if write.resource != "pods" or write.type == "DELETED":
             return
         pod = write.object
@@ -191,7 +185,7 @@ class Cluster:
             self._later(START_S, partial(self._say_phase, meta["name"], meta["uid"], "Running"))
 
     def _say_phase(self, name: str, uid: str, phase: str, reason: str = "") -> None:
-        """Report a pod's phase as the kubelet does, unless the pod has ended."""
+        """Report a pod's phase as its kubelet does, unless the pod has ended."""
         found = self.server.store.get("pods", f"sim/{name}")
         if found is None or found["status"]["phase"] in ENDED:
             return
@@ -204,7 +198,7 @@ class Cluster:
         self._later(when_s, lambda: self._do("DELETE", path, options))
 
     def _collect(self, pod: dict[str, Any]) -> None:
-        """End the pod later if its node is still missing at that time."""
+        """Remove the pod after a while, if its node is still missing then."""
         node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
 
@@ -227,8 +221,10 @@ class Cluster:
             self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
 
     def heed(self, stored: Stored) -> None:
-        """Fail pods for which the device plugin has no devices, as a kubelet does; pass this to the
-        ledger's server."""
+        """Fail the pods for which the device plugin reported that it has no devices, as a kubelet
+        does.
+
+        Pass this method to the ledger's server."""
         for record in stored.records:
             if ".allocation." not in record.subject:
                 continue
@@ -250,7 +246,8 @@ class Cluster:
             self._bind(self._chance.choice(pending))
 
     def _take_slice(self) -> None:
-        """Run a HAMi pod on a slice of a MIG device; HAMi up to 2.9 does not report the slice."""
+        """Run a HAMi pod on a slice of a MIG device. HAMi up to 2.9 does not tell which slice it
+        is."""
         chance, devices = self._slices, self._books.devices
         cut = sorted(
             name
@@ -277,7 +274,8 @@ class Cluster:
         self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
 
     def _shrink(self) -> None:
-        """Shrink a pod of another scheduler; half of the kubelets never apply the change."""
+        """Reduce the resources of another scheduler's pod. In half of the cases, its kubelet never
+        follows."""
         found = [
             pod
             for pod in self.server.store.all("pods")
@@ -298,12 +296,12 @@ class Cluster:
             asyncio.get_running_loop().call_later(delay_s, said)
 
     def _say_given(self, name: str, uid: str, limits: dict[str, str]) -> None:
-        """Report, as a kubelet, the resources that a pod's container has been given."""
+        """Report as a kubelet which resources it has given to a pod's container."""
         given = {"name": "main", "resources": {"requests": limits}, "allocatedResources": limits}
         patch = {"metadata": {"uid": uid}, "status": {"containerStatuses": [given]}}
         self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)
 
     def _bind(self, name: str) -> None:
-        """Bind a pod as another scheduler does, without naming devices."""
+        """Bind a pod as another scheduler does, without naming its devices."""
         target = {"apiVersion": "v1", "kind": "Node", "name": self._chance.choice(self._nodes)}
         self._do("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})

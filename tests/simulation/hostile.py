@@ -1,8 +1,8 @@
-"""A compromised agent, which has the rights of one node's agent and reports anything.
+"""A compromised agent: it has the rights of one node's agent, and reports anything.
 
-The agent sends requests to intakes on its own subject, because the server permits nothing else. Its
-node has no device, so no pod is ever placed there, and the agent can truthfully report no devices
-only. Every false report has the agent's node in the id under which it would be appended."""
+It sends requests to intakes on its own subject, because the server permits nothing else. Its node
+has no device, so no pod is ever placed there, and its only true report is one without devices. Each
+event that an intake appends for it has the agent's node in its id."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ NOTHING = NodeReported(node=NODE, devices=(), host=Host(cpu_milli=0, memory_mib=
 
 
 class Hostile:
-    """A source of hostile messages, drawn from a random stream."""
+    """Makes random messages of a compromised agent."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._numbers = itertools.count(1)
 
     def payloads(self, state: State) -> Iterator[bytes]:
-        """Yield the next attack: one request, or a flood of them."""
+        """Yield the messages of the next attack: one request, or a flood of them."""
         makers = (
             self._another_node, self._another_node, self._stolen, self._huge, self._answers,
             self._answers, self._future, self._foreign_source, self._not_an_agents, self._unknown,
@@ -58,7 +58,7 @@ class Hostile:
         return iter([self._chance.choice(makers)(state)])
 
     def flood(self) -> Iterator[bytes]:
-        """Yield as many changes of the agent's own node as an intake allows without an answer."""
+        """Yield as many changes of the agent's node as an intake takes before it must answer."""
         for _ in range(UNANSWERED_MAX):
             host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
             yield self._said(structs.replace(NOTHING, host=host))
@@ -70,7 +70,8 @@ class Hostile:
         return encode(Event(id=identity, source=f"agent/{by}", time=time, data=data, basis=basis))
 
     def _another_node(self, state: State) -> bytes:
-        """Return a report that another node is empty, or that its devices have failed."""
+        """Return a report about another node: that it is empty, or that one of its devices has
+        failed."""
         node = self._victim(state)
         known = state.nodes.get(node)
         data: Payload = structs.replace(NOTHING, node=node)
@@ -80,8 +81,7 @@ class Hostile:
         return self._said(data, by=self._chance.choice((NODE, node)))
 
     def _stolen(self, state: State) -> bytes:
-        """Return a report of another node's devices as the agent's own; only a device that left its
-        node may have moved."""
+        """Return a report that claims another node's devices for the agent's own node."""
         known = state.nodes.get(self._victim(state))
         there = known.devices if known is not None else ()
         cards = tuple(each.device for each in there if each.present)
@@ -91,8 +91,7 @@ class Hostile:
         return self._said(structs.replace(NOTHING, devices=(_card(MEMORY_MIB_MAX),)))
 
     def _answers(self, state: State) -> bytes:
-        """Return an allocation for another node's pod, in the agent's own name or in that
-        node's."""
+        """Return a false allocation of another node's pod, in the name of either node."""
         pods = [pod for pod in state.pods.values() if pod.placement is not None]
         if not pods:
             return self._said(SharesAllocated(pod="nobody", node=NODE, attempt=1, devices=()))
@@ -115,7 +114,7 @@ class Hostile:
         return self._said(NOTHING, by=self._victim(state))
 
     def _not_an_agents(self, state: State) -> bytes:
-        """Return an event that ends a user's pod, which no agent may write."""
+        """Return an event that ends a user's pod. No agent may write such an event."""
         uid = self._chance.choice([*state.pods, "nobody"])
         return self._said(PodGone(uid=uid)).replace(b'"uid"', f'"node":"{NODE}","uid"'.encode())
 
@@ -126,7 +125,7 @@ class Hostile:
         return of_a_later_version(found)
 
     def _fence(self, state: State) -> bytes:
-        """Return a permitted event under the id of a pod's next placement."""
+        """Return a permitted event with the id that the next placement of a pod will have."""
         waiting = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
         name = ""
         if waiting:
@@ -155,7 +154,7 @@ class Hostile:
 
 
 def of_a_later_version(event: bytes) -> bytes:
-    """Return the event as a later build might write it, which this build cannot read."""
+    """Return the event in a version that this build cannot read, as a later build may write it."""
     return re.sub(rb'"schemaversion":\d+', b'"schemaversion":99', event)
 
 

@@ -1,13 +1,13 @@
-"""A judge that checks that cluster and ledger agree, at every write of either and at the end.
+"""Checks that cluster and ledger agree, at every write to either of them and at the end.
 
 Invariants checked at every write:
 - A pod is bound at most once, and only according to a placement in the ledger.
 - The shares of bound pods never overcommit a device.
-- The ledger records a binding only after it happened, voids only placements that are not bound,
-  and releases nothing that runs.
-- Nothing is placed on a MIG device where a pod on an unknown slice may run.
+- The ledger records a binding only after it has happened.
+- The ledger withdraws a placement only if the pod is not bound, and releases no pod that runs.
+- If a pod runs on an unknown slice of a MIG device, nothing else is placed on that device.
 
-At the end, no such slice is on offer."""
+At the end, the ledger offers no slice on which such a pod may run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """A pod of the cluster as the judge sees it: its node, attempt, shares and uid."""
+    """What the judge knows about a pod of the cluster: its node, attempt, shares and uid."""
 
     name: str
     ours: bool
@@ -64,7 +64,7 @@ class Standing(NamedTuple):
 
 
 class Judge:
-    """A judge for one cluster and its ledger."""
+    """Compares one cluster with its ledger, and reports where they disagree."""
 
     def __init__(self, server: MemoryKube, books: Books, complain: Callable[[str], None]) -> None:
         self._server = server
@@ -98,7 +98,7 @@ class Judge:
             self._check_devices(now)
 
     def _check_binding(self, uid: str, now: Standing) -> None:
-        """Check that a binder bound exactly this pod, according to its placement."""
+        """Check that the pod was bound according to its placement, and under its own uid."""
         if not now.attempt:
             return
         self._bound[uid] = self._bound[now.told_uid] = (now.node, now.attempt)
@@ -115,7 +115,7 @@ class Judge:
             self._complain(f"pod {now.name} is bound by attempt {now.attempt}, which was given up")
 
     def _check_devices(self, newest: Standing) -> None:
-        """Check that devices have room for all shares of bound pods."""
+        """Check that the devices of this pod have room for the shares of all bound pods."""
         mine = {share.device for share in _held(newest)}.difference(*self._by_hand.values())
         for device in sorted(mine):
             held = [
@@ -137,7 +137,6 @@ class Judge:
     # ------------------------------------------------------------------ the ledger's events
 
     def accepted(self, revision: int, event: Event, *, honest: bool) -> None:
-        """Check an event that the fold accepted."""
         match event.data:
             case PodPlaced() as data:
                 self._placed[data.pod, str(data.attempt)] = data
@@ -161,7 +160,7 @@ class Judge:
             self._check(revision, event.data)
 
     def _check(self, revision: int, data: Any) -> None:
-        """Check that a binder's or watcher's event is true."""
+        """Check that what a binder or a watcher reported is true in the cluster."""
         match data:
             case PodBound():
                 if self._bound.get(data.pod) != (data.node, str(data.attempt)):
@@ -181,7 +180,7 @@ class Judge:
                 self._complain(f"revision {revision}: {data.pod} is taken back and was gone")
 
     def slices(self, card: str) -> set[int]:
-        """Return the slices of a device that pods of the cluster name."""
+        """Return the slices of this device on which pods of the cluster are known to run."""
         named = {pod.start for pod in self._running(card) if pod.start is not None}
         for pod in self._pods.values():
             cut = [each.instance for each in _held(pod) if each.device == card and not pod.ended]
@@ -190,11 +189,11 @@ class Judge:
         return named
 
     def _running(self, card: str) -> Iterator[Standing]:
-        """Yield the running pods that HAMi bound to the device."""
+        """Yield the running pods that HAMi bound to this device."""
         return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
 
     def _check_slices(self, revision: int, data: PodPlaced) -> None:
-        """Check that no pod of the ledger is placed on a slice where a HAMi pod may run."""
+        """Check that the pod is not placed on a device of which a HAMi pod may use any slice."""
         for uid, pod in self._pods.items():
             on = [share for share in data.shares if share.device == pod.card]
             if on and pod.start is None and not pod.ended and uid in self._live:
@@ -204,7 +203,7 @@ class Judge:
                 )
 
     def _offered(self, state: State) -> Iterator[str]:
-        """Yield a problem for each slice that is on offer although a HAMi pod runs or may run
+        """Yield a problem for each slice that the ledger offers although a HAMi pod may run
         there."""
         for pod in self._pods.values():
             node = state.nodes.get(pod.node)
@@ -217,8 +216,9 @@ class Judge:
                 yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
 
     def _let_go(self, uid: str) -> None:
-        """Record that an operator released the pod, so that its devices may be allocated to other
-        pods."""
+        """Note that an operator released this pod.
+
+        From now on, its devices may go to other pods."""
         if uid in self._pods:
             self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
 
@@ -241,7 +241,6 @@ class Judge:
     # ------------------------------------------------------------------ once all is quiet
 
     def differences(self, state: State) -> Iterator[str]:
-        """Yield the differences between the ledger and the API server."""
         for uid, pod in self._pods.items():
             in_conflict = uid in self._by_hand and uid in self._conflicts
             if pod.ours and not in_conflict:
@@ -265,8 +264,9 @@ class Judge:
                 yield f"node {node.name} is in the ledger and not in the cluster"
 
     def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
-        """Yield a problem if the ledger does not count the CPU that kubelets have given, even after
-        a resize."""
+        """Yield a problem if the ledger's free CPU of a node is not what its kubelet has left.
+
+        After a resize, the CPU that a kubelet has given to a pod may differ from the pod's spec."""
         running = (
             pod
             for pod in self._server.store.all("pods")
@@ -279,14 +279,13 @@ class Judge:
 
 
 def limits_of(pod: dict[str, Any]) -> dict[str, str]:
-    """Return the limits of a pod's only container."""
     limits: dict[str, str] = pod["spec"]["containers"][0]["resources"]["limits"]
     return limits
 
 
 def _cpu_milli(pod: dict[str, Any]) -> int:
-    """Return the CPU of a pod: the request in its spec, or the amount that its kubelet gave if that
-    is more."""
+    """Return the CPU that a pod uses: its request, or what its kubelet has given if that is
+    more."""
     given = (each["allocatedResources"] for each in pod["status"].get("containerStatuses", ()))
     return max(_milli(each.get("cpu", "0")) for each in (limits_of(pod), *given))
 

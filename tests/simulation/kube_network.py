@@ -1,8 +1,8 @@
 """The simulated network between a process and the API server, with the run's faults.
 
-As in the ledger's network, a request in transit is independent of its sender. Invariants: a lost
-answer is lost only for its sender. A link delivers a watch's lines in the server's order, without
-gaps up to the point where the link breaks. Nothing passes a dead link."""
+A request in transit is independent of its sender: it arrives even if the sender was killed.
+Invariants: a lost answer is lost only for its sender. A link delivers the lines of a watch in the
+server's order, and without gaps until it breaks. Nothing passes a dead link."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FAILED = tuple(
 
 
 class Front:
-    """The API server as all clients see it: up or down."""
+    """The API server as all clients see it, either up or down."""
 
     def __init__(self, server: MemoryKube, weather: Weather) -> None:
         self.server = server
@@ -43,17 +43,17 @@ class Front:
         self.bookmark_s = chance.choice((BOOKMARK_S, NO_BOOKMARKS_S))
 
     def leave(self) -> None:
-        """Take the server down: nothing answers, and every watch ends."""
+        """Take the server down: it answers no request, and every watch ends."""
         self.away = True
         self.server.store.hang_up()
 
     def come_back(self) -> None:
-        """Bring the server back."""
         self.away = False
 
 
 class FaultyKubeLink:
-    """A `memory_kube_api.KubeLink` with faults: one client's connection to the API server."""
+    """A client's connection to the API server, with faults; implements
+    `memory_kube_api.KubeLink`."""
 
     def __init__(self, front: Front, chance: random.Random, whole: asyncio.Event) -> None:
         self._front = front
@@ -64,12 +64,11 @@ class FaultyKubeLink:
         self._waiting: dict[asyncio.Future[Answer], None] = {}
 
     def kill(self) -> None:
-        """Cut the link for good, because the client process is dead."""
+        """Break the link for good, because its client was killed."""
         self._dead = True
         self.lose_all()
 
     def lose_all(self) -> None:
-        """Fail every pending request."""
         waiting, self._waiting = self._waiting, {}
         for answer in waiting:
             if not answer.done():
@@ -80,7 +79,6 @@ class FaultyKubeLink:
         return self._whole.is_set() and not self._dead and not self._front.away
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Implement `KubeLink.ask` with faults."""
         if self._dead:
             raise KubeUnavailable("the process is dead")
         loop = asyncio.get_running_loop()
@@ -95,7 +93,7 @@ class FaultyKubeLink:
     def _arrive(
         self, method: str, act: Callable[[], Answer], answer: asyncio.Future[Answer]
     ) -> None:
-        """Deliver the request to the server or drop it, independent of its sender."""
+        """Deliver the request to the server, or lose it. This does not depend on the sender."""
         strikes, chance = self._weather.strikes, self._chance
         writes = method not in READS
         loop = asyncio.get_running_loop()
@@ -126,12 +124,12 @@ class FaultyKubeLink:
             answer.set_result(found)
 
     def _lose(self, answer: asyncio.Future[Answer]) -> None:
-        """Fail the sender's request, at once or by the sender's timeout."""
+        """Let the sender's request fail: at once, or when its timeout passes."""
         if not answer.done() and self._chance.random() < 0.6:
             answer.set_exception(KubeUnavailable("the connection was lost"))
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """Implement `KubeLink.carry`. Lines sent during a cut arrive once the link is mended."""
+        """Deliver these lines of a watch. If the link is cut, they arrive when it is mended."""
         strikes, chance = self._weather.strikes, self._chance
         await rest(chance.uniform(*TRIP_S))
         if strikes("watch event late", chance):
@@ -151,7 +149,7 @@ class FaultyKubeLink:
 
 
 class KubeAccess:
-    """One process's access to the API server, across restarts of the process."""
+    """How one process reaches the API server. It outlives restarts of the process."""
 
     def __init__(self, front: Front, name: str) -> None:
         self._front = front
@@ -162,14 +160,13 @@ class KubeAccess:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[KubeApi]:
-        """Open the connection that the process uses until its next restart."""
+        """Open a connection, which the process uses until its next restart."""
         link = FaultyKubeLink(self._front, self._chance, self._whole)
         self._links.append(link)
         front = self._front
         yield MemoryKubeApi(front.server, link, bookmark_s=front.bookmark_s)
 
     def kill(self) -> None:
-        """Kill all links of the process."""
         links, self._links = self._links, []
         for link in links:
             link.kill()
@@ -186,11 +183,10 @@ class KubeAccess:
 
 
 class SimulatedCluster(KubeChoice, frozen=True):
-    """A simulated service's choice of API server."""
+    """The simulated API server, in place of the one that a service's options choose."""
 
     access: KubeAccess | None = None
 
     def open(self) -> AbstractAsyncContextManager[KubeApi]:
-        """Implement `KubeChoice.open`."""
         assert self.access is not None
         return self.access.open()

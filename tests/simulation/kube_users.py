@@ -1,6 +1,6 @@
-"""The users of a simulated cluster, who create, delete and recreate pods and gangs of every kind.
+"""The users of a simulated cluster. They create, delete and recreate pods and gangs of every kind.
 
-Invariant: the number of pods is limited, and pods that users delete stay deleted."""
+Invariant: the number of pods is limited, and a pod that a user deletes stays deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Users:
-    """All users of the simulated cluster together."""
+    """All users of the simulated cluster."""
 
     def __init__(self, server: MemoryKube, chance: random.Random) -> None:
         self._server = server
@@ -55,14 +55,14 @@ class Users:
                 self._make_unreadable()
 
     def pending(self) -> list[str]:
-        """Return Apportion's pods that are not bound yet."""
+        """Return the names of Apportion's pods that are not bound yet."""
         found = ((name, self._there(name)) for name in self._pods)
         return [name for name, pod in found if pod and _is_ours(pod) and not _node(pod)]
 
     # ------------------------------------------------------------------ deeds
 
     def delete(self, grace_s: int | None = None) -> None:
-        """Delete a pod, or a whole gang."""
+        """Delete a random pod, or a whole gang."""
         name = self._any()
         if not name:
             return
@@ -82,7 +82,8 @@ class Users:
         self._pods.pop(name, None)
 
     def make_again(self) -> None:
-        """Recreate a pod under the same name as soon as possible, as a controller does."""
+        """Delete a random pod and create it again under the same name at once, as a controller
+        does."""
         name = self._any()
         if name:
             again = self._pods[name]
@@ -92,7 +93,8 @@ class Users:
             self._make(again)
 
     def hold(self) -> None:
-        """Delete a pod that a controller's finalizer keeps for a while."""
+        """Add a finalizer to a random pod and delete the pod, so that it stays terminating for a
+        while."""
         name = self._any()
         if name:
             patch = {"metadata": {"finalizers": [FINALIZER]}}
@@ -100,15 +102,14 @@ class Users:
             self._delete(name, None)
 
     def make_for(self, scheduler: str) -> str:
-        """Create a pod for another scheduler, and return its name, or "" if there are too many
-        pods."""
+        """Create a pod for another scheduler. Return its name, or "" if there are too many pods."""
         pod = self._pod(SLICE, schedulerName=scheduler)
         self._make(pod)
         name = str(pod["metadata"]["name"])
         return name if name in self._pods else ""
 
     def let_go(self) -> None:
-        """Remove every finalizer from pods."""
+        """Remove the finalizers of all pods."""
         for pod in self._server.store.all("pods"):
             if pod["metadata"].get("finalizers"):
                 path = f"{PODS}/{pod['metadata']['name']}"
@@ -135,7 +136,7 @@ class Users:
         self._make(pod)
 
     def _make_unreadable(self) -> None:
-        """Create a pod that cannot be parsed, or repair an existing one."""
+        """Create a pod that Apportion cannot read. If there already is one, repair it instead."""
         for name, pod in self._pods.items():
             if pod["metadata"].get("annotations") == UNREADABLE:
                 notes = dict.fromkeys(UNREADABLE)
@@ -151,7 +152,7 @@ class Users:
         return self._chance.choice(list(self._pods)) if self._pods else ""
 
     def _there(self, name: str) -> dict[str, Any] | None:
-        """Return the pod, or None if it is deleted, terminating or ended."""
+        """Return the pod, or None if it is deleted, is terminating or has ended."""
         pod = self._server.store.get("pods", f"{NAMESPACE}/{name}")
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return None

@@ -1,8 +1,8 @@
-"""An event loop in virtual time, which never waits and makes every run the same.
+"""An event loop in virtual time, which never waits, and makes every run the same.
 
-Sleeping moves the clock to the next timer. Invariants: the same calls in the same order give the
-same run on every machine and under any hash seed, because tasks and futures are hashed by number,
-not by address. A loop with nothing left to do raises instead of hanging."""
+If all tasks sleep, the clock jumps to the next timer. Invariants: the same calls in the same order
+give the same run on every machine and under any hash seed, because tasks and futures are hashed by
+number and not by address. A loop with nothing left to do raises an error instead of hanging."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ THREAD_S = 0.05
 
 
 class NothingLeft(Exception):
-    """Error: every task waits for something that will never happen."""
+    """Raised if every task waits for something that will never happen."""
 
 
 class Spinning(Exception):
-    """Error: a task keeps running without letting virtual time pass."""
+    """Raised if tasks keep running while virtual time does not pass."""
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -45,7 +45,7 @@ class _NumberedFuture(asyncio.Future[Any]):
 
 
 class _Selector:
-    """A selector without input, which advances virtual time instead of waiting."""
+    """A selector without files, which advances virtual time instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -64,7 +64,7 @@ class _Selector:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A single-threaded event loop in virtual time, without sockets, threads or signals."""
+    """An event loop in virtual time, in a single thread, without sockets or signals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,12 +79,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def advance(self) -> None:
-        """Advance the time to the next timer."""
+        """Advance the virtual time to the next timer."""
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         self._now_s = max(self._now_s, timers[0].when())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a future that is hashed by number."""
+        """Return a future that is hashed by its number."""
         future = _NumberedFuture(loop=self)
         future.number = next(self._numbers)
         return future
@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
-        """Run `func` at once, and deliver its result as late as a thread would."""
+        """Call `func` after as much virtual time as a thread would take."""
         del executor
         done = self.create_future()
 
@@ -119,14 +119,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """Do nothing, because there are no I/O events."""
+        """Do nothing, because this loop has no input or output."""
 
     def _write_to_self(self) -> None:
         """Do nothing, because no other thread can wake this loop."""
 
 
 async def rest(seconds: float) -> None:
-    """Let this many virtual seconds pass."""
+    """Sleep for this many virtual seconds."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(seconds, _finish, done)
@@ -142,8 +142,7 @@ def _finish(done: asyncio.Future[None]) -> None:
 
 
 def after_steps(steps: int, call: Callable[[], None]) -> None:
-    """Call the function after the loop has run `steps` rounds, within one instant of virtual
-    time."""
+    """Call the function after `steps` rounds of the loop, while no virtual time passes."""
     loop = asyncio.get_running_loop()
     if steps <= 0:
         call()
@@ -152,7 +151,7 @@ def after_steps(steps: int, call: Callable[[], None]) -> None:
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a new loop, end the tasks that are still running, and return the result."""
+    """Run `main` on a new loop, and return its result. Cancel the tasks that are still running."""
     loop = VirtualLoop()
     try:
         asyncio.set_event_loop(loop)

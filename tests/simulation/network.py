@@ -1,8 +1,8 @@
-"""The simulated network: one link per connection, with the run's faults.
+"""The simulated network to the ledger: one link for each connection, with the run's faults.
 
 A message in transit is independent of its sender: it arrives even if the sender was killed.
-Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until the link is
-mended, and nothing ever passes a dead link."""
+Invariants: a lost answer is lost only for its sender. Nothing passes a cut link until it is mended,
+and nothing ever passes a dead link."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS_AT_ONCE = 24
 
 
 class FaultyLink:
-    """A `memory_ledger.Link` with faults: one connection to the server."""
+    """A connection to the ledger's server, with faults; implements `memory_ledger.Link`."""
 
     def __init__(self, weather: Weather, chance: random.Random) -> None:
         self._weather = weather
@@ -50,17 +50,15 @@ class FaultyLink:
                 answer.set_exception(LostReply("the connection was lost"))
 
     def mend(self) -> None:
-        """Let messages pass again."""
         if not self._dead:
             self._whole.set()
 
     def kill(self) -> None:
-        """Cut the link for good, because the client process is dead."""
+        """Break the link for good, because its client was killed."""
         self._dead = True
         self.cut()
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Implement `memory_ledger.Link.ask` with faults."""
         await self._connected()
         answer = self._expect_answer()
         number = self._asked
@@ -86,7 +84,6 @@ class FaultyLink:
             self._waiting.pop(number, None)
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
-        """Implement `memory_ledger.Link.send` with faults."""
         if self.muted and what == "publish":
             return
         if not self._whole.is_set():
@@ -96,7 +93,6 @@ class FaultyLink:
             asyncio.get_running_loop().call_later(self._trip_s(), act)
 
     async def carry(self) -> int:
-        """Implement `memory_ledger.Link.carry` with faults."""
         await rest(self._trip_s())
         if self._weather.strikes("dropped connection", self._chance):
             await rest(self._chance.uniform(*DROP_S))
@@ -124,7 +120,7 @@ class FaultyLink:
         return answer
 
     def _arrive(self, what: str, act: Callable[[], object], number: int) -> None:
-        """Deliver the message to the server, independent of its sender."""
+        """Deliver the message to the server. This does not depend on the sender."""
         result: object = None
         failure: LedgerError | None = None
         try:
@@ -147,14 +143,14 @@ class FaultyLink:
             answer.set_result(result)
 
     def _lose(self, number: int) -> None:
-        """Fail the sender's request, at once or by the sender's timeout."""
+        """Let the sender's request fail: at once, or when its timeout passes."""
         answer = self._waiting.get(number)
         if answer is not None and not answer.done() and self._chance.random() < 0.7:
             answer.set_exception(LostReply("the connection was lost before the answer"))
 
 
 def _repeat(act: Callable[[], object]) -> None:
-    """Deliver the message again or late, and ignore the server's answer."""
+    """Deliver a message again or late. Ignore the server's answer."""
     try:
         act()
     except LedgerError:

@@ -1,7 +1,8 @@
-"""Broken variants of the real code, one for each guarantee; the simulation must catch each variant.
+"""Deliberately broken variants of the real code, each of which the simulation must notice.
 
-A check that cannot fail proves nothing. Each entry breaks one code path of the services or of core
-within a `with` block, and states within how many seeds the simulation notices."""
+A check that cannot fail proves nothing. There is a variant for each guarantee. It breaks one code
+path of the services or of core within a `with` block, and states how many seeds the simulation may
+need to notice it."""
 
 from __future__ import annotations
 
@@ -64,13 +65,12 @@ Patch = pytest.MonkeyPatch
 
 
 class Planted(NamedTuple):
-    """A broken variant of the code, and the number of seeds from `first` on within which the
-    simulation must notice it.
+    """A broken variant of the code, and the seeds with which the simulation must notice it.
 
-    The seed `first` showed the fault when it was last searched, or is a little lower, so that the
-    search is short. After code changes a later seed may show it. The faults in `rates` are on in
-    all of these seeds, for variants that show only in a race. The flag `cluster` says whether runs
-    with or without a cluster show the fault."""
+    These are `seeds` seeds from `first` on. `first` showed the problem when it was last searched,
+    or is a little lower. After a change of the code, a later seed may show it. The faults in
+    `rates` are on in all these runs, for variants that need a race. `cluster` states whether the
+    runs have a cluster."""
 
     name: str
     plant: Callable[[Patch], None]
@@ -80,7 +80,7 @@ class Planted(NamedTuple):
     first: int = 0
 
     def adjust(self, weather: Weather) -> None:
-        """Turn on the faults that expose this variant."""
+        """Turn on the faults that make this variant noticeable."""
         weather.rates.update(self.rates)
 
 
@@ -95,14 +95,15 @@ def _no_node_fence(patch: Patch) -> None:
 
 
 def _no_pod_fence(patch: Patch) -> None:
-    """Make every append of a placement use a new id."""
+    """Make a scheduler append a repeated placement under a new id, so that no duplicate is
+    refused."""
     numbers = itertools.count()
     real = cycle._id
     patch.setattr(cycle, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
 
 
 def _ack_before_effect(patch: Patch) -> None:
-    """Make a binder acknowledge before it records the binding."""
+    """Make a binder acknowledge a placement before it records the binding."""
 
     async def record(self: Binding, placed: PodPlaced, delivery: Delivery) -> None:
         await delivery.ack()
@@ -113,7 +114,7 @@ def _ack_before_effect(patch: Patch) -> None:
 
 
 def _cursor_before_publish(patch: Patch) -> None:
-    """Make a binder advance the queue's cursor as soon as it has fetched."""
+    """Make a binder acknowledge placements as soon as it has fetched them."""
     real = Binding._fetch
 
     async def fetch(self: Binding, queue: WorkQueue, reader: Reader[Any]) -> list[Delivery]:
@@ -129,7 +130,7 @@ def _cursor_before_publish(patch: Patch) -> None:
 
 
 def _failed_bind_forgotten(patch: Patch) -> None:
-    """Make a binder acknowledge a temporarily failed binding instead of retrying it."""
+    """Make a binder acknowledge a binding that failed temporarily, instead of retrying it."""
 
     async def record(self: Binding, placed: PodPlaced, failed: Any, delivery: Delivery) -> None:
         data = BindFailed(
@@ -156,7 +157,7 @@ def _binds_what_is_gone(patch: Patch) -> None:
 
 
 def _decides_before_folding(patch: Patch) -> None:
-    """Make a scheduler decide again before it has folded its own appends."""
+    """Make a scheduler decide again before it has folded its last decision."""
 
     async def reached(self: Reader[Any], revision: int) -> None:
         del self, revision
@@ -166,13 +167,14 @@ def _decides_before_folding(patch: Patch) -> None:
 
 
 def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> None:
-    """Make the module create a subclass with these methods, because compiled methods cannot be
-    replaced."""
+    """Replace the class `of` in this module by a subclass with these methods.
+
+    Methods of a compiled class cannot be replaced themselves."""
     patch.setattr(module, of.__name__, type(of.__name__, (of,), methods))
 
 
 def _lost_undo(patch: Patch) -> None:
-    """Make the engine keep reservations that it should undo."""
+    """Make the engine keep reservations that it should release."""
 
     def roll_back(self: Reservations, checkpoint: int = 0) -> None:
         self._newest = None
@@ -182,7 +184,7 @@ def _lost_undo(patch: Patch) -> None:
 
 
 def _refused_pods_lost(patch: Patch) -> None:
-    """Make the engine drop the pods of a refused append instead of deciding them again."""
+    """If an append is refused, make the engine drop its pods instead of deciding them again."""
 
     def retry(self: Engine, decision: Decision) -> None:
         del self, decision
@@ -191,9 +193,11 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _unschedulable_for_what_never_came(patch: Patch) -> None:
-    """Make shapes that did not fit next to a refused decision stay unschedulable.
+    """If a decision is refused, make the engine forget to retry the shapes that did not fit next to
+    it.
 
-    If the fold also refused the placement, the table of hints would wake these shapes."""
+    The table of hints is changed too, because it would otherwise make the engine retry these
+    shapes."""
     whom = enumerate(hints.BY_EVENT[PodPlaced])
     taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
@@ -224,7 +228,7 @@ def _double_release(patch: Patch) -> None:
 
 
 def _attempt_not_raised(patch: Patch) -> None:
-    """Make the attempt after a voided placement reuse the previous number."""
+    """After a placement was withdrawn, make the next attempt have the same number."""
     real = HANDLERS[PlacementVoided]
 
     def voided(context: Any, data: PlacementVoided) -> Any:
@@ -237,7 +241,8 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Make the engine order nodes by first use, so that ties depend on history."""
+    """Make the engine order nodes by their first use, so that equal scores are decided by
+    history."""
 
     def rank(self: RowOrder, name: str) -> int:
         del name
@@ -250,7 +255,7 @@ _touched = itertools.count()
 
 
 def _fold_by_reader(patch: Patch) -> None:
-    """Make the fold count something that is not in the ledger: how often it ran."""
+    """Make the fold depend on something outside the ledger: how often it has run."""
     real = HANDLERS[PodGone]
     count = itertools.count()
 
@@ -262,7 +267,7 @@ def _fold_by_reader(patch: Patch) -> None:
 
 
 def _offer(patch: Patch, **as_if: Any) -> None:
-    """Make the engine compute a device's free resources as if these attributes applied."""
+    """Make the engine compute free resources as if all devices had these attributes."""
 
     def refresh(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
         true = [{name: getattr(state, name) for name in as_if} for state in node.devices]
@@ -291,7 +296,7 @@ def _cordons_ignored(patch: Patch) -> None:
 
 
 def _gangs_in_part(patch: Patch) -> None:
-    """Make a gang start with the pods that fit."""
+    """Make a gang start with only the pods that fit."""
     real = gangs.deficit_of
 
     def deficit_of(group: Any) -> GangDeficit | None:
@@ -302,12 +307,12 @@ def _gangs_in_part(patch: Patch) -> None:
 
 
 def _unschedulable_for_ever(patch: Patch) -> None:
-    """Make the end of a pod wake no other pod."""
+    """Make the engine retry no pod when another pod ends."""
     patch.delitem(hints.BY_EVENT, PodGone)
 
 
 def _allocates_when_placed(patch: Patch) -> None:
-    """Make an agent allocate shares when it reads a placement, even if the pod is not bound."""
+    """Make an agent allocate shares as soon as a pod is placed, before it is bound."""
     real = FleetView.apply
 
     def apply(self: FleetView, record: Any, event: Any) -> str:
@@ -322,7 +327,7 @@ def _allocates_when_placed(patch: Patch) -> None:
 
 
 def _wrong_devices(patch: Patch) -> None:
-    """Make an agent allocate the first devices of its node, whatever the scheduler decided."""
+    """Make an agent allocate the first devices of its node, whatever the scheduler chose."""
     real = FleetView._bound
 
     def bound(self: FleetView, node: NodeView, *rest: Any) -> None:
@@ -339,7 +344,7 @@ def _wrong_devices(patch: Patch) -> None:
 
 
 def _answers_once(patch: Patch) -> None:
-    """Make an agent assume without an acknowledgement that its answer was stored."""
+    """Make an agent send each answer only once, even if it is not acknowledged."""
 
     async def answer(self: Agent, *what: Any) -> None:
         try:
@@ -352,7 +357,7 @@ def _answers_once(patch: Patch) -> None:
 
 
 def _gives_up(patch: Patch) -> None:
-    """Make a service forget an append that fails at the first try."""
+    """Make a service give up an append if the first try fails."""
 
     async def append(self: Insistence, draft: Draft) -> Appended:
         try:
@@ -364,7 +369,7 @@ def _gives_up(patch: Patch) -> None:
 
 
 def _compares_too_early(patch: Patch) -> None:
-    """Make a watcher use a new id for each write, so that two watchers write everything twice."""
+    """Make a watcher use a new id for each append, so that two watchers append everything twice."""
     numbers = itertools.count()
     real = Watching._append
 
@@ -376,7 +381,7 @@ def _compares_too_early(patch: Patch) -> None:
 
 
 def _starts_at_the_end(patch: Patch) -> None:
-    """Make a restarted reader skip the records that were stored before."""
+    """Make a restarted reader skip all records that are already stored."""
     real = Reader.run
 
     async def run(self: Reader[Any]) -> None:
@@ -404,7 +409,7 @@ class _Following:
 
 
 def _void_of_the_living(patch: Patch) -> None:
-    """Make a scheduler void healthy bound placements without a cause."""
+    """Make a scheduler withdraw placements of running pods without a reason."""
     real = Engine._voids
 
     def voids(self: Engine, events_max: int) -> list[Any]:
@@ -421,9 +426,9 @@ def _void_of_the_living(patch: Patch) -> None:
 
 
 def _snapshot_off_by_one(patch: Patch) -> None:
-    """Make a service start with a state that claims to be one event ahead.
+    """Make a service restore a snapshot with a revision that is one too high.
 
-    An intake that attests snapshots reads them directly, so it would refuse all of them."""
+    Intakes that attest snapshots are left as they are, because they would refuse all snapshots."""
     real = Snapshots.restore
 
     async def restore(self: Snapshots, *, at_most: int | None = None) -> State:
@@ -435,7 +440,7 @@ def _snapshot_off_by_one(patch: Patch) -> None:
 
 
 def _snapshot_believed(patch: Patch) -> None:
-    """Make readers use an empty state in place of a damaged snapshot, without noticing the
+    """Make readers start with an empty state if a snapshot is damaged, without reporting the
     damage."""
 
     async def load(self: Snapshots, stored: Any) -> State | None:
@@ -448,18 +453,17 @@ def _snapshot_believed(patch: Patch) -> None:
 
 
 def _forged_snapshot_attested(patch: Patch) -> None:
-    """Make an intake attest every snapshot that it can read."""
+    """Make an intake attest every snapshot that it can read, even a false one."""
     patch.setattr(reads, "_same", lambda *_: True)
 
 
 def _dead_members_stay(patch: Patch) -> None:
-    """Make schedulers never notice that a scheduler is silent, so that no other takes over its
-    pods."""
+    """Make schedulers never notice that another one is silent, so that none takes over its pods."""
     patch.setattr(Membership, "_count_silence", lambda _self: None)
 
 
 def _gained_not_woken(patch: Patch) -> None:
-    """Make a scheduler that takes over pods not decide them."""
+    """Make a scheduler that takes over another one's pods never decide them."""
 
     def own(self: Waiting, shard: Shard) -> None:
         self.shard = shard
@@ -471,7 +475,7 @@ UNHEARD = {"unheard member": 1.0}
 
 
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
-    """Make a scheduler never check where the ledger starts."""
+    """Make a scheduler keep fences on records that were dropped, even after they are refused."""
 
     async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
         del self, refusal, ledger
@@ -480,7 +484,7 @@ def _fences_upon_what_was_dropped(patch: Patch) -> None:
 
 
 def _agents_begin_with_nothing(patch: Patch) -> None:
-    """Make an agent ignore the snapshot of a trimmed ledger."""
+    """Make an agent ignore the snapshot with which a trimmed ledger begins."""
 
     def begin(self: FleetView, state: State) -> None:
         del self, state
@@ -489,7 +493,7 @@ def _agents_begin_with_nothing(patch: Patch) -> None:
 
 
 def _intake_takes_any_node(patch: Patch) -> None:
-    """Make an intake accept any sender for the node that the event names."""
+    """Make an intake accept an agent's event about any node."""
     real = taking.read
 
     def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
@@ -501,7 +505,7 @@ def _intake_takes_any_node(patch: Patch) -> None:
 
 
 def _intake_takes_any_card(patch: Patch) -> None:
-    """Make an intake accept a device with any size that its agent reports."""
+    """Make an intake accept a device of any size."""
     patch.setattr(judging, "implausible", lambda *_: "")
 
 
@@ -511,12 +515,12 @@ def _intake_takes_any_id(patch: Patch) -> None:
 
 
 def _intake_takes_any_answer(patch: Patch) -> None:
-    """Make an intake accept any report from any agent, for any pod and device."""
+    """Make an intake accept any agent's answer about any pod and device."""
     patch.setattr(taking, "judge", lambda *_: None)
 
 
 def _floods_taken(patch: Patch) -> None:
-    """Make an intake append all changes of a node, however many its agent sends."""
+    """Make an intake append all changes of a node, however many the agent sends."""
     patch.setattr(Lane, "may_change", lambda _self, _now_s: True)
 
 
@@ -576,7 +580,7 @@ PLANTED = (
 
 @contextmanager
 def planted(fault: Planted) -> Iterator[None]:
-    """Plant the fault within this context."""
+    """Replace the real code by this variant until the block ends."""
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         yield

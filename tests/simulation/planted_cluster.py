@@ -1,4 +1,4 @@
-"""Broken variants of the code between the ledger and a cluster; see `planted`."""
+"""Deliberately broken variants of the code between ledger and cluster; see `planted`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _conflict_is_success(patch: Patch) -> None:
-    """Make a binder treat a conflict as a pod that it has already bound."""
+    """If the API server reports a conflict, make a binder assume that it has bound the pod
+    itself."""
     real = KubernetesTarget._refused
 
     async def refused(self: KubernetesTarget, placed: PodPlaced, answer: Answer) -> Any:
@@ -43,7 +44,8 @@ def _conflict_is_success(patch: Patch) -> None:
 
 
 def _no_answer_is_failure(patch: Patch) -> None:
-    """Make a binder give up a request that the API server may have carried out."""
+    """Make a binder give up a request without an answer, although the API server may have done
+    it."""
     real = KubernetesTarget._try
 
     async def attempt(self: KubernetesTarget, placed: PodPlaced, binding: bytes) -> Any:
@@ -55,8 +57,9 @@ def _no_answer_is_failure(patch: Patch) -> None:
 
 
 def _given_up_with_its_node(patch: Patch) -> None:
-    """Make a binder give up an unbound pod of a removed node, although a late call may still bind
-    the pod."""
+    """If a pod's node is removed, make a binder give up the binding.
+
+    A late request may still bind the pod."""
     real = KubernetesTarget._gone
 
     async def gone(self: KubernetesTarget, placed: PodPlaced) -> Outcome:
@@ -89,7 +92,8 @@ def _bound_without_annotations(patch: Patch) -> None:
 
 
 def _bound_by_whomever(patch: Patch) -> None:
-    """Make a binder treat a pod on any node as bound to its placement's node."""
+    """Make a binder assume that a bound pod is on the node of its placement, whichever node it is
+    on."""
     real = kubernetes_target._found
 
     def found(placed: PodPlaced, pod: Any, refusal: Any) -> Any:
@@ -99,7 +103,7 @@ def _bound_by_whomever(patch: Patch) -> None:
 
 
 def _said_before_done(patch: Patch) -> None:
-    """Make a binder report a binding before it happens."""
+    """Make a binder record a binding before it happens."""
     real = Binding._bind
 
     async def bind(self: Binding, placed: PodPlaced) -> Outcome:
@@ -112,7 +116,8 @@ def _said_before_done(patch: Patch) -> None:
 
 
 def _acknowledged_before_done(patch: Patch) -> None:
-    """Make a binder acknowledge before it binds, so that a crash in between loses the binding."""
+    """Make a binder acknowledge a placement before it binds the pod, so that a crash loses the
+    binding."""
     real = Binding.settle
 
     async def settle(self: Binding, delivery: Delivery) -> None:
@@ -123,7 +128,7 @@ def _acknowledged_before_done(patch: Patch) -> None:
 
 
 def _missed_deletions(patch: Patch) -> None:
-    """Make a watcher ignore objects that are missing from a list, and not request them by name."""
+    """Make a watcher ignore that an object is missing from a new list."""
 
     def listed(self: Kind[Any], version: int) -> None:
         self._missing.clear()
@@ -134,7 +139,7 @@ def _missed_deletions(patch: Patch) -> None:
 
 
 def _resumes_too_far_on(patch: Patch) -> None:
-    """Make a broken watch resume some versions too late."""
+    """Make a broken watch resume some versions too late, so that it misses changes."""
     real = Watch._rest
 
     async def rest(self: Watch, problem: str) -> None:
@@ -146,7 +151,7 @@ def _resumes_too_far_on(patch: Patch) -> None:
 
 
 def _goes_on_after_410(patch: Patch) -> None:
-    """Make a watcher continue with its old objects after 410 Gone instead of listing again."""
+    """Make a watcher keep its old objects after 410 Gone, instead of listing them again."""
     real = Watch._take
 
     def take(self: Watch, event: Any) -> None:
@@ -171,12 +176,12 @@ def _first_page_only(patch: Patch) -> None:
 
 
 def _ended_pods_hold(patch: Patch) -> None:
-    """Make a watcher treat a finished pod as running until it is deleted."""
+    """Make a watcher treat an ended pod as running until it is deleted."""
     patch.setattr(kubernetes_objects, "ENDED", ())
 
 
 def _nodes_stay(patch: Patch) -> None:
-    """Make a watcher not report a node that left the cluster."""
+    """Make a watcher not report that a node has left the cluster."""
     real = Facts.nodes
 
     def nodes(self: Facts, names: Iterable[str]) -> Iterator[Fact]:
@@ -186,8 +191,9 @@ def _nodes_stay(patch: Patch) -> None:
 
 
 def _spent_ids_believed(patch: Patch) -> None:
-    """Make a watcher treat the id of an older event as acknowledged, so that nothing changes after
-    a restart."""
+    """If an event's id was used before, make a watcher assume that this event is already stored.
+
+    After a restart, the ledger then misses the changes."""
 
     class Unasked:
         def __init__(self, ledger: Any) -> None:
@@ -211,18 +217,20 @@ def _spent_ids_believed(patch: Patch) -> None:
 
 
 def _taken_back_unasked(patch: Patch) -> None:
-    """Make a watcher that has missed a pod's end adopt the pod again after an operator released
-    it."""
+    """Make a watcher adopt a pod again that an operator had released.
+
+    This happens if the watcher missed the pod's end."""
     patch.setattr(Doubts, "note", lambda _self, _uid, _revision: None)
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
-    """Make a watcher compare current pods with an older ledger state."""
+    """Make a watcher compare current pods with an older state of the ledger."""
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 
 def _untold_slices_offered(patch: Patch) -> None:
-    """Make a watcher adopt a pod on an unknown slice of a MIG device without a share."""
+    """If a pod runs on an unknown slice of a MIG device, make a watcher adopt it without a
+    share."""
 
     def without_shares(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
         found = taken(claim, node, known)
@@ -236,7 +244,8 @@ def _untold_slices_offered(patch: Patch) -> None:
 
 
 def _shrunk_at_once(patch: Patch) -> None:
-    """Make a watcher count a shrunk pod by its spec before the kubelet has applied the change."""
+    """If a pod is to shrink, make a watcher count its new size before the kubelet has applied
+    it."""
     patch.setattr(kubernetes_objects._Given, "parts", kubernetes_objects._NOT_GIVEN)
 
 

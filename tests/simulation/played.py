@@ -1,7 +1,7 @@
-"""Runs of unmodified code, each played once per process however many tests use the run.
+"""Runs of unmodified code. Each is played once in a process, however many tests use it.
 
-A run is a function of its seed, rates and side, so playing it twice shows nothing new. Invariant:
-no planted fault is active here; tests with a planted fault call `run` instead."""
+A run depends only on its seed, rates and side, so playing it twice shows nothing new. Invariant: no
+planted fault is active here; tests with a planted fault call `run` instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.simulation.world import Outcome, run
 def played(
     seed: int, *, rates: Mapping[str, float] | None = None, cluster: bool | None = None
 ) -> Outcome:
-    """Return the run of this seed with these rates; if `cluster` is None, the seed decides."""
+    """Return the run of this seed with these rates.
+
+    If `cluster` is None, the seed decides whether the run has a cluster."""
     side = bool(Weather(seed, cluster=cluster).cluster)
     return _play(seed, tuple(sorted((rates or {}).items())), side)
 

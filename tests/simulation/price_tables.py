@@ -1,8 +1,8 @@
-"""A shared cache of price tables, each computed once per run.
+"""A shared cache of price tables, so that each is computed only once in a run.
 
-In production every process computes its own tables. Here all schedulers, and the auditor with each
-new engine, share one process, and the tables are a third of a run's cost. Invariant: equal prices
-and devices give equal tables, so sharing makes no difference."""
+In production, every process computes its own tables. Here all schedulers share one process, also
+with the auditor and its many new engines, and the tables would take a third of a run's time.
+Invariant: equal prices and devices give equal tables, so sharing makes no difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @contextmanager
 def shared_price_tables() -> Iterator[None]:
-    """Let engines share their price tables within a `with` block."""
+    """Let all engines share their price tables until the block ends."""
     made: dict[tuple[bytes, bytes], PriceTable] = {}
 
     def price_table(

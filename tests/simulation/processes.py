@@ -1,8 +1,8 @@
-"""The services as simulated processes: the real bodies, started, killed at any await, and
-restarted.
+"""The services as simulated processes, which run real code and can be killed and restarted.
 
-Invariant: a killed process has no further effect. Its link dies before its tasks are cancelled, so
-its `finally` blocks reach nothing, and the restarted process has no memory."""
+A process can be killed at any `await`. Invariant: a killed process has no further effect. Its link
+dies before its tasks are cancelled, so its `finally` blocks reach nothing. The restarted process
+has no memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Folded = Callable[[str, StateFold, int], None]
 
 
 class SimulatedService(Service):
-    """A service that reports its unexpected errors in addition to restarting after them."""
+    """A service that reports its unexpected errors to the run, and then restarts as usual."""
 
     def __init__(
         self, name: str, *, clock: SkewedClock, connect: lifecycle.Connect, complain: Complain
@@ -63,7 +63,7 @@ class SimulatedService(Service):
         self._complain = complain
 
     async def run_body(self, main: Body) -> None:
-        """Implement `Service.run_body`, and report unexpected errors."""
+        """Run the service's body, and report unexpected errors to the run."""
         try:
             await super().run_body(main)
         except asyncio.CancelledError:
@@ -79,7 +79,7 @@ class SimulatedService(Service):
 
 
 class SimulatedLedger(MemoryLedger):
-    """A ledger connection that tracks the complete folds of its process and their revisions."""
+    """A process's connection to the ledger, which also tracks what the process has folded."""
 
     folds: list[tuple[Reader[Any], StateFold]]
     told: Folded
@@ -91,7 +91,8 @@ class SimulatedLedger(MemoryLedger):
     basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the drafts, and check that a scheduler has folded its confirmed decisions.
+        """Append the drafts. Check that a scheduler has folded its earlier decisions before a new
+        one.
 
         Appends with the same basis are one decision."""
         first = decode(drafts[0].payload, subject=drafts[0].subject)
@@ -107,7 +108,6 @@ class SimulatedLedger(MemoryLedger):
         return revisions
 
     async def serve(self, subject: str, handler: Handler) -> None:
-        """Implement `ledger.Ledger.serve`."""
         listener = getattr(handler, "__self__", None)
         if isinstance(listener, Membership):
             self.membership = listener
@@ -120,7 +120,6 @@ class SimulatedLedger(MemoryLedger):
         start: int = 1,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
-        """Implement `ledger.Ledger.follow`."""
         reader = getattr(deliver, "__self__", None)
         into = getattr(reader, "_fold", None)
         if not isinstance(reader, Reader) or not isinstance(into, StateFold):
@@ -135,7 +134,9 @@ class SimulatedLedger(MemoryLedger):
 
 
 class Process:
-    """A simulated process: its name, its role on the ledger, and its body."""
+    """A simulated process of one service.
+
+    It has a name, a role on the ledger, and a body: the function that it runs."""
 
     def __init__(
         self,
@@ -175,11 +176,10 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Return True if the process is running."""
         return self._task is not None
 
     def start(self) -> None:
-        """Start the process without memory of its previous run."""
+        """Start the process. It remembers nothing of its previous run."""
         if self._task is not None:
             return
         self._lives += 1
@@ -203,7 +203,7 @@ class Process:
         self._task.add_done_callback(lambda task: self._ended(task, links))
 
     def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
-        """Return the function by which this run of the process connects and reconnects."""
+        """Return the function with which this run of the process connects and reconnects."""
         numbers = itertools.count(1)
 
         async def connect() -> Ledger:
@@ -235,7 +235,7 @@ class Process:
         return connect
 
     def kill(self) -> None:
-        """Kill the process as SIGKILL does."""
+        """Kill the process, as SIGKILL does."""
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -260,13 +260,13 @@ class Process:
             link.cut()
 
     def mute(self) -> None:
-        """Drop the plain messages that this process sends; everything else passes."""
+        """Drop the plain messages (heartbeats and commands) of this process. Everything else still
+        passes."""
         self._muted = True
         for link in self._links:
             link.muted = True
 
     def unmute(self) -> None:
-        """Let plain messages pass again."""
         self._muted = False
         for link in self._links:
             link.muted = False

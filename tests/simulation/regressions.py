@@ -1,8 +1,8 @@
-"""Seeds that once found a real bug, and must keep passing.
+"""Seeds that once found a real bug. They must pass now and in the future.
 
-What a seed does depends on every draw of a random number, so an old seed may no longer reach the
-bug. Where that matters, the bug is also a planted fault or has its own test, which is named here.
-"""
+What a seed does depends on every random number that is drawn, so an old seed may no longer reach
+its bug. Where that matters, the bug is also a planted fault or has a test of its own, which is
+named here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 
 class Regression(NamedTuple):
-    """A seed, the bug that it found, and the test that also covers the bug; `cluster` says whether
-    the run has a cluster."""
+    """A seed, the bug that it found, and the test that would find the bug again.
+
+    `cluster` states whether the run has a cluster."""
 
     seed: int
     found: str

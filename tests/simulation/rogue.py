@@ -1,8 +1,7 @@
-"""Events that no honest service writes: undecodable bytes, unknown types, foreign subjects,
-contradictions.
+"""Events that no honest service writes: garbage, unknown types, wrong subjects, contradictions.
 
-The writer has a role's password but uses no fence, chain or state. Invariant: a rogue uses ids of
-its own, so it never uses up the id of an honest event."""
+The writer has a role's password, but ignores fences, chain and state. Invariant: a rogue uses ids
+of its own, so it never takes the id of an honest event."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ GARBAGE = (
 
 
 class Rogue:
-    """A writer of bad events, drawn from a random stream."""
+    """Makes random events that no honest service would write."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._numbers = itertools.count(1)
 
     def draft(self, state: State) -> tuple[str, Draft]:
-        """Return a role, and a draft to append in that role's name."""
+        """Return a bad draft, and the role in whose name to append it."""
         makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
         role, subject, payload = self._chance.choice(makers)(state)
         return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)
@@ -50,13 +49,13 @@ class Rogue:
         return role, f"{SUBJECTS}.{channel}.{token(name)}", self._chance.choice(GARBAGE)
 
     def _misplaced(self, state: State) -> tuple[str, str, bytes]:
-        """Return a valid event on another node's subject."""
+        """Return a valid event on the subject of another node."""
         event = self._placed(state, "nowhere", memory_mib=1)
         return "scheduler", f"{SUBJECTS}.placement.{token(self._node(state))}", _encoded(event)
 
     def _placement(self, state: State) -> tuple[str, str, bytes]:
-        """Return a placement that is too large, is of an unknown pod, lacks its chain, or has a
-        used attempt."""
+        """Return a placement that lacks its chain. It may also be too large, or have an unknown pod
+        or old attempt."""
         node = self._node(state)
         event = self._placed(state, node, memory_mib=self._chance.choice((1, 1, 10_000_000)))
         return "scheduler", f"{SUBJECTS}.placement.{token(node)}", _encoded(event)
@@ -89,7 +88,7 @@ class Rogue:
         return "binder", f"{SUBJECTS}.binding.{token(node)}", _encoded(event)
 
     def _node(self, state: State) -> str:
-        """Return a node whose agent answers bindings, which a hostile agent does not."""
+        """Return a random node with an honest agent. A hostile agent would not answer bindings."""
         reported = sorted(
             name for name, node in state.nodes.items() if node.reported and name != hostile.NODE
         )

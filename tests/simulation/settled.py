@@ -1,7 +1,7 @@
 """Checks after the faults have ended: every pod that fits is placed, and nothing more happens.
 
-Two judges decide whether a pending pod fits: a new engine, and for simple pods the second set of
-books without an engine."""
+Two judges decide whether a pending pod fits: a new engine, and the second set of books. The books
+work without an engine, and only for simple pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def undone(world: World) -> Iterator[str]:
-    """Yield the work that is still open, which is nothing once the system has settled."""
+    """Yield a description of all work that is still open. A system that has settled has none."""
     state = world.auditor.state
     yield from world.side.differences(state)
     for pod in state.pods.values():
@@ -42,8 +42,9 @@ def undone(world: World) -> Iterator[str]:
 
 
 def _not_there(node: NodeState) -> Iterator[str]:
-    """Yield the node's devices that the ledger has on another node; the next full report brings
-    them back."""
+    """Yield the node's devices that the ledger counts to another node.
+
+    The node's next full report brings them back."""
     if node.reported is None or node.gone:
         return
     for device in node.reported.devices:
@@ -52,7 +53,7 @@ def _not_there(node: NodeState) -> Iterator[str]:
 
 
 def _unplaced(world: World) -> Iterator[str]:
-    """Yield a problem for each pending pod that fits according to either judge."""
+    """Yield a problem for each pending pod that fits, according to a new engine or to the books."""
     state = world.auditor.state
     for event in decided(Engine(state)).events:
         # The reasons of a refusal may have changed since it was reported, but not the refusal.
@@ -66,8 +67,9 @@ def _unplaced(world: World) -> Iterator[str]:
 
 
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
-    """Yield a problem if the pod fits according to the books. Only pods with a single ask are
-    checked."""
+    """Yield a problem if this pod fits according to the books.
+
+    Only pods with a single device request are checked."""
     shape = pod.submitted.shape
     if len(shape.asks) != 1:
         return
@@ -92,7 +94,7 @@ def _fits(pod: PodState, books: Books) -> Iterator[str]:
 
 
 def unlike(world: World) -> Iterator[str]:
-    """Yield the readers whose state differs from the auditor's."""
+    """Yield a problem for each reader whose state differs from the auditor's."""
     expected = digest(world.auditor.state)
     for process in world.processes:
         for reader, into in process.folds:

@@ -1,8 +1,7 @@
-"""Reduction of a failing run to fewer kinds of fault and fewer user requests, while the run still
-fails.
+"""Reduce a failing run to fewer kinds of fault and fewer user requests, so that it still fails.
 
-A smaller run leaves less to read when looking for the cause. Invariant: the returned case failed
-when it was last tried."""
+A smaller run leaves less to read in the search for the cause. Invariant: the case that is returned
+failed when it was last tried."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ SEPARATOR = "; "  # kinds of fault have commas in their names
 
 @dataclass(frozen=True)
 class Case:
-    """A run to try: a seed, the kinds of fault left out, and the number of requests after which
-    users stop."""
+    """A run to try: its seed, the kinds of fault to leave out, and the most requests of users."""
 
     seed: int
     spared: frozenset[str] = frozenset()
@@ -29,7 +27,7 @@ class Case:
     cluster: bool | None = None
 
     def command(self) -> str:
-        """Return the command that reproduces the case."""
+        """Return the command line that repeats this run."""
         parts = ["python -m tests.simulation", "--seed", str(self.seed)]
         if self.wishes_max < WISHES[1]:
             parts += ["--wishes", str(self.wishes_max)]
@@ -41,7 +39,7 @@ class Case:
 
 
 def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tuple[Case, Outcome]:
-    """Return the smallest failing case found in about a minute, and its outcome."""
+    """Return the smallest case found in about a minute that still fails, and its outcome."""
     tries = 0
     smaller = True
     while smaller:
@@ -58,8 +56,9 @@ def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tup
 
 
 def _smaller(case: Case, outcome: Outcome) -> Iterator[Case]:
-    """Yield smaller cases, the largest reductions first. A fault that never struck cannot be the
-    cause."""
+    """Yield smaller cases to try, those with the largest reductions first.
+
+    Faults that never struck are left out first, because they cannot be the cause."""
     idle = frozenset(KINDS) - outcome.struck.keys() - case.spared
     if idle:
         yield replace(case, spared=case.spared | idle)

@@ -1,6 +1,6 @@
-"""The counterpart of watchers and binders: a folder of manifests, or a cluster.
+"""What watchers read and binders write in a simulation: a folder of manifests, or a cluster.
 
-Invariant: either side can list its differences to the ledger without using the services."""
+Invariant: both can list their differences from the ledger without using the services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.wishes import Wishes
 
 
 class Side(Protocol):
-    """The source of pods and the target of bindings in a simulation."""
+    """The place where a simulation's pods come from and are bound: a folder or a cluster."""
 
     quiet_s: float
     """Longer than any service pauses between two tries."""
@@ -27,13 +27,14 @@ class Side(Protocol):
     """The faults that can happen there, by kind."""
 
     def access(self, name: str) -> KubeAccess | None:
-        """Return a process's access to the API server, or None if there is no API server."""
+        """Return the named process's access to the API server, or None if there is no API
+        server."""
 
     def watcher(self, access: KubeAccess | None) -> Body:
-        """Return the body of a watcher for this side."""
+        """Return the body that a watcher of this side runs."""
 
     def binder(self, access: KubeAccess | None) -> Body:
-        """Return the body of a binder for this side."""
+        """Return the body that a binder of this side runs."""
 
     def stir(self) -> None:
         """Let users act."""
@@ -46,7 +47,7 @@ class Side(Protocol):
 
 
 class Folder:
-    """A side without a cluster: pods come from users' requests, and a binding has no effect."""
+    """A folder of manifests: pods come from users' requests, and a binding changes nothing."""
 
     quiet_s = 40.0
 
@@ -56,29 +57,24 @@ class Folder:
         self._target = FailingTarget(weather)
 
     def access(self, name: str) -> None:
-        """Implement `Side.access`."""
+        """Return None, because a folder has no API server."""
 
     def watcher(self, _access: KubeAccess | None) -> Body:
-        """Implement `Side.watcher`."""
-
         async def body(service: Service) -> None:
             await watcher.body(service, self._wishes)
 
         return body
 
     def binder(self, _access: KubeAccess | None) -> Body:
-        """Implement `Side.binder`."""
         return lambda service: binder.body(service, self._target)
 
     def stir(self) -> None:
-        """Implement `Side.stir`."""
         self._wishes.stir()
 
     def mend(self) -> None:
-        """Implement `Side.mend`."""
+        """Do nothing, because a folder has no faults."""
 
     def differences(self, state: State) -> Iterator[str]:
-        """Implement `Side.differences`."""
         wanted = set(self._wishes.wanted)
         live = {f"{pod.submitted.namespace}/{pod.submitted.name}" for pod in state.pods.values()}
         for key in sorted(wanted ^ live):

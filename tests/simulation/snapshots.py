@@ -1,7 +1,7 @@
-"""Snapshots in the simulation: the real rules over an in-memory bucket behind a simulated link.
+"""Snapshots in the simulation: the real rules, with an in-memory bucket behind a simulated link.
 
-Invariant: the bucket contains exactly what was put there, unless the fault "torn snapshot" damaged
-it."""
+Invariant: the bucket contains exactly what was stored there, unless the run's faults damaged or
+forged a snapshot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY_EVENTS = 25
 
 
 class Shelf:
-    """The contents of the object store, by revision."""
+    """The snapshots in the simulated object store, by revision."""
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[Stored, bytes]] = {}
@@ -34,7 +34,7 @@ class Shelf:
         self.beginning: tuple[Stored, bytes] | None = None
 
     def sound(self) -> list[int]:
-        """Return the revisions of attested snapshots that are intact."""
+        """Return the revisions of the attested snapshots that are undamaged."""
         return [
             revision
             for revision, (stored, data) in self.held.items()
@@ -42,8 +42,9 @@ class Shelf:
         ]
 
     def begin(self) -> int:
-        """Keep the oldest intact snapshot, as `ledger trim` does, and return its revision, or 0 if
-        there is none."""
+        """Choose the oldest undamaged snapshot as the ledger's beginning, as `ledger trim` does.
+
+        Return its revision, or 0 if there is none."""
         sound = self.sound()
         if sound:
             stored, data = self.held[min(sound)]
@@ -51,8 +52,7 @@ class Shelf:
         return min(sound, default=0)
 
     def forge(self, chance: random.Random) -> bool:
-        """Replace the newest snapshot by one that lacks a pod. Return False if there is no
-        snapshot."""
+        """Replace the newest snapshot by one that lacks a pod. Return False if there is none."""
         for revision in sorted(self.held, reverse=True)[:1]:
             stored, data = self.held[revision]
             try:
@@ -71,7 +71,7 @@ class Shelf:
         return False
 
     def tear(self, chance: random.Random) -> bool:
-        """Damage the newest snapshot. Return False if there is no snapshot."""
+        """Damage the newest snapshot. Return False if there is none."""
         if not self.held:
             return False
         revision = max(self.held)
@@ -85,7 +85,7 @@ class Shelf:
 
 
 class _MemoryBucket:
-    """The methods of `object_store.Bucket` that `Snapshots.load` needs, in memory."""
+    """The methods of `object_store.Bucket` that are needed to load snapshots, in memory."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf, *, beginning: bool = False) -> None:
         self._ledger = ledger
@@ -93,11 +93,11 @@ class _MemoryBucket:
         self._of_beginning = beginning
 
     async def get(self, entry: Entry, *, size_max: int) -> bytes:
-        """Return the object's bytes. Half of the damaged snapshots are left for the snapshot's own
-        digest to catch.
+        """Return the object's bytes.
 
-        A forged snapshot has a valid digest of its own. As in the real store, the forgery is caught
-        because the listing has the digest of the original bytes."""
+        Raises BadObject for a forged snapshot and for half of the damaged ones, because their bytes
+        do not have the listed digest. The other half is returned, so that the snapshot's own digest
+        must reveal the damage."""
         del size_max
         try:
             held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))
@@ -121,7 +121,7 @@ def _torn(data: bytes) -> bool:
 
 
 class MemorySnapshots(Snapshots):
-    """A `runtime.snapshots.Snapshots` of which only the transport is simulated."""
+    """The real handling of snapshots, of which only the transport is simulated."""
 
     def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
         self._ledger = ledger
@@ -131,7 +131,6 @@ class MemorySnapshots(Snapshots):
         self._beginning = _MemoryBucket(ledger, shelf, beginning=True)  # type: ignore[assignment]
 
     async def rules(self) -> Rules:
-        """Implement `Snapshots.rules`."""
         try:
             records = await self._ledger.ask("rules", lambda: list(self._server.records))
         except LostReply as lost:
@@ -140,11 +139,9 @@ class MemorySnapshots(Snapshots):
         return rules_of(each for each in said if each is not None)
 
     async def begun_without(self) -> bool:
-        """Implement `Snapshots.begun_without`."""
         return await self._ledger.first_revision() > 1
 
     async def beginning(self) -> list[Stored]:
-        """Implement `Snapshots.beginning`."""
         try:
             found = await self._ledger.ask("beginning", lambda: self._shelf.beginning)
         except LostReply as lost:
@@ -152,14 +149,12 @@ class MemorySnapshots(Snapshots):
         return [found[0]] if found is not None else []
 
     async def attested(self) -> frozenset[Key]:
-        """Implement `Snapshots.attested`."""
         try:
             return await self._ledger.ask("attested", lambda: self._shelf.attested)
         except LostReply as lost:
             raise LedgerUnavailable(str(lost)) from lost
 
     async def attest(self, keys: Iterable[Key]) -> None:
-        """Implement `Snapshots.attest`."""
         said = frozenset(keys)
 
         def put() -> None:
@@ -171,7 +166,6 @@ class MemorySnapshots(Snapshots):
             raise LedgerUnavailable(str(lost)) from lost
 
     async def written(self) -> list[Stored]:
-        """Implement `Snapshots.written`."""
         try:
             held = await self._ledger.ask("snapshots", lambda: dict(self._shelf.held))
         except LostReply as lost:
@@ -179,7 +173,6 @@ class MemorySnapshots(Snapshots):
         return [stored for _, (stored, _) in sorted(held.items(), reverse=True)]
 
     async def save(self, taken: Taken) -> None:
-        """Implement `Snapshots.save`."""
         record = self._server.records[taken.revision - 1]
         if record is None:
             raise LedgerUnavailable("the ledger lost a record")

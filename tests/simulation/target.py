@@ -1,6 +1,6 @@
-"""The target of simulated bindings, which fails temporarily, fails permanently, or does not answer.
+"""The target of simulated bindings. It fails for a while, fails for good, or does not answer.
 
-Invariant: a binding that was reported as failed has had no effect."""
+Invariant: a binding that is reported as failed has had no effect."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ HUNG_S = 60.0
 
 
 class FailingTarget:
-    """A `binder.target.Target` with faults. All binders share one target, as they share one API
-    server."""
+    """Where simulated binders bind pods, with faults; implements `binder.target.Target`.
+
+    All binders share one target, as they share one API server."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
         self._chance: random.Random = weather.stream("target")
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Implement `Target.bind` with faults."""
         await rest(self._chance.uniform(*CALL_S))
         strikes = self._weather.strikes
         if strikes("bind hung", self._chance):
@@ -36,14 +36,12 @@ class FailingTarget:
         return Bound()
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Implement `Target.evict` with faults."""
         await rest(self._chance.uniform(*CALL_S))
         if self._weather.strikes("bind failed", self._chance):
             return Failed(f"pod {evicted.pod} is not let go of yet", final=False)
         return None
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Implement `Target.resize` with faults."""
         await rest(self._chance.uniform(*CALL_S))
         if self._weather.strikes("bind failed", self._chance):
             return Failed(f"pod {resized.pod} does not say it yet", final=False)

@@ -1,4 +1,4 @@
-"""Tests of the virtual loop: time passes only while tasks wait, and every run is the same."""
+"""The virtual event loop: time passes only while all tasks wait, and every run is the same."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tests.simulation.loop import NothingLeft, Spinning, after_steps, rest, run_
 
 
 def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
-    """On the virtual loop, sleeping takes no real time, and timers fire in order at their exact
+    """Sleeping on the virtual loop takes no real time, and timers fire in order at their exact
     time."""
     seen: list[tuple[str, float]] = []
 
@@ -24,7 +24,7 @@ def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
 
 
 def test_a_deadlock_raises() -> None:
-    """A deadlock on the virtual loop raises at once instead of hanging."""
+    """If all tasks on the virtual loop wait for one another, the loop raises an error at once."""
 
     async def main() -> None:
         await asyncio.Event().wait()
@@ -34,7 +34,7 @@ def test_a_deadlock_raises() -> None:
 
 
 def test_a_busy_wait_raises() -> None:
-    """A busy wait on the virtual loop raises instead of running forever."""
+    """If a task on the virtual loop waits in a busy loop, the loop raises an error."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -50,8 +50,7 @@ def test_a_busy_wait_raises() -> None:
 
 
 def test_steps_are_counted_within_an_instant() -> None:
-    """A callback scheduled with `after_steps` runs between two steps of a task, so a crash can
-    strike there."""
+    """`after_steps` calls a function between two steps of a task, so a crash can happen there."""
     seen: list[int] = []
 
     async def main() -> None:
@@ -65,7 +64,7 @@ def test_steps_are_counted_within_an_instant() -> None:
 
 
 def test_sets_of_tasks_have_one_order() -> None:
-    """Tasks are hashed by number, so that sets of tasks have the same order in every run."""
+    """Tasks have the same hashes in every run, so sets of tasks have the same order."""
 
     async def numbers() -> list[int]:
         tasks = [asyncio.ensure_future(rest(1)) for _ in range(50)]

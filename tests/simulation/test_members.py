@@ -1,4 +1,4 @@
-"""Tests that schedulers with a wrong list of members do no harm, because fences refuse conflicting
+"""Schedulers with a wrong list of members do no harm, because fences refuse conflicting
 placements."""
 
 import random
@@ -19,21 +19,20 @@ View = Callable[[Membership, list[str]], list[str]]
 
 
 def alone(_membership: Membership, _others: list[str]) -> list[str]:
-    """Return an empty list, so that each scheduler believes that it is alone and decides every
-    pod."""
+    """Return no other schedulers, so that each scheduler decides every pod."""
     return []
 
 
 class Mistaken:
-    """A view in which, during faults, each scheduler sees a changing subset of the other
-    schedulers."""
+    """Gives each scheduler a wrong list of the others, which changes until the faults end."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
         self._chances: dict[str, random.Random] = {}
 
     def __call__(self, membership: Membership, others: list[str]) -> list[str]:
-        """Implement `View`: drop random schedulers from the list unless faults have ended."""
+        """Return about half of the other schedulers. Return all of them once the faults have
+        ended."""
         if self._weather.calm:
             return others
         chance = self._chances.setdefault(membership.member, random.Random(membership.member))
@@ -41,7 +40,7 @@ class Mistaken:
 
 
 def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
-    """Make schedulers use `view` as their member list instead of what they have heard."""
+    """Make schedulers get their list of members from `view` instead of from heartbeats."""
 
     def tell(self: Membership) -> None:
         if not (self._here or self._joined.is_set()):
@@ -57,7 +56,7 @@ def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
 
 
 def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the appends that the server refuses to schedulers from now on."""
+    """From now on, count the appends of schedulers that the server refuses, by error."""
     counted: Counter[str] = Counter()
     real = MemoryServer.append
 
@@ -81,20 +80,21 @@ def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def delays(weather: Weather) -> None:
-    """Turn on delayed delivery, so that decisions of several schedulers often conflict."""
+    """Turn on late deliveries, so that decisions of several schedulers often conflict."""
     weather.rates["delayed delivery"] = 0.2
 
 
 def heard(weather: Weather) -> None:
-    """Turn on delayed delivery, but let schedulers hear of one another without faults."""
+    """Turn on late deliveries, but let schedulers always hear of one another."""
     delays(weather)
     weather.rates.pop("unheard member", None)
 
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers with wrong member lists break no invariant and place every pod that fits, thanks
-    to the fences."""
+    """Schedulers with wrong lists of members break no invariant, and all pods that fit are placed.
+
+    Fences refuse their conflicting placements."""
     counted = refusals(monkeypatch)
 
     def adjust(weather: Weather) -> None:
@@ -109,10 +109,10 @@ def test_mistaken_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers that share the pods conflict less often than schedulers that each decide every
-    pod.
+    """Schedulers that share the pods have fewer than half of the conflicts of those that do not.
 
-    The latter do no harm either, because fences refuse their duplicates."""
+    Schedulers that each decide every pod do no harm either, because their duplicates are refused.
+    """
     counts = {}
     for name, adjust in (("shared", heard), ("alone", delays)):
         with monkeypatch.context() as patch:

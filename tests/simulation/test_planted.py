@@ -1,7 +1,6 @@
-"""Tests that every planted fault is caught within its number of seeds, so that the simulation can
-fail.
+"""The simulation notices every planted fault within the number of seeds stated for it.
 
-The same run passes without the fault, which proves that the fault was caught."""
+The same seed passes without the fault, so it was the fault that was noticed."""
 
 import pytest
 
@@ -17,7 +16,7 @@ SMOKE = (PLANTED[0], PLANTED_IN_A_CLUSTER[0])
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.name)
 def test_a_fault_can_be_planted(fault: Planted) -> None:
-    """Every planted fault still finds the code that the fault replaces."""
+    """The code that each planted fault replaces still exists."""
     with planted(fault):
         pass
 
@@ -31,7 +30,7 @@ def test_a_fault_can_be_planted(fault: Planted) -> None:
     ],
 )
 def test_a_planted_fault_is_caught(fault: Planted) -> None:
-    """At least one seed of the range shows the planted fault, and passes without the fault."""
+    """At least one of the fault's seeds fails with the planted fault, and passes without it."""
     seed = caught(fault)
     assert seed is not None, f"{fault.name}: not caught in {fault.seeds} seeds"
     outcome = played(seed, rates=fault.rates, cluster=fault.cluster)
@@ -39,7 +38,7 @@ def test_a_planted_fault_is_caught(fault: Planted) -> None:
 
 
 def caught(fault: Planted) -> int | None:
-    """Return the first seed of the range that shows the fault, or None if no seed does."""
+    """Return the first of the fault's seeds that fails with the fault, or None if all pass."""
     with planted(fault):
         for seed in range(fault.first, fault.first + fault.seeds):
             outcome = run(seed, adjust=fault.adjust, cluster=fault.cluster)

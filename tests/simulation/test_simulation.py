@@ -1,4 +1,4 @@
-"""Simulations of the whole system under faults: a hundred seeds, all repeatable, and none may fail.
+"""Simulations of the whole system under faults: a hundred seeds must pass, and be repeatable.
 
 The nightly build runs another hundred seeds, and `make sim` runs any number."""
 
@@ -31,7 +31,8 @@ PER_TEST = 20
     ],
 )
 def test_nothing_is_ever_wrong(first: int) -> None:
-    """No event breaks an invariant, and after the faults every pod that fits is placed."""
+    """In no run does an event break an invariant. After the faults, every pod that fits is
+    placed."""
     for seed in range(first, first + PER_TEST):
         outcome = played(seed)
         assert not outcome.trouble, outcome.told()
@@ -39,8 +40,9 @@ def test_nothing_is_ever_wrong(first: int) -> None:
 
 @pytest.mark.timeout(900)  # this lane runs at the lowest priority
 def test_every_fault_strikes() -> None:
-    """Each kind of fault strikes within a few seeds; otherwise the simulation would prove
-    nothing."""
+    """Every kind of fault strikes in at least one of the first forty seeds.
+
+    A fault that never strikes would prove nothing."""
     missing = set(KINDS)
     for seed in range(40):
         missing -= played(seed).struck.keys()
@@ -51,7 +53,7 @@ def test_every_fault_strikes() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
-    """A seed gives the same log, byte for byte, in another process and under any hash seed."""
+    """A seed gives the same log, byte for byte, in another process with another hash seed."""
     found = subprocess.run(
         [sys.executable, "-m", "tests.simulation", "--seed", "7"],
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -66,13 +68,15 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: f"seed-{each.seed}")
 def test_fixed_bugs_stay_fixed(regression: Regression) -> None:
-    """Every seed that once found a bug passes now."""
+    """Every seed that once found a bug passes."""
     outcome = played(regression.seed, cluster=regression.cluster)
     assert not outcome.trouble, f"{regression.found} ({regression.held_by}): {outcome.told()}"
 
 
 def test_a_gang_that_one_more_member_completes_keeps_its_turn() -> None:
-    """A pod submitted between a gang's first and last member is placed after the gang."""
+    """A gang keeps its place in the queue from its first pod on.
+
+    A pod that was submitted before the gang's last pod is placed after the gang."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 2), member("g1", cards()))
     assert not any(isinstance(event, PodPlaced) for event in ledger.decide())
     ledger.play(pod("between", cards()), member("g2", cards()))

@@ -1,8 +1,8 @@
-"""The faults of a run: which kinds it has, how often each occurs, and how often each struck.
+"""The faults of a run: which kinds are on, how often each occurs, and how often each has struck.
 
-Each kind of fault is on in about half of the seeds, so that it occurs in combination and alone.
-Invariant: all randomness comes from the seed, through one stream per purpose, so that an additional
-draw for one purpose does not change another."""
+Each kind of fault is on in about half of the seeds, so that it occurs alone and with others.
+Invariant: all randomness comes from the seed, with a separate random stream for each purpose. So an
+additional draw for one purpose does not change the others."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ CLUSTER_SHARE = 0.25
 
 @dataclass
 class Weather:
-    """The faults of one run: the rate of each fault that is on, and a count of those that struck.
+    """The faults of one run: the rate of each fault that is on, and how often each has struck.
 
-    The rate is a probability per message or call for faults of network and target, and per virtual
-    second for timed faults. The flag `calm` ends all faults, and faults in `spared` never strike.
-    In a run with a `cluster`, pods come from an API server and are bound there; with None the seed
-    decides."""
+    For faults of network and target, a rate is a probability per message or call. For all other
+    faults, it is a probability per virtual second. `calm` ends all faults, and faults in `spared`
+    never strike. With `cluster`, pods come from an API server and are bound there; if it is None,
+    the seed decides."""
 
     seed: int
     spared: frozenset[str] = frozenset()
@@ -144,11 +144,11 @@ class Weather:
             self.rates[kind] = rate * self.scale
 
     def stream(self, purpose: str) -> random.Random:
-        """Return the random stream for one purpose."""
+        """Return the random stream for this purpose."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def strikes(self, kind: str, chance: random.Random) -> bool:
-        """Decide whether this fault strikes now, and count it if it does."""
+        """Return True if this kind of fault strikes now, and count it."""
         rate = self.rates.get(kind, 0.0)
         if self.calm or not rate or chance.random() >= rate:
             return False

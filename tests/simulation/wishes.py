@@ -1,6 +1,6 @@
-"""The requests of users: pods and gangs that come, change and go, as a source for watchers.
+"""The requests of users: pods and gangs that come, change and go. Watchers read them as a source.
 
-Invariant: an observation is the same object until the requests change, so a watcher that finds
+Invariant: until the requests change, an observation is the same object. So a watcher that finds
 nothing new has nothing to do."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORES = (0, 0, 10, 25, 30, 50, 100)
 
 
 class Wishes(Source):
-    """The requests of all users. All watchers share them, because they watch one cluster."""
+    """The requests of all users, which all watchers of a run read."""
 
     def __init__(self, chance: random.Random, *, pods_max: int) -> None:
         self._chance = chance
@@ -32,28 +32,26 @@ class Wishes(Source):
         self._observation = Observation()
 
     def uid(self, key: str, incarnation: int) -> str:
-        """Implement `Source.uid`."""
         return f"{UID_PREFIX}-{key.partition('/')[2]}-{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """Implement `Source.incarnation`."""
         number = uid.rpartition("-")[2]
         if not number.isdecimal() or self.uid(key, int(number)) != uid:
             return 0
         return int(number)
 
     async def observe(self, configuration: Configuration | None = None) -> Observation:
-        """Implement `Source.observe`; these manifests do not depend on the configuration."""
+        """Return the current requests. They do not depend on the configuration."""
         del configuration
         return self._observation
 
     async def changed(self) -> None:
-        """Implement `Source.changed`: return after one interval, as for a folder."""
+        """Return after one interval, whether the requests have changed or not."""
         await rest(LOOK_EVERY_S)
 
     @property
     def wanted(self) -> list[str]:
-        """Return the pods that users request now, as `namespace/name`."""
+        """Return the names of the pods that users request now, as `namespace/name`."""
         return list(self._pods)
 
     def stir(self) -> None:
@@ -104,7 +102,7 @@ class Wishes(Source):
             self._pods.pop(key)
 
     def _edit(self) -> None:
-        """Replace a pod under the same name, which creates its next incarnation."""
+        """Replace a pod under the same name, which makes it a new pod with another uid."""
         key = self._any()
         if not self._pods[key].group:
             namespace, _, name = key.partition("/")

@@ -1,6 +1,6 @@
-"""One simulation run: real services, a time of faults, a time to settle, and the verdict.
+"""One simulation run: real services, a time with faults, a time to settle, and the final checks.
 
-Invariant: a run is a function of its seed; the same seed gives the same log, byte for byte."""
+Invariant: a run depends only on its seed. The same seed gives the same log, byte for byte."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ PAGE = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run; `trouble` is empty if nothing went wrong."""
+    """The result of a run. `trouble` is the first problem, or empty if there was none."""
 
     seed: int
     trouble: str
@@ -82,7 +82,8 @@ class Outcome:
     log: list[str] = field(repr=False, default_factory=list)
 
     def told(self) -> str:
-        """Return the failure with its last events, and the command that shrinks the run."""
+        """Return the problem as text, with the last events and a command that makes the run
+        smaller."""
         shown = "\n".join(f"  {line[:240]}" for line in self.log[-LAST_EVENTS:])
         return (
             f"seed {self.seed}, event {self.events}, at {self.virtual_s:.3f} s:\n  {self.trouble}\n"
@@ -92,7 +93,7 @@ class Outcome:
 
 
 class World:
-    """The server, the processes, the users and the auditor of one run."""
+    """Everything in one run: the server, the processes, the users and the auditor."""
 
     def __init__(self, weather: Weather, *, wishes_max: int) -> None:
         self.server = MemoryServer()
@@ -116,18 +117,19 @@ class World:
         self._build(counts, racks)
 
     def complain(self, what: str) -> None:
-        """Report a problem, which ends the run."""
+        """Report a problem, and end the run."""
         self.troubles.append(what)
         self._over.set()
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """Report an unhandled exception of the simulation itself, which would otherwise go
-        unnoticed."""
+        """Report an exception of the simulation itself, which would otherwise go unnoticed."""
         if "handle" in about:
             self.complain(f"the simulation failed: {about.get('exception')!r}")
 
     async def run(self) -> None:
-        """Run faults, then a calm time, then the final checks. Return at the first problem."""
+        """Run a time with faults and a calm time, then make the final checks.
+
+        Return at the first problem."""
         play = asyncio.create_task(self._play())
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait({play, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +142,8 @@ class World:
     # ------------------------------------------------------------------ building
 
     def _draw(self) -> tuple[tuple[int, int, int], list[list[SimulatedNode]]]:
-        """Draw the number of schedulers, binders and watchers, and the nodes of each agent."""
+        """Choose at random how many schedulers, binders and watchers there are, and each agent's
+        nodes."""
         chance = self._chance
         counts = (chance.randint(1, 3), chance.randint(1, 2), chance.randint(1, 2))
         racks = []
@@ -215,7 +218,7 @@ class World:
             self.side.stir()
 
     async def _settle(self) -> None:
-        """Wait until the ledger is quiet and no work is open."""
+        """Wait until no work is open and no event arrives."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + PATIENCE_S
         while loop.time() < end_s:
@@ -229,12 +232,12 @@ class World:
         )
 
     async def _poke(self) -> None:
-        """Nudge every scheduler without a change, and check that it decides nothing.
+        """Append an event without effect, three times. Check that no scheduler decides anything
+        after it.
 
-        At the first nudge a pod may still get a refusal because the reasons against it have
-        changed. At the second too, because a gang's failed attempt may bring up a pod that was not
-        considered. In the meantime a node may send its full inventory, as it does every five
-        minutes."""
+        After the first two, a pod may still get a refusal: the reasons against it may have changed,
+        or a gang's failed attempt may bring up a pod that was not considered before. At any time a
+        node may send its full inventory, as it does every five minutes."""
         told = f"{SUBJECTS}.pending."
         whole = f"{SUBJECTS}.inventory."
         for allowed in (told, told, "nothing"):
@@ -258,14 +261,14 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
 
 
 def _drop(*_entry: object) -> NoReturn:
-    """Drop a log entry before it is rendered, because rendering a traceback takes longer than the
+    """Drop a log entry before it is rendered. Rendering a traceback would take longer than the
     run."""
     raise structlog.DropEvent
 
 
 @contextmanager
 def _quiet(*, logs: bool) -> Iterator[None]:
-    """Suppress the services' logs within the context, or show all of them."""
+    """Suppress the services' logs until the block ends, or show them if `logs` is set."""
     before, structured = logging.root.manager.disable, structlog.get_config()
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer() if logs else _drop],
@@ -283,8 +286,10 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """Draw the services' own randomness from the seed, read lists in small pages, and lower the
-    flood limit."""
+    """Set up the services for a simulation until the block ends.
+
+    Their own random numbers come from the seed, lists have small pages, and the flood limit is low.
+    """
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
@@ -303,7 +308,7 @@ def run(
     wishes_max: int = WISHES[1],
     cluster: bool | None = None,
 ) -> Outcome:
-    """Play one whole run; `adjust` may change the faults first.
+    """Play one whole run, and return its outcome. `adjust` may change the faults first.
 
     Kinds of fault in `spared` never strike, and users make at most `wishes_max` requests. `cluster`
     forces a run with or without a cluster; None leaves that to the seed."""

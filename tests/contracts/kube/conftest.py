@@ -1,4 +1,4 @@
-"""Every test of this folder runs twice: in memory and against a real kube-apiserver."""
+"""Fixtures: every test of this folder runs twice, in memory and against a real kube-apiserver."""
 
 import os
 from collections.abc import AsyncIterator

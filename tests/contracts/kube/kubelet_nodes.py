@@ -1,4 +1,4 @@
-"""One interface to a node with a fake kubelet and to a node with a real one."""
+"""One interface to two kinds of node: with a fake kubelet, or with a real one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class KubeletNode(Protocol):
     async def run(
         self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
     ) -> str:
-        """Bind a pod to this node, with the given number of GPUs per container. Return the pod's
-        uid."""
+        """Create a pod and bind it to this node. Return the pod's uid.
+
+        `containers` is the number of GPUs that each container requests; `init` names an init
+        container."""
 
     async def got(self, name: str, container: str) -> dict[str, str]:
         """Wait until the container starts, and return its environment."""
@@ -33,7 +35,7 @@ class KubeletNode(Protocol):
         """Kill and restart the kubelet, and wait until the device plugins have registered again."""
 
     async def offered(self, count: int) -> None:
-        """Wait until the node offers `count` GPUs."""
+        """Wait until the node's allocatable shows `count` GPUs."""
 
 
 @dataclass
@@ -50,26 +52,21 @@ class FakeNode:
         init: str = "",
         annotations: Any = None,  # noqa: ARG002 - a kubelet does not show a plugin any
     ) -> str:
-        """Implement `KubeletNode.run`."""
         await self.kubelet.admit(f"uid-{name}", name, GPU, containers, init=init)
         return f"uid-{name}"
 
     async def got(self, name: str, container: str) -> dict[str, str]:
-        """Implement `KubeletNode.got`."""
         return await self.kubelet.begin(f"uid-{name}", container)
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
-        """Implement `KubeletNode.restart`."""
         return await self.got(name, container)
 
     async def restart_kubelet(self) -> None:
-        """Implement `KubeletNode.restart_kubelet`."""
         await self.kubelet.stop()
         await self.kubelet.start()
         await self.offered(20)
 
     async def offered(self, count: int) -> None:
-        """Implement `KubeletNode.offered`."""
         await self.kubelet.offered(GPU, count)
 
 
@@ -84,7 +81,6 @@ class RealNode:
     async def run(
         self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
     ) -> str:
-        """Implement `KubeletNode.run`."""
         made = [_container(each, count, init) for each, count in containers.items()]
         spec = {
             "nodeName": self.kubelet.node,
@@ -104,24 +100,20 @@ class RealNode:
         return str(json.loads(said)["metadata"]["uid"])
 
     async def got(self, name: str, container: str) -> dict[str, str]:
-        """Implement `KubeletNode.got`."""
         times = self.seen[name, container] = self.seen.get((name, container), 0) + 1
         created = await self.kubelet.made(name, container, times)
         return dict(created["env"])
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
-        """Implement `KubeletNode.restart`."""
         await self.kubelet.end_process(name, container)
         return await self.got(name, container)
 
     async def restart_kubelet(self) -> None:
-        """Implement `KubeletNode.restart_kubelet`."""
         await self.kubelet.kill()
         await self.kubelet.start()
         await self.offered(20)
 
     async def offered(self, count: int) -> None:
-        """Implement `KubeletNode.offered`."""
         await self.kubelet.offered(GPU, count)
 
 

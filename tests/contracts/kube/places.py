@@ -1,4 +1,4 @@
-"""One interface to the two API servers, in-memory and real, that the suite runs against."""
+"""One interface to two API servers, in memory and real, against which the tests run."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LINES_S = 30.0
 
 
 class Place(Protocol):
-    """An empty cluster for one test; the client `api` has all rights.
+    """An empty cluster for one test. Its client `api` has all rights.
 
-    `checks_uid`: True if the server refuses a binding with a wrong uid. `keeps_lists`: True if the
-    server still serves the next pages of a list after a compaction.
-    """
+    Two flags describe the server's version. `checks_uid`: it refuses a binding with a wrong uid.
+    `keeps_lists`: it still serves the next pages of a list after a compaction."""
 
     api: KubeApi
     checks_uid: bool
     keeps_lists: bool
 
     async def forget(self) -> None:
-        """Discard the history of changes (compaction), as every API server does at some point."""
+        """Discard the history of changes, as every API server's compaction does from time to
+        time."""
 
 
 class MemoryPlace:
@@ -45,16 +45,14 @@ class MemoryPlace:
         self.keeps_lists = False
 
     async def forget(self) -> None:
-        """Implement `Place.forget`."""
         self.server.store.forget()
 
 
 class RealPlace:
     """A cluster on kube-apiserver with etcd.
 
-    Before 1.21 the server ignores the uid of a binding. Since 1.34 the server keeps snapshots of
-    lists in memory.
-    """
+    Before 1.21 the server ignores the uid of a binding. Since 1.34 it keeps snapshots of lists in
+    memory."""
 
     def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
         self._plane = plane
@@ -63,7 +61,7 @@ class RealPlace:
         self.keeps_lists = plane.version >= (1, 34)
 
     async def forget(self) -> None:
-        """Compact etcd at the server's current revision; implements `Place.forget`."""
+        """Compact etcd at its current revision."""
         listed = await get(self.api, PODS)
         revision = int(listed["metadata"]["resourceVersion"])
         request = urllib.request.Request(
@@ -89,13 +87,12 @@ async def real_place(plane: ControlPlane) -> AsyncIterator[RealPlace]:
 
 
 async def ask(api: KubeApi, method: str, path: str, body: Any = None, **more: Any) -> Answer:
-    """Send a request with a JSON body and return the answer."""
     encoded = None if body is None else msgspec.json.encode(body)
     return await api.request(method, path, body=encoded, **more)
 
 
 async def get(api: KubeApi, path: str, **query: str) -> Any:
-    """Return an object or a list, decoded."""
+    """Return the object or list at this path, decoded."""
     return msgspec.json.decode(await api.get(path, query))
 
 
@@ -121,8 +118,9 @@ async def bind(
 async def told(
     api: KubeApi, path: str, version: str, count: int, *, span_s: int = 30
 ) -> list[tuple[str, Any]]:
-    """Return the first `count` lines of a watch as (type, object), or fewer if the watch ends
-    earlier."""
+    """Watch a path from `version` on, and return the first `count` lines as (type, object).
+
+    Return fewer lines if the watch ends earlier."""
     query = {
         "watch": "1",
         "resourceVersion": version,
@@ -144,5 +142,4 @@ async def told(
 
 
 def status_of(answer: Answer) -> tuple[int, str]:
-    """Return the status code and the reason of a refusal."""
     return answer.status, answer.refusal().reason

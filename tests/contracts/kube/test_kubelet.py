@@ -1,5 +1,5 @@
-"""The agent gives containers their devices, with a fake kubelet for speed and a real one as
-proof."""
+"""The agent gives containers their devices, on a node with a fake kubelet and on one with a real
+kubelet."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +33,7 @@ NODE = "n1"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provide a folder with a short path: a socket's path has at most 107 bytes."""
+    """Provide a folder with a short path, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 async def node(
     request: pytest.FixtureRequest, folder: Path, control_plane: ControlPlane
 ) -> AsyncIterator[KubeletNode]:
-    """Provide a node with a kubelet with which no agent has registered yet."""
+    """Provide a node with a kubelet. No agent is registered with it yet."""
     async with AsyncExitStack() as stack:
         if request.param == "fake":
             yield FakeNode(await stack.enter_async_context(FakeKubelet(folder)))
@@ -58,7 +58,7 @@ async def node(
 
 @pytest.fixture
 async def agent(bus: Bus, node: FakeNode | RealNode, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """Provide the node's agent with two GPUs, registered with the kubelet."""
+    """Provide the node's running agent, which has two GPUs and is registered with the kubelet."""
     kubelet = node.kubelet
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
@@ -70,7 +70,6 @@ async def agent(bus: Bus, node: FakeNode | RealNode, facts: Facts) -> AsyncItera
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
@@ -78,8 +77,9 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 async def place(
     facts: Facts, uid: str, name: str, *shares: Share, borrowed: tuple[Share, ...] = ()
 ) -> None:
-    """Append the submission, placement and binding of a pod to the ledger, and nothing to the
-    cluster."""
+    """Append the submission, placement and binding of a pod to the ledger.
+
+    The pod in the cluster is left as it is."""
     asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
     shape = Shape(asks=asks)
     await facts.write(
@@ -94,12 +94,12 @@ async def place(
 
 
 def share(device: Device, memory_mib: int, container: str = "main") -> Share:
-    """Return a share of a GPU."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=30)
 
 
 def seen(env: dict[str, str]) -> tuple[str, str]:
-    """Return the GPU that a container sees, and the container's memory limit."""
+    """Return the GPU that a container sees, and the container's memory limit, from its
+    environment."""
     return env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]
 
 
@@ -107,7 +107,8 @@ def seen(env: dict[str, str]) -> tuple[str, str]:
 async def test_identical_pods_get_their_own_shares(
     agent: ServiceProcess, node: KubeletNode, facts: Facts, *, turned: bool
 ) -> None:
-    """Identical pods get their own shares, although the kubelet's requests name no pod."""
+    """Each of several identical pods gets its own share, although the kubelet's requests name no
+    pod."""
     assert agent.running
     first, second = cards(facts)
     a = await node.run("a", {"main": 1})
@@ -124,7 +125,8 @@ async def test_identical_pods_get_their_own_shares(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """An init container gets the share of the main container, which reuses the slot afterwards."""
+    """An init container gets the main container's share; the main container then gets the same
+    share."""
     assert agent.running
     card = cards(facts)[1]
     uid = await node.run("a", {"fetch": 1, "main": 1}, init="fetch")
@@ -137,7 +139,8 @@ async def test_init_containers_have_what_the_next_one_has(
 async def test_containers_of_one_pod_have_each_their_own(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """Containers of one pod get their own shares, even with different numbers of GPUs."""
+    """Each container of a pod gets its own shares, even if one has one GPU and the other has
+    two."""
     assert agent.running
     first, second = cards(facts)
     uid = await node.run("a", {"one": 1, "two": 2})
@@ -152,8 +155,9 @@ async def test_containers_of_one_pod_have_each_their_own(
 async def test_a_container_keeps_its_share_after_a_crash(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """A container keeps its share after a crash of the container, the agent or the kubelet. The
-    agent records only one allocation per pod."""
+    """A container keeps its share after the container, the agent or the kubelet has crashed.
+
+    The agent records only one allocation per pod."""
     card = cards(facts)[1]
     uid = await node.run("a", {"main": 1})
     await place(facts, uid, "a", share(card, 700))
@@ -174,7 +178,7 @@ async def test_a_container_keeps_its_share_after_a_crash(
 async def test_an_annotation_gets_a_pod_nothing(
     agent: ServiceProcess, node: KubeletNode, facts: Facts
 ) -> None:
-    """An annotation grants a pod no devices: only the ledger decides what a container gets."""
+    """If a pod's annotations name one GPU and the ledger another, the pod gets the ledger's GPU."""
     assert agent.running
     first, second = cards(facts)
     forged = {

@@ -1,4 +1,4 @@
-"""Paged lists, ordered watches, and the errors of lists and watches after a compaction."""
+"""Paged lists and watches of an API server, and their errors after a compaction."""
 
 import time
 
@@ -15,14 +15,14 @@ ALL = "/api/v1/pods"
 
 
 async def test_the_server_reports_its_version(place: Place) -> None:
-    """An authenticated client can read the server's version."""
+    """An authenticated client can read the API server's version."""
     about = await get(place.api, "/version")
     assert int(about["major"]) == 1
     assert int(about["minor"].rstrip("+")) >= 20
 
 
 async def test_discovery_lists_the_kinds(place: Place) -> None:
-    """Discovery lists the kinds of every group version, including custom resources."""
+    """Discovery lists the kinds of every API group version, including those of custom resources."""
     discovery = Discovery(place.api, SystemClock(), (VOLCANO,))
     await discovery.look()
     assert discovery.versions(VOLCANO, "podgroups") == ("v1beta1",)
@@ -32,8 +32,9 @@ async def test_discovery_lists_the_kinds(place: Place) -> None:
 
 
 async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
-    """All pages of a list show one version; a change between two pages appears only in a new
-    list."""
+    """All pages of a list show the same version of the cluster.
+
+    A change between two pages appears only in a new list."""
     for name in ("a", "b", "c", "d"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="2")
@@ -52,8 +53,9 @@ async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
 
 
 async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
-    """The next page of an expired list is 410 Gone, unless the server has kept that version of the
-    list."""
+    """After a compaction, the next page of an older list fails with 410 Gone.
+
+    Servers that keep the list's version in memory return the page instead."""
     for name in ("a", "b", "c"):
         await make(place.api, PODS, kube_pod(name))
     first = await get(place.api, ALL, limit="1")
@@ -70,7 +72,9 @@ async def test_the_rest_of_an_expired_list_is_gone(place: Place) -> None:
 
 
 async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None:
-    """A watch sends every write since its version in order; a deletion carries the last object."""
+    """A watch sends every write after the version at which it starts, in order.
+
+    For a deletion it sends the object's last state."""
     await make(place.api, PODS, kube_pod("before"))
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     made = await make(place.api, PODS, kube_pod("p"))
@@ -96,8 +100,9 @@ async def test_a_watch_sends_every_write_since_its_version(place: Place) -> None
 
 
 async def test_a_watch_of_a_compacted_version_is_gone(place: Place) -> None:
-    """A watch that starts at a compacted version gets 410 Gone, for a kind without a watch
-    cache."""
+    """A watch of Events that starts at a compacted version fails with 410 Gone.
+
+    Events are tested because the API server has no watch cache for them."""
     events = "/api/v1/namespaces/default/events"
     version = (await get(place.api, events))["metadata"]["resourceVersion"]
     for name in ("p", "q"):
@@ -110,7 +115,7 @@ async def test_a_watch_of_a_compacted_version_is_gone(place: Place) -> None:
 
 
 async def test_a_watch_ends_after_its_time(place: Place) -> None:
-    """A watch ends after its timeout, even while other objects change."""
+    """A watch ends after its timeout, even while other objects still change."""
     version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
     await make(place.api, "/api/v1/nodes", kube_node("n1"))
     began = time.monotonic()
@@ -120,8 +125,9 @@ async def test_a_watch_ends_after_its_time(place: Place) -> None:
 
 
 async def test_unknown_kinds_and_objects_are_not_found(place: Place) -> None:
-    """The server answers 404 for an unknown kind or object, with a Status where Kubernetes sends
-    one."""
+    """The server answers 404 for an unknown kind or object.
+
+    The answer has a Status object in the cases in which Kubernetes sends one."""
     for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
         assert (await ask(place.api, "GET", path)).status == 404
         with pytest.raises(KubeRefused, match="404"):

@@ -1,4 +1,4 @@
-"""Effects and refusals of bindings, deletions and patches."""
+"""What bindings, deletions and patches change on an API server, and when it refuses them."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ async def _pod(place: Place, name: str = "p") -> Any:
 
 
 async def test_a_pod_is_bound_once_with_its_annotations(place: Place) -> None:
-    """A pod is bound once, with its annotations; a second binding is refused, even to the same
+    """A binding sets a pod's node and annotations. A second binding is refused, even to the same
     node."""
     made = await make(place.api, PODS, kube_pod("p", share(), annotations={"own": "x"}))
     meta = made["metadata"]
@@ -44,7 +44,8 @@ async def test_a_deleted_pod_is_not_bound(place: Place) -> None:
 
 
 async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
-    """The server refuses a binding with another uid than the pod's, except before version 1.21."""
+    """The server refuses a binding whose uid is not the pod's. Before 1.21 it accepts such a
+    binding."""
     first = await make(place.api, PODS, kube_pod("p"))
     await ask(place.api, "DELETE", f"{PODS}/p")
     second = await make(place.api, PODS, kube_pod("p"))
@@ -58,8 +59,9 @@ async def test_a_binding_with_another_uid_is_refused(place: Place) -> None:
 
 
 async def test_a_pod_without_a_kubelet_is_deleted_at_once(place: Place) -> None:
-    """The server deletes unbound and ended pods at once. A bound pod remains until the kubelet has
-    stopped the pod."""
+    """The server removes an unbound or ended pod as soon as it is deleted.
+
+    A bound pod remains until the kubelet has stopped it."""
     for name in ("pending", "ended", "bound"):
         await make(place.api, PODS, kube_pod(name))
     await bind(place.api, "ended", "n1")
@@ -85,8 +87,9 @@ async def test_a_pod_without_a_kubelet_is_deleted_at_once(place: Place) -> None:
 
 
 async def test_a_terminating_pod_with_a_finalizer_cannot_be_bound(place: Place) -> None:
-    """A pod with a finalizer stays terminating, and cannot be bound, until the finalizer is
-    removed."""
+    """A deleted pod with a finalizer stays terminating until the finalizer is removed.
+
+    It cannot be bound during that time."""
     pod = kube_pod("p")
     pod["metadata"]["finalizers"] = ["example.com/wait"]
     await make(place.api, PODS, pod)
@@ -103,10 +106,9 @@ async def test_a_terminating_pod_with_a_finalizer_cannot_be_bound(place: Place) 
 
 
 async def test_a_patched_condition_keeps_the_others(place: Place) -> None:
-    """A strategic merge patch changes a condition by type and keeps the other conditions.
+    """A strategic merge patch of one condition keeps a pod's other conditions.
 
-    A wrong uid changes nothing; a repeated patch creates no new version.
-    """
+    A patch with a wrong uid changes nothing. A repeated patch creates no new version."""
     uid = (await make(place.api, PODS, kube_pod("p")))["metadata"]["uid"]
 
     async def say(uid: str, kind: str, message: str) -> Any:
@@ -128,8 +130,8 @@ async def test_a_patched_condition_keeps_the_others(place: Place) -> None:
 
 
 async def test_status_and_spec_change_separately(place: Place) -> None:
-    """A write to the status subresource changes only the status; a write to the object changes
-    everything else."""
+    """A write to the status subresource changes only the status. A write to the object keeps the
+    status."""
     made = await make(place.api, PODS, kube_pod("p"))
     wanted = made | {"status": {"phase": "Running"}}
     wanted["metadata"] = made["metadata"] | {"annotations": {"a": "b"}}
@@ -143,7 +145,8 @@ async def test_status_and_spec_change_separately(place: Place) -> None:
 
 
 async def test_an_event_is_created_once_and_then_updated(place: Place) -> None:
-    """An Event is created once by name; an update with an old resource version is refused."""
+    """The server refuses a second Event with the same name, and an update with an old resource
+    version."""
     path = "/api/v1/namespaces/default/events"
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u"}
     event = {
@@ -192,8 +195,9 @@ async def test_a_group_is_admitted_by_its_status(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["p", "q"])
 async def test_a_name_is_unique(place: Place, name: str) -> None:
-    """A name is unique. After a deletion the name can be used again, and the new object has another
-    uid."""
+    """The server refuses a second object with the same name until the first one is deleted.
+
+    The new object then has another uid."""
     first = await make(place.api, PODS, kube_pod(name))
     assert status_of(await ask(place.api, "POST", PODS, kube_pod(name))) == (409, "AlreadyExists")
     await ask(place.api, "DELETE", f"{PODS}/{name}")

@@ -1,1 +1,1 @@
-"""Contract tests of the ledger, run against the in-memory ledger and the one on nats-server."""
+"""Contract tests of the ledger, run against the in-memory ledger and the ledger on nats-server."""

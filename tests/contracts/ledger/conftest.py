@@ -1,4 +1,4 @@
-"""Every test of this folder runs twice: in memory and against nats-server."""
+"""Fixtures: every test of this folder runs twice, in memory and against nats-server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +35,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture(params=["memory", "nats"])
 async def small_place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    """Provide an empty ledger that is limited to a million bytes."""
+    """Provide an empty ledger that holds at most a million bytes."""
     made = await _place(request.param, tmp_path, FULL_BYTES)
     yield made
     await made.stop()
@@ -43,7 +43,7 @@ async def small_place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
 
 @pytest.fixture(params=["memory", "nats"])
 async def lawless(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LawlessPlace]:
-    """Provide an empty ledger without permissions."""
+    """Provide an empty ledger in which every client may do everything."""
     made: LawlessMemory | LawlessNats = LawlessMemory()
     if request.param == "nats":
         made = LawlessNats(tmp_path)

@@ -1,4 +1,4 @@
-"""One interface to the two ledgers, in-memory and on nats-server, that the suite runs against."""
+"""One interface to two ledgers, in memory and on nats-server, against which the tests run."""
 
 from __future__ import annotations
 
@@ -22,69 +22,64 @@ WINDOW_S = 1.0
 
 
 class Place(Protocol):
-    """A ledger for one test, and the faults that a test can cause in the ledger."""
+    """A ledger for one test, with methods that cause faults in it."""
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """Open a connection. A `shaky` connection can be silenced, and has a short timeout."""
+        """Connect to the ledger in this role.
+
+        The fault methods affect only `shaky` connections, which also have a short timeout."""
 
     def silence(self) -> None:
-        """Carry out the requests of shaky connections without replying."""
+        """From now on, carry out the requests of shaky connections without replying."""
 
     async def heal(self) -> None:
-        """Break the shaky connections and let the clients reconnect."""
+        """Break the shaky connections, let their clients reconnect, and reply again."""
 
     async def drop(self, last: int) -> None:
-        """Drop all records up to and including this revision, as the bootstrap user may."""
+        """Drop all records up to and including revision `last`, as only the bootstrap user may."""
 
     async def stop(self) -> None:
-        """Stop the ledger."""
+        """Stop the ledger and close all its connections."""
 
 
 class NatsPlace:
-    """A ledger on nats-server with our permissions, behind a proxy."""
+    """A ledger on nats-server with our permissions. Shaky connections go through a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.bus = Bus(folder / "data")
         self._proxy: Proxy
 
     async def start(self, *, max_bytes: int = -1) -> None:
-        """Start the server and the proxy."""
         await self.bus.start(max_bytes=max_bytes)
         self._proxy = Proxy(self.bus.server.port)
         await self._proxy.start()
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """Implement `Place.connect`."""
         if shaky:
             return await self.bus.connect(role, port=self._proxy.port, ack_timeout_s=ACK_TIMEOUT_S)
         return await self.bus.connect(role)
 
     def silence(self) -> None:
-        """Implement `Place.silence`."""
         self._proxy.mute()
 
     async def heal(self) -> None:
-        """Implement `Place.heal`."""
         await self._proxy.cut()
 
     async def drop(self, last: int) -> None:
-        """Implement `Place.drop`."""
         await drop((await self.bus.connect("bootstrap")).wire, last=last)
 
     async def stop(self) -> None:
-        """Implement `Place.stop`."""
         await self._proxy.stop()
         await self.bus.stop()
 
 
 class ShakyLink(PerfectLink):
-    """An in-memory link that can withhold replies until a timeout."""
+    """An in-memory connection that can withhold replies, so that requests time out."""
 
     def __init__(self) -> None:
         self.silent = False
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Implement `Link.ask`."""
         answer = await super().ask(what, act)
         if self.silent:
             loop = asyncio.get_running_loop()
@@ -105,7 +100,6 @@ class MemoryPlace:
         self._ledgers: list[MemoryLedger] = []
 
     async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
-        """Implement `Place.connect`."""
         link = ShakyLink()
         if shaky:
             self._links.append(link)
@@ -114,37 +108,34 @@ class MemoryPlace:
         return ledger
 
     def silence(self) -> None:
-        """Implement `Place.silence`."""
         for link in self._links:
             link.silent = True
 
     async def heal(self) -> None:
-        """Implement `Place.heal`."""
         for link in self._links:
             link.silent = False
 
     async def drop(self, last: int) -> None:
-        """Implement `Place.drop`."""
         self.server.drop(last)
 
     async def stop(self) -> None:
-        """Implement `Place.stop`."""
         for ledger in self._ledgers:
             await ledger.close()
 
 
 class LawlessPlace(Protocol):
-    """A ledger without permissions and with a short duplicate window, from which a record can be
-    deleted."""
+    """A ledger without permissions and with a short duplicate window, for one test.
+
+    The test can delete single records, which our permissions forbid."""
 
     async def connect(self) -> Ledger:
-        """Open a connection with all rights."""
+        """Open a connection that may do everything."""
 
     async def lose(self, revision: int) -> None:
-        """Delete one record, which our permissions normally forbid."""
+        """Delete the record with this revision."""
 
     async def stop(self) -> None:
-        """Stop the ledger."""
+        """Stop the ledger and close all its connections."""
 
 
 class LawlessNats:
@@ -155,8 +146,9 @@ class LawlessNats:
         self._ledgers: list[Ledger] = []
 
     async def start(self) -> None:
-        """Start the server, and create the stream like ours, except for permissions and the
-        duplicate window."""
+        """Start the server, and create a stream like ours.
+
+        It differs from ours in its permissions and its duplicate window."""
         await self._server.start()
         boot = await connect(self._server.url, name="test")
         settings = {
@@ -170,17 +162,14 @@ class LawlessNats:
         self._ledgers.append(boot)
 
     async def connect(self) -> Ledger:
-        """Implement `LawlessPlace.connect`."""
         ledger = await connect(self._server.url, name="test")
         self._ledgers.append(ledger)
         return ledger
 
     async def lose(self, revision: int) -> None:
-        """Implement `LawlessPlace.lose`."""
         await call_api(self._boot.wire, f"STREAM.MSG.DELETE.{STREAM}", {"seq": revision})
 
     async def stop(self) -> None:
-        """Implement `LawlessPlace.stop`."""
         for ledger in self._ledgers:
             await ledger.close()
         await self._server.stop()
@@ -193,13 +182,10 @@ class LawlessMemory:
         self._place = MemoryPlace(window_s=WINDOW_S)
 
     async def connect(self) -> Ledger:
-        """Implement `LawlessPlace.connect`."""
         return await self._place.connect()
 
     async def lose(self, revision: int) -> None:
-        """Implement `LawlessPlace.lose`."""
         self._place.server.lose(revision)
 
     async def stop(self) -> None:
-        """Implement `LawlessPlace.stop`."""
         await self._place.stop()

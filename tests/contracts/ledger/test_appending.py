@@ -1,4 +1,5 @@
-"""Append to the ledger: both fences, batches, limits, permissions, and lost replies."""
+"""Appending to the ledger: fences, duplicate ids, batches, limits, permissions, and lost
+replies."""
 
 import asyncio
 
@@ -21,8 +22,8 @@ from tests.support.polling import until
 
 
 async def test_revisions_count_from_one(place: Place) -> None:
-    """Revisions count from 1, and an append returns one revision for every draft, also for none or
-    a thousand."""
+    """Revisions count from 1. An append returns one revision for each draft, for 0 to 1,000
+    drafts."""
     ledger = await place.connect()
     assert await ledger.last_revision() == 0
     assert await ledger.append([draft()]) == [1]
@@ -39,8 +40,9 @@ async def test_revisions_count_from_one(place: Place) -> None:
 
 
 async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) -> None:
-    """The ledger refuses a stale fence with the subject's last revision, and accepts a current
-    fence."""
+    """The ledger refuses a stale fence and reports the subject's last revision.
+
+    A fence on that revision is accepted."""
     ledger = await place.connect()
     assert await ledger.append([draft("workload.a", expect=0)]) == [1]
     assert await ledger.append([draft("workload.b")]) == [2]
@@ -62,7 +64,8 @@ async def test_a_stale_fence_is_refused_with_the_current_revision(place: Place) 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place) -> None:
-    """One stale fence makes the ledger refuse the whole batch, and the error names that fence."""
+    """If one fence in a batch is stale, the ledger refuses the whole batch, and the error names
+    that fence."""
     ledger = await place.connect()
     await ledger.append([draft("workload.b")])
     with pytest.raises(FenceRefused) as refused:
@@ -72,8 +75,9 @@ async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
-    """A batch has one fence per subject, on the first draft. A fence only on a later draft is
-    refused before sending."""
+    """In a batch, the first draft of a subject has the subject's fence.
+
+    The client refuses a batch in which only a later draft of the subject has a fence."""
     ledger = await place.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -82,7 +86,7 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: P
 
 
 async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None:
-    """If two writers concurrently append with the same fence on one subject, exactly one of them
+    """If two writers append at the same time with the same fence on a subject, exactly one
     succeeds."""
     writers = [await place.connect("scheduler") for _ in range(2)]
     outcomes = await asyncio.gather(
@@ -93,8 +97,9 @@ async def test_one_of_two_writers_with_the_same_fence_wins(place: Place) -> None
 
 
 async def test_a_repeated_id_is_refused(place: Place) -> None:
-    """The ledger refuses a repeated id: alone, on another subject, in a batch, or twice within one
-    batch."""
+    """The ledger refuses an id that was used before, also on another subject or in a batch.
+
+    It also refuses a batch that has the same id twice."""
     ledger = await place.connect()
     await ledger.append([draft("workload.z")])
     await ledger.append([draft("workload.a", key="one")])
@@ -115,7 +120,8 @@ async def test_a_repeated_id_is_refused(place: Place) -> None:
 async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
     place: Place, *, moved_on: bool
 ) -> None:
-    """A retry after a lost reply is reported as a duplicate, not as a stale fence."""
+    """If a stored draft with a fence is appended again, the ledger reports a duplicate, not a stale
+    fence."""
     ledger = await place.connect()
     await ledger.append([draft("workload.a", key="one", expect=0)])
     if moved_on:
@@ -128,8 +134,8 @@ async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
 
 
 async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
-    """A repeated fenced batch is reported as a duplicate, whatever the subjects' current revisions
-    are."""
+    """If a stored batch with fences is appended again, the ledger reports duplicates, not stale
+    fences."""
     ledger = await place.connect()
     batch = [draft("workload.a", key="one", expect=0), draft("workload.b", key="two", expect=0)]
     await ledger.append(batch)
@@ -138,7 +144,7 @@ async def test_a_batch_checks_ids_before_fences(place: Place) -> None:
 
 
 async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> None:
-    """The ledger accepts an id again after the duplicate window, so the fold must refuse duplicates
+    """The ledger accepts an id again after the duplicate window. So the fold must skip duplicates
     too."""
     ledger = await lawless.connect()
     await ledger.append([draft("workload.a", key="one")])
@@ -155,7 +161,7 @@ async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> No
 
 
 async def test_limits_are_checked_before_sending(place: Place) -> None:
-    """The client refuses too many drafts, too many bytes and invalid fields before sending
+    """The client refuses too many drafts, too large payloads and invalid fields before it sends
     anything."""
     ledger = await place.connect()
     assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]
@@ -170,7 +176,7 @@ async def test_limits_are_checked_before_sending(place: Place) -> None:
 
 
 async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
-    """A full ledger refuses a batch as a whole, and accepts a smaller batch that still fits."""
+    """A full ledger refuses a batch as a whole. It accepts a smaller batch that still fits."""
     ledger = await small_place.connect()
     big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]
     with pytest.raises(LedgerFull, match="maximum bytes exceeded"):
@@ -196,7 +202,7 @@ async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
 async def test_a_role_writes_what_it_owns(
     place: Place, role: str, mine: tuple[str, ...], foreign: tuple[str, ...]
 ) -> None:
-    """The server's permissions give each event type one writer, also within a batch."""
+    """A role may append only its own event types; a batch with any other event type is refused."""
     ledger = await place.connect(role)
     for subject in mine:
         await ledger.append([draft(subject)])
@@ -210,7 +216,9 @@ async def test_a_role_writes_what_it_owns(
 
 
 async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: Place) -> None:
-    """A missing reply is reported as an unknown outcome, and the retry finds the event stored."""
+    """If the reply to an append is lost, the client reports an unknown outcome.
+
+    A retry then finds the event stored."""
     ledger = await place.connect(shaky=True)
     place.silence()
     with pytest.raises(OutcomeUnknown) as unknown:

@@ -1,5 +1,6 @@
-"""A follower gets every record of the chosen subjects once and in order: first history, then live
-records."""
+"""Reading the ledger: a reader gets every record of its subjects once and in order.
+
+It gets the stored history first and then new records."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,8 +21,9 @@ async def _at(following: Subscription, revision: int) -> None:
 
 
 async def test_history_first_then_live_with_the_bytes_that_were_appended(place: Place) -> None:
-    """A reader gets history first and then live records, with their exact bytes; `caught_up`
-    returns between the two."""
+    """A reader gets all stored records and then new ones, with exactly the appended bytes.
+
+    `caught_up` returns once the stored records are delivered."""
     ledger = await place.connect()
     await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300)])
     seen: list[Record] = []
@@ -36,7 +38,7 @@ async def test_history_first_then_live_with_the_bytes_that_were_appended(place: 
 
 
 async def test_an_empty_ledger_is_caught_up_at_once(place: Place) -> None:
-    """A reader of an empty ledger is caught up at once."""
+    """`caught_up` returns at once for a reader of an empty ledger."""
     following = await (await place.connect()).follow(ignore)
     async with asyncio.timeout(5):
         await following.caught_up()
@@ -44,7 +46,7 @@ async def test_an_empty_ledger_is_caught_up_at_once(place: Place) -> None:
 
 
 async def test_a_reader_starts_where_it_says(place: Place) -> None:
-    """A reader starts at the given revision, for example after loading a snapshot."""
+    """A reader can start at any revision, for example at the one after a snapshot."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     seen: list[int] = []
@@ -60,8 +62,9 @@ async def test_a_reader_starts_where_it_says(place: Place) -> None:
 async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     place: Place, subjects: Sequence[str]
 ) -> None:
-    """A reader ahead of the ledger gets a hole, because the ledger lost records that the snapshot
-    includes."""
+    """A reader that starts beyond the ledger's end gets LedgerHole.
+
+    The ledger must have lost records that the reader already knows, for example from a snapshot."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(10)])
     with pytest.raises(LedgerHole, match="moved back"):
@@ -73,7 +76,8 @@ async def test_a_reader_ahead_of_the_ledger_gets_a_hole(
     [("apportion.v1.cluster.>",), ("apportion.v1.cluster.node.*", "apportion.v1.cluster.queue.*")],
 )
 async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) -> None:
-    """A reader of some subjects gets only their records, and no holes for the other subjects."""
+    """A reader of some subjects gets only their records. Records of other subjects are no holes for
+    it."""
     ledger = await place.connect()
     for number in range(5):
         await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])
@@ -87,7 +91,7 @@ async def test_a_reader_of_some_subjects(place: Place, subjects: Sequence[str]) 
 
 
 async def test_a_reader_resumes_after_a_broken_connection(place: Place) -> None:
-    """A reader resumes after a broken connection, without loss or repetition."""
+    """A reader resumes after a broken connection, and gets no record twice and misses none."""
     writer, reader = await place.connect(), await place.connect(shaky=True)
     seen: list[int] = []
     following = await reader.follow(lambda record: seen.append(record.revision))
@@ -99,7 +103,7 @@ async def test_a_reader_resumes_after_a_broken_connection(place: Place) -> None:
 
 
 async def test_an_error_of_the_reader_ends_its_following(place: Place) -> None:
-    """An error in the reader's callback stops the subscription, and `join` raises that error."""
+    """If a reader's callback raises an error, the reader stops, and `join` raises that error."""
     ledger = await place.connect()
     await ledger.append([draft() for _ in range(5)])
     seen: list[int] = []
@@ -130,7 +134,8 @@ async def test_nothing_is_delivered_after_stop(place: Place) -> None:
 
 
 async def test_a_missing_record_is_a_hole(lawless: LawlessPlace) -> None:
-    """A reader of the whole ledger stops at a missing record, and the error names its revision."""
+    """A reader of the whole ledger stops before a missing record with a LedgerHole that names its
+    revision."""
     ledger = await lawless.connect()
     await ledger.append([draft() for _ in range(5)])
     await lawless.lose(3)

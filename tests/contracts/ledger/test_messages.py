@@ -1,4 +1,4 @@
-"""Plain messages that the ledger does not store: commands with replies, and heartbeats."""
+"""Messages that the ledger does not store: commands with replies, and heartbeats."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ COMMAND = "apportion.command.agent.n1"
 
 
 async def test_a_request_reaches_its_handler_and_returns_the_reply(place: Place) -> None:
-    """A request reaches its handler, also through a wildcard, and returns the reply."""
+    """A request reaches the handler of a wildcard subject, and returns the handler's reply."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(subject: str, payload: bytes) -> bytes:
@@ -22,7 +22,7 @@ async def test_a_request_reaches_its_handler_and_returns_the_reply(place: Place)
 
 
 async def test_a_request_without_a_handler_fails_at_once(place: Place) -> None:
-    """A request without a handler fails at once, even if a handler existed earlier."""
+    """A request fails at once if no handler exists, or if the handler's connection was closed."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, _payload: bytes) -> bytes:
@@ -37,7 +37,8 @@ async def test_a_request_without_a_handler_fails_at_once(place: Place) -> None:
 
 
 async def test_a_failing_handler_loses_only_its_reply(place: Place) -> None:
-    """A failing handler loses only its own reply; the next command is answered."""
+    """If a handler raises an error, only that request gets no reply. The next request is
+    answered."""
     agent, operator = await place.connect("agent"), await place.connect("operator")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
@@ -58,7 +59,7 @@ async def test_only_the_operator_may_send_commands(place: Place) -> None:
 
 
 async def test_a_heartbeat_is_not_stored(place: Place) -> None:
-    """The ledger delivers a heartbeat without storing it."""
+    """A heartbeat is delivered, but not stored in the ledger."""
     agent = await place.connect("agent")
     await agent.publish("apportion.beat.agent.n1", b"alive")
     assert await agent.last_revision() == 0

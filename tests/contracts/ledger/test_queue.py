@@ -1,5 +1,6 @@
-"""The shared work queue gives a record to one worker, and redelivers the record until it is
-acknowledged."""
+"""The work queue gives each record to one worker until that worker acknowledges it.
+
+A record that is not acknowledged in time is delivered again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,8 +39,7 @@ def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
 
 
 async def test_two_workers_share_the_records(place: Place) -> None:
-    """Two workers share the records: each record is delivered in order, to exactly one worker,
-    once."""
+    """If two workers share a queue, each record goes to exactly one of them, in order."""
     await _placements(place, 10)
     queues = [await _queue(await place.connect("binder")) for _ in range(2)]
     shares: list[list[Delivery]] = [[], []]
@@ -57,8 +57,9 @@ async def test_two_workers_share_the_records(place: Place) -> None:
 
 
 async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
-    """An acknowledged record is never redelivered; `waiting` counts all other records, delivered or
-    not."""
+    """An acknowledged record is never delivered again.
+
+    `waiting` counts all records that are not acknowledged, whether delivered or not."""
     await _placements(place, 4)
     queue = await _queue(await place.connect("binder"), ack_wait_s=5)
     assert await queue.waiting() == 4
@@ -74,8 +75,9 @@ async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
 
 
 async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place) -> None:
-    """A record not acknowledged in time goes to another worker; a late acknowledgement still
-    counts."""
+    """If a worker does not acknowledge a record in time, the record goes to another worker.
+
+    A late acknowledgement by the first worker still counts."""
     await _placements(place, 1)
     dead = await place.connect("binder")
     (first,) = await taken(await _queue(dead, ack_wait_s=3), 1)
@@ -87,7 +89,7 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
 
 
 async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
-    """Records delivered to a worker that leaves go to another worker at once, before their
+    """When a worker leaves, its unacknowledged records go to another worker before their
     timeout."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(1, 3))
@@ -107,11 +109,10 @@ async def test_a_leaving_worker_releases_its_records(place: Place) -> None:
 
 
 async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
-    """Return True if progress reports keep a record from another worker beyond the acknowledgement
-    timeout.
+    """Report progress on a delivery for longer than the acknowledgement timeout `held_s`.
 
-    Return False if this machine stalled that long: another worker may then have the record.
-    """
+    Return True if the other worker never gets the record. Return False if this machine stalled for
+    that long, because the other worker may then have the record."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 1.2 * held_s
     before_s = loop.time()
@@ -126,7 +127,7 @@ async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
 
 
 async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
-    """A slow worker keeps a record by reporting progress."""
+    """A worker that reports progress keeps its record beyond the acknowledgement timeout."""
     await _placements(place, 1)
     queue = await _queue(await place.connect("binder"), ack_wait_s=2)
     other = await _queue(await place.connect("binder"), ack_wait_s=2)
@@ -137,8 +138,10 @@ async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
 
 
 async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> None:
-    """A retried record is redelivered after its delay with a higher attempt, and does not block
-    other records."""
+    """A worker can ask for a retry: the record comes back after the delay, with a higher attempt
+    number.
+
+    In the meantime the queue delivers other records."""
     await _placements(place, 2)
     queue, loop = await _queue(await place.connect("binder")), asyncio.get_running_loop()
     first, second = await taken(queue, 2)
@@ -151,7 +154,7 @@ async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> 
 
 
 async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> None:
-    """A waiting worker wakes at the first record, without waiting for a full batch."""
+    """A waiting worker gets the first record at once, without waiting for a full batch."""
     queue = await _queue(await place.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(50, 30))
     await asyncio.sleep(0)
@@ -161,7 +164,7 @@ async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> No
 
 
 async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
-    """The limit on records in flight applies to all workers together."""
+    """The limit on unacknowledged records applies to all workers of a queue together."""
     await _placements(place, 5)
     queue = await _queue(await place.connect("binder"), max_in_flight=2)
     first, second = await taken(queue, 2)
@@ -173,7 +176,7 @@ async def test_the_limit_in_flight_holds_for_all_workers(place: Place) -> None:
 
 
 async def test_several_subjects_make_one_queue(place: Place) -> None:
-    """A queue of several subjects skips records on other subjects."""
+    """A queue of several subjects delivers the records of all of them and no others."""
     await _placements(place, 1)
     watcher = await place.connect("watcher")
     await watcher.append([draft("cluster.node.a"), draft("workload.a")])
@@ -184,7 +187,7 @@ async def test_several_subjects_make_one_queue(place: Place) -> None:
 
 
 async def test_a_queue_with_other_settings_is_reported(place: Place) -> None:
-    """Opening a queue that exists with other settings fails, and leaves the queue unchanged."""
+    """Opening an existing queue with other settings fails, and leaves the queue unchanged."""
     binder = await place.connect("binder")
     await _queue(binder, max_in_flight=10)
     with pytest.raises(LedgerDrifted, match="consumer binder max_ack_pending") as drifted:
@@ -201,7 +204,8 @@ async def test_only_binders_may_open_the_queue(place: Place) -> None:
 
 
 async def test_a_lost_acknowledgement_is_reported(place: Place) -> None:
-    """The queue reports a lost acknowledgement, because the record may be redelivered."""
+    """If an acknowledgement cannot be sent, `ack` raises an error, because the record may come
+    back."""
     await _placements(place, 1)
     ledger = await place.connect("binder", shaky=True)
     (delivery,) = await taken(await _queue(ledger), 1)

@@ -1,4 +1,4 @@
-"""Readers and writers of a ledger whose first records were dropped."""
+"""Reading and writing a ledger whose oldest records were dropped."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from tests.support.nats import draft, ignore
 
 
 async def test_readers_must_start_at_the_beginning(place: Place) -> None:
-    """A reader that starts before the first remaining record gets a hole, whatever subjects it
-    reads."""
+    """A reader that starts before the first remaining record gets LedgerHole, even on other
+    subjects."""
     ledger = await place.connect()
     assert await ledger.first_revision() == 1
     await ledger.append([draft(f"workload.{number}") for number in range(5)])
@@ -26,8 +26,10 @@ async def test_readers_must_start_at_the_beginning(place: Place) -> None:
 
 
 async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
-    """The ledger refuses a fence on a dropped record. A writer that has folded the record expects
-    an empty subject instead."""
+    """The ledger refuses a fence on a dropped record.
+
+    A writer that has folded all dropped records then expects an empty subject, and its retry
+    succeeds."""
     ledger = await place.connect()
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
@@ -49,8 +51,9 @@ async def test_a_fence_on_a_dropped_record_is_refused(place: Place) -> None:
 
 
 async def test_a_writer_learns_a_forgotten_revision_from_the_server(place: Place) -> None:
-    """A writer that has forgotten a subject's last revision learns it from the refusal of its
-    fence, provided that the writer has folded that record."""
+    """A writer that does not know a subject's last revision learns it when its fence is refused.
+
+    It uses that revision only if it has already folded that record."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
     fences, subject = Fences(), "apportion.v1.workload.n1"
