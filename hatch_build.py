@@ -88,7 +88,7 @@ OPTIMIZATION = os.environ.get("APPORTION_OPTIMIZATION") or "-O2"
 FLAGS = ("-g0", "-w", "-fno-plt", "-frecord-gcc-switches")  # the last lets a test read the others
 DIMENSIONS_BELOW = 2  # of arrays that modules hand to one another, by value: all are flat
 NO_COMPILER = """\
-nothing is compiled: there is {missing}. Apportion runs still, and decides several times slower.
+nothing is compiled: there is {missing}. Apportion still runs, but decides several times slower.
 On Debian and Ubuntu: apt install gcc python3-dev"""
 
 

@@ -104,7 +104,7 @@ def page(endpoints: Iterable[Endpoint] = ENDPOINTS) -> str:
             f"| `{endpoint.method} {endpoint.written}` | {endpoint.summary} | {struct} | {query} "
             f"| {endpoint.audience.value} |"
         )
-    lines += ["", "| for | who that is |", "|---|---|"]
+    lines += ["", "| value of `for` | who may use the endpoint |", "|---|---|"]
     lines += [f"| {who.value} | {words} |" for who, words in AUDIENCES.items()]
     lines += ["", "| parameter | of | type | default | meaning |", "|---|---|---|---|---|"]
     lines += _parameter_rows(endpoints)

@@ -92,11 +92,10 @@ FOUND_BY: Final[Mapping[str, Sequence[Cause[Any]]]] = {
 
 def scores_and_filters() -> str:
     """Return the page of policies and filters."""
-    where = {each.code: name for name, found in FOUND_BY.items() for each in found}
     filters = (
         (
             code(each.code.value),
-            where[each.code].lower(),
+            each.phrase,
             ", ".join(sorted({hint.event.__name__ for hint in each.hints})),
         )
         for each in causes.CAUSES.values()
@@ -120,7 +119,7 @@ code. The scheduler tries a refused pod again after one of the [events](events.m
 column, if the event could let the pod fit.
 
 """,
-        table(("code", "what it checks", "tried again after"), filters),
+        table(("code", "cause", "tried again after"), filters),
     )
 
 
@@ -612,7 +611,7 @@ def chart() -> str:
             rows = []
             if each.path != "end":
                 parts.append(f"## {each.path}\n\n" + _linked(paragraph(each.meaning)))
-        elif "." not in each.path and rows and "." in rows[-1][0]:
+        elif "." not in each.path:  # a value that is in no group gets a section of its own
             parts += [table(head, rows), f"## {each.path}\n\n"]
             rows = [_value(each)]
         elif each.type or each.meaning:

@@ -169,8 +169,9 @@ def _link(test: str, labels: dict[str, str]) -> str:
     if name in labels:
         return f'[{labels[name]}](../../{path} "{name}")'
     if not name:
-        says = (ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or path).strip()
-        return f"[{says.splitlines()[0].rstrip('.').replace('|', '/')}](../../{path})"
+        says = ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or path
+        first = " ".join(says.partition("\n\n")[0].split())  # it may take two lines
+        return f"[{first.rstrip('.').replace('|', '/')}](../../{path})"
     return f"[{re.sub('_+', ' ', name.removeprefix('test_'))}](../../{path})"
 
 

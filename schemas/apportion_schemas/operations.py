@@ -33,9 +33,10 @@ class PolicyText(NamedTuple):
 # The texts of the command line, the API, the console and the documentation.
 POLICIES: Final[dict[Policy, PolicyText]] = {
     "price": PolicyText(
-        "the node and device that leave most room for typical pods, learnt from the ledger; acts "
-        "as bestfit until 20 pods have come",
-        'that leaves most room for typical pods, then the fullest ("price" is a score, not money)',
+        "the node and device that leave the most room for typical pods, learnt from the ledger; "
+        "acts as bestfit until 20 pods have come",
+        "that leaves the most room for typical pods, then the fullest "
+        '("price" is a score, not money)',
         with_node=True,
     ),
     "fgd": PolicyText(

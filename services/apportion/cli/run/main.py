@@ -94,7 +94,8 @@ def command(
     The command has the terminal. Messages before it starts go to standard error, with --json as one
     document per line. `apportion delete` stops the command.
 
-    The exit code is that of the command. If it does not start, it is one of these.
+    The exit code is that of the command. If the command does not start, it is one of the codes
+    below.
 
     Exit codes: 1 no free devices in time, or the share failed; 2 wrong usage; 3 ledger, gateway or
     agent unreachable; 126 command not executable; 127 command not found."""

@@ -52,7 +52,8 @@ def command(
     """Delete pods and free their shares; with -f, also delete quotas and gangs.
 
     A gang ends with its last pod; a gang without pods ends with its PodGroup. Queues cannot be
-    deleted; submit the queue without limits instead. Names everything that stays, with the reason.
+    deleted; submit the queue without limits instead. `delete` prints what it does not delete, and
+    why.
 
     Exit codes: 0 all deleted; 1 not found, not deleted, or an invalid document; 2 wrong usage; 3
     ledger or gateway unreachable."""

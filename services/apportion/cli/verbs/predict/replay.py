@@ -74,9 +74,13 @@ ROWS = (
     Row("wait, median", "wait_median_s", "half of the pods waited no longer", " s"),
     Row("wait, 95th percentile", "wait_p95_s", "95% of the pods waited no longer", " s"),
     Row("GPU-hours of capacity", "gpu_hours", "GPUs of the fleet x time"),
-    Row("GPU-hours allocated", "gpu_hours_used", "a share counts as its larger part"),
+    Row(
+        "GPU-hours allocated",
+        "gpu_hours_used",
+        "a share counts as its larger part: memory or cores",
+    ),
     Row("allocated", "used_percent", "share of the capacity", PERCENT),
-    Row("fragmented", "fragmented_percent", "free parts of GPUs in use, of the fleet", PERCENT),
+    Row("fragmented", "fragmented_percent", "unallocated parts of GPUs in use", PERCENT),
     Row("GPUs at the end", "devices", "size of the fleet"),
     Row("GPUs in use, peak", "devices_peak", "wholly or partly allocated"),
 )
@@ -98,8 +102,8 @@ _MEANINGS = "\n".join(f"  {row.title:{_WIDTH}}  {row.means}" for row in ROWS)
 HELP = f"""Replay a past period with another policy or fleet, and compare the outcome.
 
 The same pods arrive at the same times, and run as long as they did. Nothing is written to the
-ledger. Without changes, it shows what the scheduler would decide instantly. A TIME is 14:20,
--10m, 2026-11-20T03:00 or a revision.
+ledger. Without changes, it shows the decisions of a scheduler that takes no time. A TIME is
+14:20, -10m, 2026-11-20T03:00 or a revision.
 
 \b
 Rows of the table:

@@ -14,6 +14,7 @@ from apportion.core.placement.feasibility.descriptors import (
     Unit,
     pairs,
 )
+from apportion.core.workloads.pods.affinity import holds
 from apportion_schemas import NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
@@ -175,25 +176,6 @@ def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
 def value_of(expression: NodeExpression, node: NodeState) -> str | None:
     """Return the label's value, or the node's name for `matchFields`."""
     return node.name if expression.of_field else node.host.labels.get(expression.key)
-
-
-def holds(expression: NodeExpression, value: str | None) -> bool:
-    """Return True if the expression matches the value, which is None without the label."""
-    match expression.operator:
-        case "In":
-            return value in expression.values
-        case "NotIn":
-            return value not in expression.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":  # they compare integers; any other value does not match
-            try:
-                left, right = int(value or ""), int(expression.values[0])
-            except (ValueError, IndexError):
-                return False
-            return left > right if expression.operator == "Gt" else left < right
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

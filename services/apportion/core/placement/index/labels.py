@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.feasibility.nodes import holds
 from apportion.core.placement.index.row_log import RowLog, Rows
+from apportion.core.workloads.pods.affinity import holds
 from apportion_schemas import NodeConstraints, NodeExpression
 
 NO_VALUE: Final = -1

@@ -12,6 +12,7 @@ from apportion.core.workloads.document import ManifestError, dns_label, texts
 from apportion.core.workloads.pods.node_needs import check_expression
 from apportion_schemas import (
     LabelExpression,
+    NodeExpression,
     PodConstraints,
     PodSelector,
     PodTerm,
@@ -188,12 +189,12 @@ def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpre
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:
     """Return True if the labels match every expression; no expression matches all.
 
-    Source: Kubernetes' `LabelSelector`. Its operators are evaluated only here."""
-    return all(_holds(expression, labels) for expression in expressions)
+    Source: Kubernetes' `LabelSelector`. Its operators are evaluated only by `holds`."""
+    return all(holds(each, labels.get(each.key)) for each in expressions)
 
 
-def _holds(expression: LabelExpression, labels: Mapping[str, str]) -> bool:
-    value = labels.get(expression.key)
+def holds(expression: LabelExpression | NodeExpression, value: str | None) -> bool:
+    """Return True if the expression matches the value, which is None without the label."""
     match expression.operator:
         case "In":
             return value in expression.values
@@ -203,3 +204,9 @@ def _holds(expression: LabelExpression, labels: Mapping[str, str]) -> bool:
             return value is not None
         case "DoesNotExist":
             return value is None
+        case "Gt" | "Lt":  # they compare integers; any other value does not match
+            try:
+                left, right = int(value or ""), int(expression.values[0])
+            except (ValueError, IndexError):
+                return False
+            return left > right if expression.operator == "Gt" else left < right
