@@ -1,6 +1,7 @@
-"""Describe all refusal codes, those of filters and those that no filter returns.
+"""Describe every refusal code, with or without a filter.
 
-Invariant: every `RefusalCode` is in `CAUSES` once; unknown codes of newer builds are accepted."""
+Invariant: each `RefusalCode` is in `CAUSES` once; a newer build's code is described by its own
+name."""
 
 from typing import Any, Final
 
@@ -118,11 +119,11 @@ CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
 
 
 def cause_of(code: RefusalCode) -> Cause[Any]:
-    """Return the descriptor of a code; the text of an unknown code is the code itself."""
+    """Return the description of a code; for an unknown code, its own name."""
     known = CAUSES.get(code)
     return known or Cause(code, f"{code.value} (unknown to this build)", "", ())
 
 
 def of_kind(kind: Kind) -> frozenset[RefusalCode]:
-    """Return the codes of one kind."""
+    """Return the refusal codes of one kind."""
     return frozenset(code for code, cause in CAUSES.items() if cause.kind is kind)

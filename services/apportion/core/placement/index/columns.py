@@ -1,9 +1,9 @@
 """Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
-Rows are in the order of node names, so that ties never depend on the order in which nodes were
-added. Vacant rows let a new node use a row near its position, so that few rows move. Derived: can
-be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two
-logs have every row that changed or moved since a reader last read them."""
+Rows are in the order of node names, so ties never depend on the order in which nodes joined. Spare
+rows between them let a new node join while few rows move. Can be rebuilt from the `State`.
+Invariant: after `sync`, row i reflects node `names[i]`, and the two logs have every row that
+changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all ar
 
 
 class Moved(NamedTuple):
-    """A move of the rows from `begin` to `end` by `by`, which makes `row` free."""
+    """Which rows moved to make `row` free for a new node: `begin` to `end`, by `by`."""
 
     row: int
     begin: int
@@ -68,7 +68,7 @@ class Moved(NamedTuple):
 
 
 class RowOrder:
-    """The rows by name; a `vacant` row has an empty name."""
+    """Assigns rows to node names, in the order of names; a `vacant` row has an empty name."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -77,7 +77,7 @@ class RowOrder:
         self._order: list[str] = []  # the names without the vacant rows
 
     def insert(self, name: str) -> Moved | None:
-        """Assign a row to a new name. Return which rows moved, or None if no spare row is near."""
+        """Assign a row to a new name. Return which rows moved; None if no vacant row is near."""
         rank = self._rank(name)
         behind = self.row_of[self._order[rank - 1]] + 1 if rank else 0
         first = max(behind - MOVED_MAX, 0)
@@ -107,7 +107,7 @@ class RowOrder:
         return row
 
     def lay_out(self, joined: Iterable[str]) -> None:
-        """Add these names and reassign all rows, with spare rows between them."""
+        """Add these names, and assign all rows again with vacant rows between them."""
         for name in joined:
             if name not in self.row_of:
                 self._order.insert(self._rank(name), name)
@@ -126,19 +126,19 @@ class RowOrder:
 
 
 class Touch(Struct, gc=False):
-    """A changed node; only `shares` and their pods changed, or anything if None."""
+    """A node to update at the next `sync`: only its `shares` and their pods, or all if None."""
 
     node: NodeState
     shares: list[Share] | None
 
 
 class Columns:
-    """Free amounts, device kinds and load of every node; `every` has the numbers of all rows.
+    """The index: free amounts, device kinds and load of every node, one row per node.
 
-    When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
-    follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
-    `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
-    milli-cores; `schedulable` nodes are present, ready, not cordoned, without taints, and pass the
+    When `generation` changes, caches by row must restart. `every` has all row numbers. Column 0 is
+    the host; the devices follow in order. `free` is packed, guards set. `load` and `host_load` are
+    in `POINTS`; `left` is free devices and CPU, in percent of a device; `host_total` is in MiB and
+    milli-cores; `schedulable` nodes are present, ready, without cordon or taints, and pass the
     filters that ignore the pod."""
 
     def __init__(self, state: State) -> None:
@@ -169,7 +169,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Record that the node changed: only `shares` and their pods, or anything if None."""
+        """Note that the node changed: only `shares` and their pods, or anything if None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -181,7 +181,7 @@ class Columns:
             before.shares.extend(shares)
 
     def forget(self, node: NodeState) -> None:
-        """Mark the row of a node that left the state as vacant."""
+        """Mark the row of a node as vacant, because the node left the state."""
         self._touched.pop(node.name, None)
         if node.name not in self._row_of:
             return
@@ -194,7 +194,7 @@ class Columns:
         self.count = len(self._row_of)
 
     def sync(self) -> None:
-        """Update the rows from the state; the cost is proportional to the touched devices."""
+        """Update the rows of touched nodes from the state, at a cost per touched device."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
         if geometries is not self._configured:  # a new configuration may have the same geometries
             self._configured = geometries
@@ -227,13 +227,13 @@ class Columns:
             _cut_anew(self)
 
     def changed_from(self, begin: Int64) -> Int64:
-        """Fill `some` with the distinct rows logged from that position on; return their number."""
+        """Put the rows changed since that log position into `some`, each once; return how many."""
         self._turn += 1
         log = self.changed
         return row_loops.distinct(log.cells, begin, log.count, self._seen, self._turn, self.some)
 
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
-        """Return the kinds of the node's devices that have these shares."""
+        """Return the kinds of the devices on which the node has these shares."""
         row = self._row_of[name]
         node = self.nodes[row]
         columns = (_column(node, node.by_id[share.device]) for share in shares)
@@ -252,7 +252,7 @@ class Columns:
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:
-        """Create blank columns of this size."""
+        """Replace all columns with blank ones: `rows` rows of `width` values."""
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
         self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)
