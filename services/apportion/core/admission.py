@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the asks of all containers: first those with their own devices, then borrowing ones."""
+    """Return the asks of all containers: first those with own devices, then borrowing ones."""
     return (*joined(draft.shape.asks), *draft.borrowing)

@@ -655,10 +655,10 @@ class Line(Answer, frozen=True):
     """A group of pending pods with the same request; `pods` is how many they are.
 
     `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
-    first pod is pending; empty until a scheduler has seen it. `apart` is the part of it that is not
-    in `causes`: a limit, or what the gang lacks. `lasting`: the end of other pods would not help.
-    `causes` count `nodes`; a limit counts none. All this is for a pod of namespace `whose`, as are
-    `queue` and `gang`, because not every client may see limits."""
+    first pod is pending; empty until a scheduler has seen it. `apart` is that sentence if it says
+    more than `causes`: a limit, or what the gang lacks. `lasting`: the end of other pods would not
+    help. `causes` count `nodes`; a limit counts none. All this is for a pod of namespace `whose`,
+    as are `queue` and `gang`, because not every client may see limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]
