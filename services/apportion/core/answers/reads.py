@@ -511,9 +511,7 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """Where a pod without a decision is in the queue, by priority and revision.
-
-    `gang` describes what the pod's gang still waits for."""
+    """Where an undecided pod is in the queue; `gang` is what the pod's gang still waits for."""
 
     position: Everyone[int]
     pending: int

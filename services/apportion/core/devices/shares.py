@@ -76,9 +76,7 @@ def template_cpu_of(device: Device) -> int:
 
 
 def occupy(state: DeviceState, share: Share) -> None:
-    """Take the share from the device's free amounts.
-
-    Raises Oversold with the quantity, the needed and the free amount; then nothing is taken."""
+    """Take the share from the device's free amounts; `Oversold` if too little is free."""
     if share.instance is None and share.template is None:
         memory_free_mib, cores_free = state.memory_free_mib, state.cores_free
         if (

@@ -81,9 +81,7 @@ class PodClaims:
     """The claims that one pod references, as in the API server."""
 
     def __init__(self, raw: bytes) -> None:
-        """Decode the pod.
-
-        Raises ManifestError if the pod has more claims or containers than any pod may have."""
+        """Decode the pod. Raises ManifestError if it has too many claims or containers."""
         try:
             pod = _decode(raw)
         except msgspec.MsgspecError as error:

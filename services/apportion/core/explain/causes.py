@@ -1,9 +1,9 @@
-"""Explain a refusal: causes, cures, near misses, later cordons and spared pods.
+"""Explain a refusal: causes, cures, near misses, later cordons, and pods that are not evicted.
 
 Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
-later cordons name only nodes and devices that could run the pod when empty. A preemption rule is
-named only for a node where the pods that it spares have what is lacking. Only the number of spared
-pods is shown, because they may be in any namespace; for a queue not even the number."""
+later cordons name only nodes and devices that could run the pod when empty. A rule that spares pods
+from eviction is named only for a node where these pods have what is lacking. Only the number of
+spared pods is shown, because they may be in any namespace; for a queue not even the number."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -50,14 +50,14 @@ OFF_OFFER = (
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence, including "can never fit"; `short` is for lists."""
+    """Return a refusal as one sentence, with "can never fit" if so; `short` is for lists."""
     return refusal_causes(explained, short=short).sentence
 
 
 def refusal_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{words.NEVER}: "
 ) -> words.Causes:
-    """Return the clauses of `refusal_words`; `lead` replaces its "can never fit"."""
+    """Return `refusal_words` as lead and clauses; `lead` replaces its "can never fit"."""
     if limit := limit_words(explained):
         return words.Causes("", (limit,))
     refused, never = explained.refused, explained.never
@@ -67,12 +67,12 @@ def refusal_causes(
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
-    """Return the refusal as one sentence, without "can never fit"."""
+    """Return the refusal as one sentence that never begins with "can never fit"."""
     return refusal_causes(explained, short=short, lead="").sentence
 
 
 def cause_words(explained: Explained) -> str:
-    """Return the refusal in a few words: its limit, or its first cause in the current state."""
+    """Return the refusal in a few words: the limit, or the first cause, as of the current state."""
     if limit := limit_words(explained):
         return limit
     said = words.cause(explained.refused, explained.shape, never=explained.never)
@@ -84,17 +84,17 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return a prefix for a refusal that may be about another pod of the gang, else empty."""
+    """Return "for one pod of its gang, " if another pod of the gang may be meant; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:
-    """Return the main reason: a limit, the gang, or the first cause and the nearest node."""
+    """Return the main reason: a limit, or the gang, or the first cause and the nearest node."""
     return joined(reason_parts(explained))
 
 
 def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
-    """Return the parts of `reason_words`; the first may be "can never fit"."""
+    """Return `reason_words` in parts, with names marked; the first may be "can never fit"."""
     if limit := _limit_of(explained):
         return (limit,)
     refused, said = explained.refused, because(explained, short=True)
@@ -108,7 +108,7 @@ def _limit_of(explained: Explained) -> str:
 
 
 def limit_words(explained: Explained) -> str:
-    """Describe the limit that is too small for the pod; empty if there is none."""
+    """Return a sentence about the limit that is too small for the pod; empty if none is."""
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (words.of_resource(resource, of) for of in (most, needed))
@@ -127,7 +127,7 @@ def limit_words(explained: Explained) -> str:
 
 
 def waits_for(explained: Explained) -> Hashable:
-    """Return a key that is equal for pods whose causes have the same short text."""
+    """Return a key that is equal for pods whose refusals have the same short text."""
     shape, refused = explained.shape, explained.refused
     if isinstance(explained.limit, PodRefused):
         refused = explained.limit
@@ -148,7 +148,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the refusal has no causes other than those counted per node."""
+    """Return True if the causes counted per node are all that there is to say."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -158,7 +158,9 @@ def causes_say_all(explained: Explained) -> bool:
 def refused_answer(
     explainer: Explainer, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> reads.WhyRefused:
-    """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
+    """Return the answer for a refusal: causes, who set the cordons, near misses.
+
+    `unbelieved` are nodes that may fit, but whose agents' reports are refused."""
     causes, nearest = refused_rows(explainer, pod, explained)
     if not explained.never:
         causes = tuple(_with_people(explainer, pod, explained, row) for row in causes)
@@ -179,7 +181,7 @@ def refused_answer(
 def refused_rows(
     explainer: Explainer, pod: PodState, explained: Explained
 ) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
-    """Return the causes of a refusal with their cures, and near misses."""
+    """Return the causes of a refusal, each with its cure, and the near misses."""
     shape, ranked = explained.shape, words.ranked(explained.refused)
     could = ""
     if (
@@ -201,7 +203,7 @@ def refused_rows(
 def _with_people(
     explainer: Explainer, pod: PodState, explained: Explained, row: reads.CauseRow
 ) -> reads.CauseRow:
-    """Add the authors of cordons to a cause, for the first nodes or devices that would fit."""
+    """Add to a cause who cordoned the first nodes or devices that would fit, and why."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     state, (names, _) = explainer.state, _liftable(explainer, pod, explained, row.code)
@@ -268,7 +270,7 @@ def _cause_row(
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
-    """Return the names to put into a fix: the nearest node with this code, and its device."""
+    """Return the names to insert into a fix: the nearest node with this code, and its device."""
     found = next((miss for miss in refused.nearest if miss.code is code), None)
     names = {} if found is None else {"node": found.node, "device": found.device}
     return {key: name for key, name in names.items() if name}
@@ -291,7 +293,7 @@ def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: Re
 def _uncordoned(
     explainer: Explainer, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """Return the cure for a cordon: a command, and the remaining requirements as text."""
+    """Return how to end a cordon: the command, and what else must end, as text."""
     names, besides = liftable
     if not names:
         if next(explainer.room.cordoned(code), None) is not None:
@@ -307,9 +309,9 @@ def _uncordoned(
 def _liftable(
     explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode
 ) -> tuple[list[str], str]:
-    """Return the cordoned nodes or devices that could run the pod, and what else is needed.
+    """Return the cordoned nodes or devices that could run the pod, and what else must end.
 
-    If the refused pod of a gang is unknown, return all cordoned names."""
+    If the refused pod of a gang is unknown, return everything that is cordoned."""
     room, lifting = explainer.room, Lifting.SUFFICES
     if explained.shape is None:
         names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
@@ -319,7 +321,7 @@ def _liftable(
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Return the pods on the devices that could satisfy the pod, or on the one that is short."""
+    """Return the names of pods on the node whose devices the pod needs."""
     if miss.code not in words.FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -379,7 +381,7 @@ _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E73
 
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """Return what the pod requires and what the node has; None for amounts."""
+    """Return what the pod requires and what the node has, as text; None for amounts."""
     if code is _C.TYPE_MISMATCH and words.types(shape):
         return words.types(shape), " or ".join(_there([node], shape, _MODELS))
     if code is _C.MODE_MISMATCH and words.modes(shape):
@@ -396,7 +398,7 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return the types that the fleet has, as in `; this fleet has T4; did you mean T4?`."""
+    """Return what the fleet has instead, as in `; this fleet has T4; did you mean T4?`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, _MODELS)
@@ -418,7 +420,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return labels that are similar to a selected label that no node has."""
+    """Return labels of nodes that are similar to a required label that no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -451,7 +453,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 
 
 def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -> reads.WhyRefused:
-    """Add to a refusal the nodes and devices that became unavailable later, cordons first."""
+    """Add to a refusal the nodes and devices that became unavailable after it, cordons first."""
     state = explainer.state
     found = sorted(_cordons(state, pod, explainer.room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
@@ -467,7 +469,7 @@ def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, reads.OffOffer]]:
-    """Yield nodes and devices that were cordoned after the pod was refused, by name."""
+    """Yield the nodes and devices cordoned after the pod was refused that could run it, by name."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
@@ -490,7 +492,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return why no pod is evicted for this pod; with `nodes`, consider only these nodes."""
+    """Return why no pod is evicted for this pod; `nodes` restricts it to these nodes."""
     state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
@@ -540,7 +542,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """Return the rule that spares the other pod; empty if that pod could be evicted."""
+    """Return the rule by which `other` is not evicted for the pod; empty if none forbids it."""
     if not pod.submitted.preempts:
         return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:

@@ -78,9 +78,7 @@ def subscriptions_of(identities: Iterable[Identity]) -> int:
 
 
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
-    """Return nats-server's whole configuration file for these users.
-
-    It has an auth callout if a user has that role. Raises `InvalidIdentity`."""
+    """Return nats-server's whole configuration for these users. Raises `InvalidIdentity`."""
     files = resources.files("apportion.core.identity")
     names = [user.nkey or user.identity.name for user in users]
     callout = ""

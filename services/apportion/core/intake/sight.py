@@ -44,9 +44,7 @@ class NotForAgents(ValueError):
 
 
 class Asked(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to the server's API that an agent sends to the intake.
-
-    `api` is its subject after `$JS.API.`."""
+    """A request of an agent to the server's API; `api` is its subject after `$JS.API.`."""
 
     api: Annotated[str, Meta(max_length=512)]
     body: msgspec.Raw = msgspec.Raw(b"{}")

@@ -142,9 +142,7 @@ def _split(size: int) -> int:
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """Compute the root of a tree of `size` leaves from one leaf and its path.
-
-    Raises ReceiptInvalid if the path does not fit a tree of this size."""
+    """Compute a tree's root from one leaf and its path; ReceiptInvalid if they do not match."""
     sides: list[bool] = []
     start, end = 0, size
     while end - start > 1:

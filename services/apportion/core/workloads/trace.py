@@ -36,9 +36,7 @@ class _Row(Struct, frozen=True):
 
 
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
-    """Yield the pods of a trace, in its order.
-
-    Raises ManifestError with the line and the column, as in `line 7.gpu_milli`."""
+    """Yield the pods of a trace, in its order. ManifestError names the line and the column."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(

@@ -30,9 +30,7 @@ def asked(context: Context, data: ResizeAsked) -> Change:
 
 
 def resized(context: Context, data: PodResized, pod: PodState) -> Change:
-    """Replace the pod's shares by those of the new size.
-
-    Raises Oversold if a device has not enough free; then nothing changes."""
+    """Replace the pod's shares by those of the new size; `Oversold` if they do not fit."""
     state = context.state
     _check_asked(state, data)
     placed = pod.placement

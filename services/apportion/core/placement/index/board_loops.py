@@ -20,9 +20,7 @@ Rows = NDArray[np.int64]
 def write(
     points: Int32s, most: Int32s, fitting: Int64s, rows: Int64s, count: Int64, given: Int32s
 ) -> None:
-    """Swap the points of the first `count` rows with `given`.
-
-    A row that occurs twice must have the same new points each time."""
+    """Set the points of `count` rows to `given`, and `given` to the points that they had."""
     i: Int64
     # A separate loop lets the memory reads overlap; the loop below would wait for each row.
     for i in range(count):

@@ -174,8 +174,6 @@ def amount_of(container: Container, resource: str) -> Amount:
 
 
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
-    """Return how much the container requests of each of these `resources`.
-
-    Resources with limits come first. Raises ManifestError like `amount_of`."""
+    """Return how much the container requests of each resource. Raises like `amount_of`."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

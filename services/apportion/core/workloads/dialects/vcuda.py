@@ -84,9 +84,7 @@ class Vcuda:
         return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """Return the same constraints as for other GPUs, after checking the annotated core limit.
-
-        Raises ManifestError if an annotation is malformed."""
+        """Check the core limit; return the constraints as for any GPU. Raises ManifestError."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX

@@ -160,9 +160,7 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
 
 
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
-    """Return the weighted terms of preferred node affinity, without empty terms.
-
-    Raises ManifestError if an expression is malformed."""
+    """Return the non-empty terms of preferred node affinity, with weights. Raises ManifestError."""
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
     weighted = (
@@ -173,9 +171,7 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 
 
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
-    """Return the pod's `tolerations`.
-
-    Raises ManifestError if an operator or effect is unknown, or a key is missing."""
+    """Return the pod's `tolerations`. Raises ManifestError if one is not valid."""
     found = []
     for i, each in enumerate(spec.tolerations):
         at, operator = f"{field}.tolerations[{i}]", each.operator or "Equal"
@@ -230,9 +226,7 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
 
 
 def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
-    """Return one term of a node selector, whose expressions must all match.
-
-    Raises ManifestError if an expression is malformed."""
+    """Return a node selector term's expressions, which must all match. Raises ManifestError."""
     labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(wanted.match_expressions)

@@ -349,9 +349,7 @@ def size_of(claim: Claim) -> Fraction:
 
 
 def affinity_of(volume: Volume) -> Terms:
-    """Return the terms for nodes from which the volume is accessible; empty means all nodes.
-
-    Raises ManifestError if its node affinity cannot be read."""
+    """Return the terms for nodes that can access the volume; empty: all. Raises ManifestError."""
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
