@@ -8,7 +8,7 @@ from apportion.core.answers.reads import Answer
 
 
 class MeAnswer(Answer, frozen=True):
-    """Who the client is, and what it may do. Without a `login`, everyone may read everything.
+    """The client's name and its rights. Without a `login`, every client may read everything.
 
     `all`: the client may read every namespace, otherwise only its own. `doctor`: it may run the
     doctor. `cordons`: it may cordon and uncordon nodes."""

@@ -1,4 +1,4 @@
-"""Answers about the past: timeline, log, history, who had a device, and differences."""
+"""Answers about the past: timeline, log, history, earlier shares of a device, and differences."""
 
 from typing import Final
 

@@ -61,7 +61,8 @@ class ErrorAnswer(Answer, frozen=True):
 class RevisionAnswer(Answer, frozen=True):
     """The ledger revision up to which the gateway knows the state.
 
-    `frozen` says why no pod can be placed: a key of `FREEZES` in `health.py`, else empty."""
+    `frozen` is the reason why no pod can be placed: a key of `FREEZES` in `health.py`, else empty.
+    """
 
     revision: Everyone[int]
     time: Everyone[str] = ""

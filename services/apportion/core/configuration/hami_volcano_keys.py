@@ -1,7 +1,7 @@
-"""Remove keys of HAMi's and Volcano's files that have no effect here, and record why.
+"""Remove keys of HAMi's and Volcano's files that have no effect here, and record the reasons.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
-Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key says
+Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key states
 what is true here anyway, or concerns something that does not exist here. Any other key is rejected,
 with the fix."""
 

@@ -1,4 +1,4 @@
-"""The cordons of a device or node: who cordoned it, when and why.
+"""The cordons of a device or node, each with author, reason and time.
 
 Invariant: a user has at most one cordon per object, the newest, in the order of events."""
 

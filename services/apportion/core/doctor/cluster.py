@@ -1,6 +1,6 @@
 """Gather the doctor's facts about nodes, agents and pending pods from a state.
 
-Invariant: a pod counts as never fitting only if `apportion why` says so too."""
+Invariant: a pod counts as never fitting only if `apportion why` comes to the same result."""
 
 from collections.abc import Collection, Iterator
 from typing import Final

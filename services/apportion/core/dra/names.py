@@ -22,12 +22,12 @@ _OTHERS = re.compile("[^a-z0-9]+")
 
 
 def container_of(claim: str) -> str:
-    """Return the name, with a colon, that stands for a claim where the ledger has containers."""
+    """Return the name, with a colon, that the ledger has for a claim in place of a container."""
     return f"{_CLAIM}{claim}"
 
 
 def claim_of(container: str) -> str:
-    """Return the uid of the claim that the ledger's `container` stands for; empty for others."""
+    """Return the uid of the claim that has this name in the ledger; empty for a real container."""
     return container.removeprefix(_CLAIM) if container.startswith(_CLAIM) else ""
 
 

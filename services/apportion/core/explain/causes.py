@@ -148,7 +148,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the causes counted per node are all that there is to say."""
+    """Return True if the refusal has no cause besides those counted per node."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -158,7 +158,7 @@ def causes_say_all(explained: Explained) -> bool:
 def refused_answer(
     explainer: Explainer, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> reads.WhyRefused:
-    """Return the answer for a refusal: causes, who set the cordons, near misses.
+    """Return the answer for a refusal: causes, cordons with authors, near misses.
 
     `unbelieved` are nodes that may fit, but whose agents' reports are refused."""
     causes, nearest = refused_rows(explainer, pod, explained)
@@ -203,7 +203,7 @@ def refused_rows(
 def _with_people(
     explainer: Explainer, pod: PodState, explained: Explained, row: reads.CauseRow
 ) -> reads.CauseRow:
-    """Add to a cause who cordoned the first nodes or devices that would fit, and why."""
+    """Add to a cause the cordons, with authors, of the first nodes or devices that would fit."""
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
     state, (names, _) = explainer.state, _liftable(explainer, pod, explained, row.code)

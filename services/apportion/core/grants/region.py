@@ -60,7 +60,7 @@ class Stored(Protocol):
 
 
 class RegionInvalid(ValueError):
-    """Raised for bytes that are not a supported region; says what was found instead."""
+    """Raised for bytes that are not a supported region; the message describes what was found."""
 
 
 class Process(Struct, frozen=True):

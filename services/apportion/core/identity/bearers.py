@@ -28,7 +28,7 @@ Accounts = Mapping[tuple[str, str], Given]
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """What the API server says about a token; without a `pod`, the token is not bound to one."""
+    """The API server's review of a token; without a `pod`, the token is not bound to a pod."""
 
     namespace: str
     account: str

@@ -22,7 +22,7 @@ class InvalidIdentity(ValueError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a client of the bus is. `nodes` are those of an agent, by their Kubernetes names.
+    """The role, name and nodes of a client of the bus. `nodes` are only for agents.
 
     `shared`: any number of processes use it at once, so the names of their consumers are not known
     in advance. It is for agents that share one password, and for tools without settings."""

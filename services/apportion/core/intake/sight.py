@@ -40,7 +40,7 @@ _Filter = Annotated[str, Meta(max_length=1_024)]
 
 
 class NotForAgents(ValueError):
-    """Raised for a request that this node's agent may not send; says what is forbidden."""
+    """Raised for a request that this node's agent may not send; names what is forbidden."""
 
 
 class Asked(Struct, frozen=True, forbid_unknown_fields=True):

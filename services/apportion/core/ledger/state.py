@@ -258,7 +258,7 @@ class Departed(Struct, frozen=True, array_like=True, gc=False):
 
 
 class State(Struct, eq=False):
-    """Everything that the ledger's events up to `revision` say.
+    """All facts in the ledger's events up to `revision`.
 
     `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
     namespaces. `failing` are placements that failed and will be voided: the cause by pod uid.

@@ -143,7 +143,7 @@ class PlacementClass:
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
-        """Evaluate the rows that changed since the last call. Return the cost, in row visits."""
+        """Score the nodes that changed since the last call again. Return the cost of doing so."""
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
@@ -177,14 +177,14 @@ class PlacementClass:
         return looks
 
     def keep_out(self, rows: list[int]) -> None:
-        """Refuse these rows, whose nodes are kept for nominated pods."""
+        """Refuse the nodes in these rows, because they are kept for nominated pods."""
         self.kept = rows
         for row in rows:
             if self.board.points[row] != REFUSED:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse a row where containers need the same device, until the row changes."""
+        """Refuse the node in this row until it changes: containers need the same device there."""
         self.board.refuse(row)
         self.collided.add(row)
 
@@ -209,7 +209,7 @@ class PlacementClass:
         return fits
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return for each row an upper bound of how many pods of this shape fit there."""
+        """Return for each node an upper bound of how many pods of this shape fit there."""
         host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
         found = np.where(self.facts.ranks == FITS, host, 0)
         for ask in self.asks:
@@ -217,7 +217,7 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """Return the one device to use on the row: the score's choice, or the policy's first."""
+        """Return the position of the node's device to use, for a class that `picks_one`; or -1."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
@@ -231,7 +231,7 @@ class PlacementClass:
         return first(columns.nodes[row].devices[device], self._order)
 
     def scored_device(self, row: int) -> int:
-        """Return the position of the device that the node's score is for, or `NO_DEVICE`."""
+        """Return the position of the device that the node's score chose, or `NO_DEVICE`."""
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
@@ -303,7 +303,7 @@ class ClassCache:
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Value at most `READ_MAX` more nodes at new prices. Return True when all are valued."""
+        """Compute values at new prices for at most `READ_MAX` more nodes. True when all have."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()

@@ -39,7 +39,7 @@ def _domain(node: NodeState, key: str) -> str | None:
 
 
 class _OwnRows:
-    """Which rows have nodes of one shard; only changed rows are updated."""
+    """The rows whose nodes belong to one shard; only changed rows are updated."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -66,7 +66,7 @@ def placed_on(
     best: list[tuple[int, int]],
     shares: tuple[Share, ...],
 ) -> PodPlaced:
-    """Return the event that places the pod on the first of the `best` rows with their points."""
+    """Return the event that places the pod on the first node of `best` (rows and points)."""
     about, rule = pod.submitted, class_.node_score
     scores = []
     for row, points in best:
@@ -202,7 +202,7 @@ class PlaceFinder:
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
-        """Return a domain number for each row: rows with equal values of all `keys` share one."""
+        """Number the topology domains: nodes with equal values of all `keys` get one number."""
         self.columns.sync()
         ids = [self._domains.ids(self.columns, key) for key in keys]
         return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)

@@ -54,7 +54,7 @@ class FilterResult(NamedTuple):
 
 
 class FitQuery:
-    """Answers which nodes have devices for a shape; may share the `columns` of an engine."""
+    """Finds which nodes have the devices for a pod; may share the `columns` of an engine."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -75,7 +75,7 @@ class FitQuery:
         return self._columns
 
     def prepare(self) -> bool:
-        """Value more nodes at new prices; see `ClassCache.prepare`. Return True when done."""
+        """Compute more nodes' values at new prices; see `ClassCache.prepare`. True when done."""
         return self._classes is None or self._classes.prepare()
 
     def filter(self, shape: Shape, names: Iterable[str]) -> FilterResult:
@@ -160,7 +160,7 @@ class ExternalChoices:
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """Place or refuse our pods on their chosen nodes, in order; a placement counts at once."""
+        """Place or refuse our pods on the chosen nodes, in order; each placement counts at once."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

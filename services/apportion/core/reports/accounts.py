@@ -45,7 +45,7 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Meters what pods have allocated over time; `by` says how pods are grouped into rows."""
+    """Meters what pods have allocated over time; `by` is how pods are grouped into rows."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with what is allocated now; `idle` is the shortest idle period, as in `Used`."""

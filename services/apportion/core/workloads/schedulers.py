@@ -1,4 +1,4 @@
-"""Tell from a pod's `spec.schedulerName` which scheduler chooses its node.
+"""Derive from a pod's `spec.schedulerName` which scheduler chooses its node.
 
 Invariant: watcher and webhook use the same names, those of the ledger's configuration or else of
 their options, so they never disagree on a pod."""

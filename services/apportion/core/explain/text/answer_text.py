@@ -316,7 +316,7 @@ def _while_it_waits(why: reads.Why) -> str:
 
 
 def _who_ends(why: reads.Why, pods: int) -> str:
-    """Return who must end evicted pods in a cluster without an API server."""
+    """Return as text how evicted pods end in a cluster without an API server."""
     if why.of_kubernetes:
         return ""
     whom, they = ("it", "it returns") if pods == 1 else ("them", "they return")

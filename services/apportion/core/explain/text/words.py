@@ -422,7 +422,7 @@ def _empty_cards(shape: Shape | None) -> str:
 
 
 def undeclared(group: str) -> str:
-    """Return a clause that says that the gang waits for its PodGroup."""
+    """Return a clause for a gang that waits for its PodGroup."""
     said = f"its gang {group} has no PodGroup yet"
     if api_of(group) == KUBERNETES:
         said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)} (the supported versions)"

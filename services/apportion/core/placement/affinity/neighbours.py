@@ -1,8 +1,8 @@
 """Count the placed pods on each node that match each label selector in use.
 
 Counting starts with the first pod that has an affinity or spread term. Topology spread ignores
-terminating pods, so its selectors have separate counts. Can be rebuilt from the `State`. Invariant:
-each count equals that of a walk over all placed pods."""
+terminating pods, so its selectors have separate counts. Invariant: each count equals that of a walk
+over all placed pods, so it can be rebuilt from the `State`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Counts:
         self._stale[node] = None
 
     def rows(self, columns: Columns) -> NDArray[np.int64]:
-        """Return the counts by row of `columns`, updating only what changed since the last call."""
+        """Return the number of matching pods on each node, in the row order of `columns`."""
         changed = columns.facts_changed.since(self._seen)
         self._seen = columns.facts_changed.end
         if self._generation != columns.generation or changed is None:
@@ -78,8 +78,8 @@ class _Kind:
 class Concern(NamedTuple):
     """How other pods restrict where a pod may go; `guards` are anti-affinity terms that match it.
 
-    `wishes` is True if the pod has its own affinity or spread terms. `itself` tells for each
-    selector of its affinity, then of its spread, whether the selector matches the pod itself."""
+    `wishes` is True if the pod has its own affinity or spread terms. `itself` has, for each
+    selector of its affinity and then of its spread, True if the selector matches the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -91,7 +91,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """An index of all placed pods, including other schedulers', that counts those per selector."""
+    """An index of all placed pods, including other schedulers', to count those that match."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -264,7 +264,7 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count at most `some` pods or nodes of the initial backlog. True when none is left."""
+        """Count at most `some` of the pods and nodes not counted yet. True when none is left."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):

@@ -21,7 +21,7 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
-    """The topology domain of each row, and the number of pods in that domain."""
+    """For the node in each row: its topology domain, and the number of pods in that domain."""
 
     ids: Numbers
     pods: Numbers
@@ -140,7 +140,7 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """The pods in each row's topology domain, the lowest such sum, and the number of domains."""
+    """The pods in the domain of each row's node, the lowest such sum, and the number of domains."""
 
     here: Numbers
     least: int

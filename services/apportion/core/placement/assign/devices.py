@@ -66,7 +66,7 @@ class _Room:
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
-    """Return a pod's shares of the node's devices, in the order of its asks; None without room."""
+    """Return the shares to give a pod of this class on the node, ask by ask; None if it fails."""
     if class_.picks_one:
         ask, at = class_.asks[0], class_.pick(columns, row)
         if at >= 0:

@@ -1,7 +1,6 @@
 """Describe every refusal code, with or without a filter.
 
-Invariant: each `RefusalCode` is in `CAUSES` once; a newer build's code is described by its own
-name."""
+Invariant: each `RefusalCode` is in `CAUSES` once. A code of a newer build is shown as its name."""
 
 from typing import Any, Final
 
@@ -119,7 +118,7 @@ CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
 
 
 def cause_of(code: RefusalCode) -> Cause[Any]:
-    """Return the description of a code; for an unknown code, its own name."""
+    """Return the description of a code; an unknown code is described by its own name."""
     known = CAUSES.get(code)
     return known or Cause(code, f"{code.value} (unknown to this build)", "", ())
 

@@ -121,7 +121,7 @@ CONDITIONS: Final = frozenset((
 
 
 def now(node: NodeState) -> NodeState:
-    """The occupancy that evaluates a node as it is."""
+    """Return the node unchanged: the occupancy that counts all pods now placed there."""
     return node
 
 
@@ -192,7 +192,7 @@ def without(pods: Iterable[PodState]) -> Occupancy:
 
 
 def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
-    """Return a function that gives a node's state without the cordon that has this code."""
+    """Return a function that gives a node's state without the cordon that caused this refusal."""
 
     def occupancy(node: NodeState) -> NodeState:
         if code is RefusalCode.DEVICE_CORDONED:
@@ -231,7 +231,7 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """The cluster's MIG geometries; with `idle_only`, only devices without shares can be used."""
+    """What filters need of the cluster: MIG geometries, and whether only idle devices count."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -256,8 +256,7 @@ def feasibility(
 ) -> Verdict | None:
     """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
 
-    With `large_enough`, ignore devices that are too small even when empty: advice is not about
-    them."""
+    With `large_enough`, ignore devices that would be too small even if empty."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -369,7 +368,7 @@ class Room:
         self._unbelieved: list[NodeState] | None = None
 
     def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
-        """Return `work()`, cached under the key."""
+        """Return the result of `work`, which is called only once per key."""
         if key not in self._done:
             self._done[key] = work()
         found: T = self._done[key]
@@ -446,7 +445,7 @@ class Room:
         return [name for name, _ in could], Lifting.THEN_WAIT
 
     def cordoned(self, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-        """Yield each device or node that is cordoned in this way, with its node."""
+        """Yield each node or device whose cordon gives this refusal code, and its node."""
         state = self._state
         if code is RefusalCode.DEVICE_CORDONED:
             there = (device for device in state.device_cordons if device in state.node_of_device)
@@ -469,13 +468,13 @@ class Room:
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """Return the event's nearest nodes, except those that could not run the pod even empty."""
+        """Return those of the event's nearest nodes that could run the pod when empty."""
         shape, nodes = pod.submitted.shape, self._state.nodes
         there = (miss for miss in refused.nearest if miss.node in nodes)
         return tuple(miss for miss in there if self.holds(shape, nodes[miss.node]))
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return the misses of the nearest nodes that could run the pod when empty, or None."""
+        """Return what the nearest nodes lack that could run the pod when empty, or None."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))

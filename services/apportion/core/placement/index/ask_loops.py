@@ -88,7 +88,7 @@ def look(
 def house(
     rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
 ) -> None:
-    """Refuse the rows whose host lacks room for a pod without devices."""
+    """Refuse each node whose host lacks room for a pod without devices."""
     i: Int64
     for i in range(number):
         if lacking(free[rows[i] * width + HOST], need):
@@ -105,7 +105,7 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """Put into `found` the slots (see `Unschedulable`) that have room now; return how many."""
+    """Put into `found` the entries of `Unschedulable` that have room now; return how many."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64

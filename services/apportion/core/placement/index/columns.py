@@ -169,7 +169,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Note that the node changed: only `shares` and their pods, or anything if None."""
+        """Note for `sync` what changed: only `shares` and their pods, or anything if None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -181,7 +181,7 @@ class Columns:
             before.shares.extend(shares)
 
     def forget(self, node: NodeState) -> None:
-        """Mark the row of a node as vacant, because the node left the state."""
+        """Make the row of a node vacant, because the node left the state."""
         self._touched.pop(node.name, None)
         if node.name not in self._row_of:
             return
@@ -194,7 +194,7 @@ class Columns:
         self.count = len(self._row_of)
 
     def sync(self) -> None:
-        """Update the rows of touched nodes from the state, at a cost per touched device."""
+        """Update the rows of all touched nodes; the cost is proportional to touched devices."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
         if geometries is not self._configured:  # a new configuration may have the same geometries
             self._configured = geometries

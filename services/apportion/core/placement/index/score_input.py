@@ -20,8 +20,8 @@ _REFUSED: Final = np.int32(REFUSED)
 class ScoreInput:
     """The rows to score: the first `count` of `rows`, initially all.
 
-    `given` has `REFUSED` or the points of each row. `enough` tells by row and column which devices
-    have room for the ask at `NodeScore.ask_at`, for which the score chooses a device."""
+    `given` has `REFUSED` or the points of each row. `enough` marks, by row and column, the devices
+    with room for the ask at `NodeScore.ask_at`, for which the score chooses a device."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns

@@ -49,8 +49,8 @@ class Holdings:
     """What each account has allocated, and its limits. An account is a queue or a namespace.
 
     When the first limit is set, all pods are queued to be counted. `count` counts some of them; a
-    query counts the rest. Can be rebuilt from the `State`. Invariant: the amounts of an account
-    equal those of a walk over its placed pods."""
+    query counts the rest. Invariant: the amounts of an account equal those of a walk over its
+    placed pods, so they can be rebuilt from the `State`."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
@@ -99,7 +99,7 @@ class Holdings:
         """Called when an account's amounts change; subclasses may drop what they cached."""
 
     def follow(self, change: Change) -> bool:
-        """Recount the pods that the event concerns. Return True if an account has more room."""
+        """Count the pods that the event concerns again. True if an account has more room."""
         freed = False
         if change.node is not None and type(change.data) in OFFERS:
             for pod in change.node.pods.values():

@@ -82,7 +82,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A failed search, repeated only if what it depends on changed: columns, or a gang's claims."""
+    """A search that found nothing, with the facts whose change makes another search useful."""
 
     priority: int
     key: bytes

@@ -1,4 +1,4 @@
-"""Turn one set of prices into tables by kind of device, and value all nodes by them.
+"""Turn one set of prices into tables by kind of device, and compute the value of each node.
 
 All numbers are whole, so every machine gets the same result. Values are in millionths of a device,
 CPU prices in millionths of a device per milli-core. Tables are rebuilt when prices or kinds change,
@@ -43,14 +43,14 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the CPU prices to value nodes at, from the lowest: what pods without devices pay."""
+    """Return the CPU prices to compute values for; the lowest is what CPU alone earns."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that further shares of a device can earn, net of CPU, by price and state."""
+    """Return the most that shares can earn on a device, less CPU, by CPU price and device state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -76,7 +76,7 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the most that a number of idle devices can earn, by CPU price and that number."""
+    """Return the most that idle devices can earn together, by CPU price and number of devices."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -228,7 +228,7 @@ class PriceTable:
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
-        """Compute one more table, or value `rows` more nodes. Return True when all is ready."""
+        """Compute one more table, or the values of `rows` more nodes. True when all is ready."""
         known: Tables | None = self._tables
         if known is None:
             self._learn_kind()

@@ -11,12 +11,11 @@ Ints = NDArray[np.int64]
 
 
 class Tables:
-    """The flat tables of values and rooms for the compiled loops.
+    """The tables of one set of prices, flat for the compiled loops.
 
     `share_*` are by kind of device and state, `device_*` by kind and number of idle devices. Values
     are in millionths of a device, one per price in `cpu_prices` (per milli-core). Rooms are in
-    pods, one per frequent shape. `kinds`: MiB, cores, slots, is cut; `frequent`: milli-cores, MiB,
-    weight."""
+    pods, one per frequent shape. `kinds` has MiB, cores, slots and whether it is cut."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Sort(NamedTuple):
         return size_percent(self.ask, device)
 
     def pieces(self, size: int) -> int:
-        """Return into how many independent shares the pod splits; whole devices are one piece."""
+        """Return how many independent parts the pod has: its shares, or one for whole devices."""
         return 1 if self.ask is None or size == WHOLE else self.ask.count
 
 

@@ -1,4 +1,4 @@
-"""Compute the keys of shape queues. All pods with the same key get the same answer.
+"""Compute keys that group pending pods: pods with the same key share a queue and a result.
 
 Invariant: every node and every limit treats two pods with the same key alike."""
 

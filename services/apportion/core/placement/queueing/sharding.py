@@ -2,7 +2,7 @@
 
 Pods and nodes are hashed into `PARTS` parts. By rendezvous hashing, each part belongs to the
 scheduler with the highest hash, so a change of schedulers moves few parts. If schedulers disagree
-about their number, the server's fences refuse one append, and no pod is placed twice."""
+about the list of schedulers, the server's fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

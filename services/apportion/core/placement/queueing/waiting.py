@@ -73,11 +73,10 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """Add a pod that is pending again, or whose shape queue or owner may have changed.
+        """Add a pod that is pending again, after removing it from its old shape queue, if any.
 
-        Remove it from its old shape queue first. It is still there if another scheduler placed it,
-        its namespace got or lost a quota, or the refusal of a pod with affinity was not appended.
-        """
+        It is still there if another scheduler placed it, its namespace got or lost a quota, or the
+        refusal of a pod with affinity was not appended."""
         self.queue.leave(pod)
         self.add(pod)
 

@@ -56,7 +56,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points: from 0, if fragmentation rises by devices, to `POINTS` if it falls."""
+        """Set the points: more if expected fragmentation falls, fewer if it rises."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -119,7 +119,7 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """What devices with room for one share have free, and how many there are, by node and shape.
+    """By node and shape: what devices with room for one share have free, and how many they are.
 
     `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
 

@@ -105,7 +105,7 @@ class Container(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """How much a container requests of one resource, and the field that says so.
+    """How much a container requests of one resource, and the field with that request.
 
     The methods convert it to the fields of an `Ask`. An amount outside the bounds of the event
     schema is refused, unless the dialect clamps it."""

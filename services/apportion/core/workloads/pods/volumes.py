@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver, which says whether capacities must be checked before provisioning."""
+    """A CSIDriver; it determines whether capacities are checked before provisioning."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
@@ -284,7 +284,7 @@ class Storage(NamedTuple):
 def claim_fact(
     key: str, claim: Claim | None, storage: Storage, version: int
 ) -> VolumeClaimObserved:
-    """Return the event that tells the ledger where the claim's volume is or could be.
+    """Return the event that records where the claim's volume is or could be.
 
     Raises ManifestError if the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
