@@ -246,8 +246,8 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
 def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
     """Decode a payload of an older version and convert it to the row's newest version.
 
-    Raises msgspec.DecodeError if the payload breaks the schema of its own version, and UnknownEvent
-    if this build fails to convert it, which is a bug of this build."""
+    Raises msgspec.DecodeError if the payload breaks the schema of its own version. Raises
+    UnknownEvent if this build fails to convert it, which is a bug of this build."""
     written = msgspec.json.decode(data, type=row.payload_of(version))
     steps = row.older[max(version - row.first, 0) :]
     if not steps:  # written before the first release: it has fewer fields and needs no lift

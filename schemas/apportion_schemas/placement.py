@@ -132,11 +132,11 @@ class Score(Payload, frozen=True):
 class PodPlaced(Payload, frozen=True):
     """The scheduler placed a pod on a node.
 
-    `previous` is the SHA-256 of the whole message of the previous placement on that node, so that
-    the messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
-    `fitting` of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` are
-    shares that a container may use while their owner is idle; `controls` are settings of how
-    containers are limited. With these two, the node's agent needs no other event about the pod."""
+    `previous` is the SHA-256 of the whole message of the previous placement on that node. So the
+    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten. `fitting`
+    of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` are shares
+    that a container may use while their owner is idle; `controls` are settings of how containers
+    are limited. With these two, the node's agent needs no other event about the pod."""
 
     pod: Name
     namespace: Name
@@ -166,7 +166,7 @@ class PlacementVoided(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
-    """The scheduler evicts a pod for one of higher priority; it stays placed until it ends.
+    """The scheduler evicts a pod for one of higher priority; the victim stays placed until it ends.
 
     `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
     `namespace/name`, and `nominated` the node reserved for it: no pod of the same or lower priority

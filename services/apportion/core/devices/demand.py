@@ -34,9 +34,9 @@ FULL = SLICE_STATES - 1
 class Place(NamedTuple):
     """Where a MIG instance may be: its profile, its first slice and the mask of its slices.
 
-    In a group, `number` counts the model's groups from 1 and `position` the group's instances from
-    0, in the order in which they are written, as in Volcano. A GPU that is cut freely has places
-    without a group."""
+    In a group, `number` counts the model's groups from 1, and `position` the group's instances from
+    0. Both are in the order as written, as in Volcano. A GPU that is cut freely has places without
+    a group."""
 
     profile: MigProfile
     start: int

@@ -251,7 +251,7 @@ class Region:
             )
 
     def _consistent(self, start: int) -> bytes:
-        """Read a slot until its sequence lock is stable; give up after a few tries."""
+        """Read a slot until no write interferes; after a few tries, return the last read."""
         data = self._read(start, _PROCESS_BYTES)
         for _ in range(_TRIES if self._locked else 0):
             before = _u64.unpack_from(data, _SEQLOCK)[0]

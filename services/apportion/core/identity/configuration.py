@@ -1,6 +1,6 @@
 """Generate nats-server's configuration from the table of roles.
 
-Invariant: permissions come only from the table, and a configuration never contains a password or a
+Invariant: permissions come only from the table. A configuration never contains a password or a
 private key, only the name of a variable or a public key."""
 
 from collections.abc import Iterable, Sequence

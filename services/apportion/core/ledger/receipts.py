@@ -25,8 +25,8 @@ _SIGNED = b"apportion receipt\n"
 class Checkpoint(Struct, frozen=True):
     """The signed part of a receipt. Hashes are SHA-256 in hexadecimal digits.
 
-    `created` is the creation time of the ledger's stream, `record` the leaf of the last record,
-    `heads` the digest of the newest placement message on each node, and `state` the digest of the
+    `created` is the creation time of the ledger's stream, `record` the leaf of the last record.
+    `heads` is the digest of the newest placement message on each node. `state` is the digest of the
     state, computed by a build with snapshot format `state_format`. `previous` is the hash of the
     previous checkpoint, empty in the first; `fingerprints` is the hash of the fingerprint file."""
 

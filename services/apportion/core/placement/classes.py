@@ -303,7 +303,7 @@ class ClassCache:
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Compute values at new prices for at most `READ_MAX` more nodes. True when all have."""
+        """Compute at most `READ_MAX` more nodes' values at new prices. True when all are done."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()

@@ -56,7 +56,7 @@ def look(
     enough: UInt8s,
     given: Int32s,
 ) -> None:
-    """Implement `AskColumns.look` for `number` rows. If not `noted`, stop at enough devices."""
+    """Implement `AskColumns.look`; unless `noted`, check no more devices than needed."""
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64

@@ -1,9 +1,9 @@
 """Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
 Rows are in the order of node names, so ties never depend on the order in which nodes joined. Spare
-rows between them let a new node join while few rows move. Can be rebuilt from the `State`.
-Invariant: after `sync`, row i reflects node `names[i]`, and the two logs have every row that
-changed or moved since a reader last read them."""
+rows between them let a new node join while few rows move. The index can be rebuilt from the
+`State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two logs have every row
+that changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

@@ -128,7 +128,7 @@ class Holdings:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that the pod exceeds with these shares, or, without `node`, anywhere."""
+        """Return the limit that the pod exceeds with these shares; without `node`, on any node."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -402,7 +402,7 @@ class Limits:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that the pod exceeds with these shares, or, without `node`, anywhere."""
+        """Return the limit that the pod exceeds with these shares; without `node`, on any node."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 

@@ -175,7 +175,7 @@ def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
-    """Return the device amounts of these shares at their peak: init containers run first."""
+    """Return the peak device amounts of these shares; init containers run before the others."""
     taken: Counter[Amount] = Counter()  # not `Counter[Amount]()`, which takes half as long again
     before: dict[str, Counter[Amount]] = {
         ask.container: Counter() for ask in shape.asks if ask.init
@@ -206,7 +206,7 @@ def at_least(shape: Shape) -> Amounts:
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the least device amounts that such a pod has at its peak, on any node."""
+    """Return the least device amounts that a pod of this shape has at its peak, on any node."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:

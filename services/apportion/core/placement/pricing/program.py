@@ -3,7 +3,7 @@
 Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
 formulation of the cutting-stock problem). A pod's price is the value that one more of it would
-displace, scaled so that the pods of the best plan are worth what they take in total."""
+displace. Prices are scaled: together, the pods of the best plan are worth what they take."""
 
 from collections import Counter
 from typing import Final, NamedTuple

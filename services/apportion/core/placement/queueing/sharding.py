@@ -39,8 +39,8 @@ WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 def key_of(pod: PodState, *, limited: bool = False) -> str:
     """Return the key whose hash decides which scheduler owns a pod: gang, namespace or uid.
 
-    Pods of one namespace have one owner if they have affinity terms or volume claims, or if a quota
-    limits the namespace (`limited`), because each decision depends on the others."""
+    Pods whose decisions depend on each other have one owner. These are pods of one namespace with
+    affinity terms or volume claims, and all of its pods if a quota limits it (`limited`)."""
     submitted = pod.submitted
     if limited:
         return submitted.namespace

@@ -97,7 +97,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the claim of a pod that has a node and has not ended, like `claim_of`; else None."""
+    """Return the claim of a pod as `claim_of` does; None if it has no node or has ended."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None

@@ -86,7 +86,7 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
 
 
 def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield the path and value of each field at `path` below `value`, if set to any effect."""
+    """Yield path and value of each field at `path` below `value`, if its value has an effect."""
     if not path:
         if value not in _NO_EFFECT:
             yield field, value
