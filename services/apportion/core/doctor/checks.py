@@ -83,7 +83,7 @@ def broken(words: Words, fix: str) -> Found:
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return like `counted` how many nodes, and which, with a note after each; names are marked."""
+    """Format nodes as `counted` does, with a note after each node; their names are marked."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]

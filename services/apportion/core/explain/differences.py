@@ -43,7 +43,7 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """What is compared of a state; `waiting` are pods without a placement."""
+    """The facts of a state that are compared; `waiting` are pods without a placement."""
 
     revision: int
     placements: dict[str, Held]
@@ -84,7 +84,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """Return a copy of what is compared of the state, or of only a part of it."""
+    """Return a copy of what is compared: of the whole state, or of one part of it."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}

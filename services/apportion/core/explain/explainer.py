@@ -131,7 +131,7 @@ def _least(shape: Shape) -> Counter[Amount]:
 
 
 def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
-    """Return these queues with what their pods use; takes a scan of all live pods."""
+    """Return these queues with what their pods use; the cost is a scan of all live pods."""
     queues = [state.queues[name] for name in names]
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
     for pod in state.pods.values() if queues else ():
@@ -154,7 +154,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
 
 
 def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[QuotaAnswer, ...]:
-    """Return these quotas with what their pods use; takes a scan of all live pods."""
+    """Return these quotas with what their pods use; the cost is a scan of all live pods."""
     quotas = [state.quotas[namespace][name] for namespace, name in names]
     wanted = {each.namespace for each in quotas}
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
@@ -428,7 +428,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without the nodes for the gang's other pods, and their number.
+        """Return the refusal without the nodes for the gang's other pods, and how many these are.
 
         A node whose cordon alone blocks the gang comes first."""
         found, shape = refused.gang, pod.submitted.shape

@@ -97,7 +97,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Explain a pod that has ended: as `before` its end, plus `step` (the end) and the reason."""
+    """Return the explanation from `before` the pod's end, plus the end (`step`) and its reason."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,

@@ -95,7 +95,7 @@ def template_of(family: str, name: str) -> Template | None:
 
 
 def module_of(family: str) -> int:
-    """Return how many devices of this family form a module, allocated together; else 1."""
+    """Return how many devices of this family form one module; 1 if it has no modules."""
     known = FAMILIES.get(family)
     return known.module if known else 1
 

@@ -76,7 +76,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Raise ManifestError for annotations that ask for gangs without PodGroup, or CPU NUMA."""
+    """Raise ManifestError if annotations request a gang without a PodGroup, or a NUMA policy."""
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)
