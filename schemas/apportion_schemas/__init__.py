@@ -2,7 +2,7 @@
 
 Each event is a CloudEvents 1.0 JSON document on a NATS subject. This package needs only msgspec and
 the standard library, so a reader does not have to install a scheduler. Invariant: `decode` followed
-by `encode` leaves an event unchanged, and no event is skipped without an error."""
+by `encode` leaves an event unchanged, and every event that a reader skips raises an error."""
 
 from apportion_schemas.agreement import DifferenceFound as DifferenceFound
 from apportion_schemas.agreement import LedgerRebuilt as LedgerRebuilt

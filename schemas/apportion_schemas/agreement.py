@@ -1,6 +1,6 @@
 """Events about differences between the cluster and the ledger, and about their repair.
 
-A healthy cluster has no such events, so their number shows whether cluster and ledger agree."""
+A healthy cluster has no such events, so their number shows how well cluster and ledger agree."""
 
 from typing import Annotated, Literal
 
@@ -19,7 +19,7 @@ DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
 
 @event("adoption.{node}.{pod}", "watcher", born=3)
 class PodAdopted(Payload, frozen=True):
-    """A running pod without a placement in this ledger is adopted with its devices.
+    """The watcher adds a running pod, with its devices, that has no placement in this ledger.
 
     Another scheduler bound the pod, or its placement was voided, or the ledger was lost. `evidence`
     names the annotation that lists the shares, and `attempt` is the attempt in it (0: none). `pod`
@@ -36,7 +36,7 @@ class PodAdopted(Payload, frozen=True):
 
 @event("cluster.difference.{name}", "watcher")
 class DifferenceFound(Payload, frozen=True):
-    """A full comparison found a difference between the cluster and the ledger.
+    """The watcher compared the whole cluster with the ledger and found a difference.
 
     `ledger` and `cluster` describe the two sides. If the difference can be repaired, the next event
     repairs it. `pod` is the uid; for a difference that is not about a pod, `name` names the object.
@@ -51,7 +51,7 @@ class DifferenceFound(Payload, frozen=True):
 
 @event("operator.ledger", "operator")
 class LedgerRebuilt(Payload, frozen=True):
-    """A lost ledger is rebuilt from the annotations of `pods` bound pods.
+    """An operator rebuilds a lost ledger from the annotations of `pods` bound pods.
 
     The PodAdopted events of these pods follow. `unread` counts pods whose devices are unknown."""
 

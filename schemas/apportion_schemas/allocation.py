@@ -1,8 +1,8 @@
 """Events about binding, about allocation on nodes, and about the presence of agents.
 
-The binder reports bindings. A node's agent reports what containers were allocated, and whether they
-exceed it. Heartbeats of agents are not stored; a scheduler records only that an agent fell silent
-or resumed. A refused report is recorded once an hour for each node and cause."""
+The binder reports bindings. A node's agent reports which shares containers were given, and which
+containers exceed theirs. Heartbeats of agents are not stored; a scheduler records only that an
+agent fell silent or resumed. A refused report is recorded once an hour per node and cause."""
 
 from typing import Annotated, Literal
 
@@ -19,7 +19,7 @@ BreachCode = Literal["raised", "zeroed", "removed", "unheld"]
 
 @event("binding.{node}", "binder")
 class PodBound(Payload, frozen=True):
-    """The pod is bound to the node of its placement."""
+    """The binder bound the pod to the node of its placement."""
 
     pod: Name
     node: Name
@@ -28,7 +28,7 @@ class PodBound(Payload, frozen=True):
 
 @event("binding.{node}", "binder")
 class BindFailed(Payload, frozen=True):
-    """Binding failed. If `final`, no retry can help and the placement must be voided."""
+    """The binder could not bind the pod. If `final`, no retry helps and the placement is voided."""
 
     pod: Name
     node: Name
@@ -39,7 +39,7 @@ class BindFailed(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class SharesAllocated(Payload, frozen=True):
-    """A pod's containers have their shares; `devices` are the ids of the physical devices."""
+    """The agent gave a pod's containers their shares; `devices` are ids of physical devices."""
 
     pod: Name
     node: Name
@@ -49,7 +49,7 @@ class SharesAllocated(Payload, frozen=True):
 
 @event("allocation.{node}", "agent")
 class AllocationFailed(Payload, frozen=True):
-    """The node could not allocate the shares of a placement."""
+    """The agent could not give a pod's containers the shares of its placement."""
 
     pod: Name
     node: Name
@@ -61,9 +61,10 @@ class AllocationFailed(Payload, frozen=True):
 class ShareBreached(Payload, frozen=True):
     """A container exceeds its share of a device, or did until its agent restored the limit.
 
-    `memory_mib` and `cores` are granted. For the code `raised`, `memory_found_mib` and
-    `cores_found` are the limits found in its region; otherwise they are the memory in use that the
-    driver reports. An agent reports each code once an hour for each container and device."""
+    `memory_mib` and `cores` are what the share allows. For the code `raised`, `memory_found_mib`
+    and `cores_found` are the higher limits found in the container's region; otherwise they are the
+    memory in use that the driver reports. An agent reports each code once an hour per container and
+    device."""
 
     pod: Name
     node: Name
@@ -79,7 +80,7 @@ class ShareBreached(Payload, frozen=True):
 
 @event("presence.{node}", "scheduler")
 class NodeSilent(Payload, frozen=True):
-    """A node's agent was silent for `grace_s` seconds, so the node allocates no shares."""
+    """A node's agent sent no heartbeat for `grace_s` seconds, so the node allocates no shares."""
 
     node: Name
     grace_s: Annotated[int, Meta(ge=1, le=86_400)]
@@ -87,14 +88,14 @@ class NodeSilent(Payload, frozen=True):
 
 @event("presence.{node}", "scheduler")
 class NodeHeard(Payload, frozen=True):
-    """The agent of a node sends heartbeats again."""
+    """A node's agent sends heartbeats again after it was silent."""
 
     node: Name
 
 
 @event("intake.{node}", "intake")
 class ReportRefused(Payload, frozen=True):
-    """A report of this node's agent was not appended.
+    """The intake refused a report of this node's agent, so it is not in the ledger.
 
     `cause` is the code of the reason, and `message` the first error message with that cause."""
 

@@ -2,8 +2,8 @@
 
 The decorator `event` adds a row for its payload. Old events stay in the ledger, so a row has every
 version of its event. Invariants: an event type has one writer and one kind of subject in all
-versions; a version keeps its fields for ever. The JSON Schemas, `asyncapi.yaml` and the
-documentation's table are made from the rows; permissions are in `apportion.core.identity.roles`."""
+versions; a version keeps its fields for ever. The JSON Schemas, `asyncapi.yaml` and the table in
+the documentation are made from the rows; permissions are in `apportion.core.identity.roles`."""
 
 import re
 from collections.abc import Callable
@@ -27,12 +27,12 @@ P = TypeVar("P", bound=type[Payload])
 
 
 class Older(NamedTuple):
-    """A former version of an event, and the function that lifts it to the next version.
+    """A former version of an event, with the function that converts it to the next version.
 
     `payload` has the fields of that version, in a class of the event's name in a package `older`.
     `lift` converts the JSON object of this version to the next version, and may modify its
-    argument. It must accept everything that this version allowed: a build that refuses an event
-    which another build has applied would have a different state."""
+    argument. It must accept everything that this version allowed. If a build refused an event that
+    another build applied, their states would differ."""
 
     payload: type[Payload]
     lift: Callable[[dict[str, Any]], dict[str, Any]]
@@ -41,7 +41,7 @@ class Older(NamedTuple):
 class EventType(NamedTuple):
     """One type of event: its payload, its subject below `apportion.v1`, and its only writer.
 
-    `payload` is the class of the newest version, which is the one written. `older` are the versions
+    `payload` is the class of the newest version, the one that is written. `older` are the versions
     from `first` on. `subject` has fields of the payload in braces, which `subject_of` fills in."""
 
     payload: type[Payload]
@@ -52,7 +52,7 @@ class EventType(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """Return the first token of the subject below `apportion.v1`."""
+        """Return the first part of the subject below `apportion.v1`, as in `placement`."""
         return self.subject.partition(".")[0]
 
     @property
@@ -64,23 +64,23 @@ class EventType(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Return the version that this build writes. Older versions are lifted to this version."""
+        """Return the version that this build writes and to which it converts older ones."""
         return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # hot: runs for each event
 
     @property
     def first(self) -> int:
-        """Return the version in the first release, or 1 for an event that was added later.
+        """Return the version of the first release, or 1 for an event that was added later.
 
         Earlier versions have only fields that `first` also has, so they are decoded as `first`."""
         return self.born or 1
 
     @property
     def born(self) -> int:
-        """Return the highest version that is legal on every ledger, or 0 if there is none."""
+        """Return the highest version that is legal without `FormatEnabled`, or 0 if none is."""
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:
-        """Return the payload class that decodes this version, from 1 to the newest."""
+        """Return the payload class for events of this version, from 1 to the newest."""
         at = max(version - self.first, 0)
         return self.older[at].payload if at < len(self.older) else self.payload
 
@@ -96,7 +96,7 @@ class EventType(NamedTuple):
 
 
 def token(name: str) -> str:
-    """Encode any name reversibly as one NATS subject token, without `.` or wildcards."""
+    """Encode a name as one token of a NATS subject, without `.` or wildcards; see `untoken`."""
     if _is_token(name):
         return name
     return quote(name, safe="").replace(".", "%2E")
@@ -114,9 +114,10 @@ BY_PAYLOAD: Final[dict[type[Payload], EventType]] = {}
 def event(
     subject: str, writer: str, *, born: int = 1, older: tuple[Older, ...] = ()
 ) -> Callable[[P], P]:
-    """Declare a payload as an event with this subject and only writer.
+    """Register the decorated payload as an event with this subject and its only writer.
 
-    `born` is the event's version in `BORN`; an event added after the first release has 0."""
+    `born` is the version that is legal on every ledger; 0 for an event added after the first
+    release."""
 
     def declare(payload: P) -> P:
         row = EventType(payload, subject, writer, older, _filler(f"{SUBJECTS}.{subject}"))
@@ -129,7 +130,7 @@ def event(
 
 
 def _filler(subject: str) -> Callable[[Any], str]:
-    """Return the function that fills payload fields into the subject, prepared once."""
+    """Return a function that puts a payload's fields into the subject; parses the subject once."""
     parts = [
         (text, attrgetter(field) if field else None)
         for text, field, _, _ in Formatter().parse(subject)

@@ -22,7 +22,7 @@ from apportion_schemas.workload import Disk, HostPort, LabelExpression, Names, P
 
 
 class Taint(Payload, frozen=True):
-    """One entry of a node's `spec.taints[]`; it repels pods without the toleration."""
+    """One entry of a node's `spec.taints[]`; it keeps away pods without a matching toleration."""
 
     key: Key
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -32,8 +32,8 @@ class Taint(Payload, frozen=True):
 class Neighbour(Payload, frozen=True):
     """A group of `count` identical pods that other schedulers bound to a node.
 
-    The pods have the same namespace, labels, host ports, disks, volume claims and required
-    anti-affinity, which all affect our pods. `terminating`: the pods are being deleted."""
+    They have the same namespace, labels, host ports, disks, volume claims and required
+    anti-affinity. All of these affect our pods. `terminating`: the pods are being deleted."""
 
     namespace: Name
     labels: Labels = {}
@@ -47,7 +47,7 @@ class Neighbour(Payload, frozen=True):
 
 @event("cluster.node.{node}", "watcher", born=4)
 class NodeObserved(Payload, frozen=True):
-    """A node of the cluster, with its allocatable amounts less the pods of other schedulers.
+    """A node as Kubernetes reports it, less what the pods of other schedulers use.
 
     Amounts are `status.allocatable`. `unhealthy_indexes` are the devices in the annotation
     `volcano.sh/gpu-unhealthy-ids`. `unnamed_families` are device families that the node cannot
@@ -81,7 +81,7 @@ class NodeGone(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupObserved(Payload, frozen=True):
-    """A gang: either at least `min_available` of its pods are placed together, or none.
+    """A PodGroup, which declares a gang: at least `min_available` of its pods start, or none.
 
     `min_available` is Volcano's `minMember`."""
 
@@ -94,7 +94,7 @@ class PodGroupObserved(Payload, frozen=True):
 
 @event("cluster.group.{group}", "watcher")
 class PodGroupGone(Payload, frozen=True):
-    """A gang's declaration was deleted. A gang without pods is forgotten."""
+    """A PodGroup was deleted; its gang is forgotten once it has no pods."""
 
     group: Name
 
@@ -103,9 +103,9 @@ class PodGroupGone(Payload, frozen=True):
 class QueueObserved(Payload, frozen=True):
     """A Volcano queue with its weight and limits.
 
-    In `capability`, CPU is in thousandths and memory in MiB; a resource that is missing there is
-    unlimited. `cards` is `volcano.sh/card.quota`, a device limit by model: if set, models that are
-    missing there are forbidden."""
+    In `capability`, CPU is in thousandths and memory in MiB. A resource without an entry is
+    unlimited. `cards` is `volcano.sh/card.quota`, a device limit by model: if set, models without
+    an entry are forbidden."""
 
     queue: Name
     weight: Natural = 1
@@ -116,7 +116,7 @@ class QueueObserved(Payload, frozen=True):
 
 @event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaObserved(Payload, frozen=True):
-    """A `ResourceQuota`, reduced to its limits on devices.
+    """A `ResourceQuota` with its limits of extended resources, such as devices.
 
     `hard` has the extended resources of `spec.hard` in whole units, under the same names, such as
     `requests.nvidia.com/gpu` or `limits.nvidia.com/gpumem`. `version` is the API server's revision
@@ -130,7 +130,7 @@ class QuotaObserved(Payload, frozen=True):
 
 @event("cluster.quota.{namespace}.{quota}", "watcher")
 class QuotaGone(Payload, frozen=True):
-    """A quota was deleted, or no longer limits any extended resource."""
+    """A `ResourceQuota` was deleted, or no longer limits any extended resource."""
 
     namespace: Name
     quota: Name
@@ -152,7 +152,7 @@ class BudgetObserved(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetGone(Payload, frozen=True):
-    """A disruption budget was deleted."""
+    """A `PodDisruptionBudget` was deleted."""
 
     namespace: Name
     budget: Name
@@ -168,12 +168,11 @@ VolumeClaimState = Literal[
 
 @event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimObserved(Payload, frozen=True):
-    """A PersistentVolumeClaim that a pod mounts, with its actual or possible volumes.
+    """A PersistentVolumeClaim that a pod mounts, and where its volume is or could be.
 
-    `nodes` restricts where the volume is or could be: alternative terms as in `NodeConstraints`,
-    empty for anywhere. `single_pod`: only one pod may use it (`ReadWriteOncePod`). `driver` is the
-    CSI driver of the existing or future volume, empty if unknown. `version` is as in QuotaObserved.
-    """
+    `nodes` has the nodes as alternative terms, like `NodeConstraints.required`; empty means all
+    nodes. `single_pod`: only one pod may use it (`ReadWriteOncePod`). `driver` is the CSI driver of
+    the existing or future volume, empty if unknown. `version` is as in QuotaObserved."""
 
     namespace: Name
     claim: Name
@@ -186,7 +185,7 @@ class VolumeClaimObserved(Payload, frozen=True):
 
 @event("cluster.volume-claim.{namespace}.{claim}", "watcher")
 class VolumeClaimGone(Payload, frozen=True):
-    """No pod mounts the volume claim any more."""
+    """No pod mounts the PersistentVolumeClaim any more."""
 
     namespace: Name
     claim: Name
@@ -194,7 +193,7 @@ class VolumeClaimGone(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
-    """The labels of a namespace, except the label that repeats its name.
+    """The labels of a namespace, without the one that Kubernetes sets to the namespace's name.
 
     `version` is as in QuotaObserved."""
 

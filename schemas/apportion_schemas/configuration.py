@@ -1,4 +1,4 @@
-"""The configuration of a cluster: an operator writes it, and every service obeys it.
+"""The configuration of a cluster, which an operator writes and every service obeys.
 
 The document is itself the event's payload, key by key, so that the ledger shows what was applied.
 The keys of `nvidia` and `nodeconfig` are those of the HAMi and Volcano device plugins. Invariant: a
@@ -42,7 +42,7 @@ OperatingMode = Literal["hami-core", "mig", "mps"]
 
 
 class MigCount(Payload, frozen=True):
-    """`count` instances of one MIG profile; `memory` is the size of one instance in MiB."""
+    """A MIG profile, how many instances of it (`count`), and the MiB of one instance (`memory`)."""
 
     name: Annotated[str, Meta(min_length=1, max_length=32)]
     memory: Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -50,21 +50,21 @@ class MigCount(Payload, frozen=True):
 
 
 class MigGroup(Payload, frozen=True):
-    """A group of MIG instances that a device may have at the same time."""
+    """One set of MIG instances into which a device may be divided."""
 
     group: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]+$", max_length=32)]
     geometries: Annotated[tuple[MigCount, ...], Meta(min_length=1, max_length=8)]
 
 
 class MigGeometries(Payload, frozen=True, rename="camel"):
-    """The only MIG geometries allowed on devices of these models."""
+    """The groups of MIG instances that devices of these models may have, and no others."""
 
     models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MODELS_MAX)]
     allowed_geometries: Annotated[tuple[MigGroup, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
 
 
 class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
-    """The section `nvidia`: resource names, defaults of requests, and how devices are offered."""
+    """The section `nvidia`: resource names, defaults of requests, and how GPUs are offered."""
 
     dialect: Literal["", "hami", "volcano-vgpu"] = ""
     resource_count_name: ResourceName | None = None
@@ -86,14 +86,14 @@ class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
 
 
 class FilterDevices(Payload, frozen=True):
-    """Devices of a node that are not offered to pods."""
+    """Which devices of a node not to offer to pods, by uuid or index."""
 
     uuid: Names = ()
     index: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
 
 
 class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("_", "")):
-    """An entry of `nodeconfig[]`: settings of one node; None leaves the cluster's setting."""
+    """An entry of `nodeconfig[]`: settings of one node; None means the cluster's setting."""
 
     name: Name
     operating_mode: OperatingMode | None = None
@@ -105,9 +105,9 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """The section `policy`: how nodes and devices are ranked; None leaves a setting unchanged.
+    """The section `policy`: how nodes and devices are ranked; None keeps the current setting.
 
-    `weights` are the weights of resources where the policy compares load."""
+    `weights` are those of resources, for policies that compare load."""
 
     nodes: Policy | None = None
     devices: Policy | None = None
@@ -115,7 +115,7 @@ class PolicyConfiguration(Payload, frozen=True):
 
 
 class Configuration(Payload, frozen=True, rename="camel"):
-    """The whole document that `apportion config` sets; missing keys have defaults."""
+    """The whole document that `apportion config` sets; a missing key has its default."""
 
     nvidia: NvidiaConfiguration = NvidiaConfiguration()
     nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()
@@ -126,7 +126,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
 
 @event("operator.configuration", "operator")
 class ConfigurationChanged(Payload, frozen=True):
-    """The configuration is replaced by this document from this revision on."""
+    """An operator replaced the configuration with this document."""
 
     by: Name
     reason: Text = ""

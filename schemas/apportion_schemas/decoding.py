@@ -1,4 +1,4 @@
-"""Decode untrusted bytes, and raise the same error for everything invalid.
+"""Decode untrusted bytes, with one type of error for everything invalid.
 
 msgspec itself raises RecursionError for too deep nesting, and UnicodeDecodeError for text that is
 not UTF-8."""
@@ -13,7 +13,7 @@ Data = bytes | bytearray | memoryview | str | msgspec.Raw
 
 
 def from_outside(decode: Callable[[Data], T]) -> Callable[[Data], T]:
-    """Wrap `decode` so that it raises msgspec.DecodeError for everything that is not decodable."""
+    """Wrap `decode` so that every failure to decode raises msgspec.DecodeError."""
 
     def decoded(data: Data) -> T:
         try:

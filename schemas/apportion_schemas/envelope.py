@@ -3,7 +3,7 @@
 There are three extension attributes: `schemaversion`, `basis` (the revision up to which the writer
 had folded) and `cause` (the revision that made it write). Writers use the newest version. Readers
 accept every version there ever was: an older payload is checked against its own fields and then
-lifted to the newest, so that only this module handles old versions.
+lifted (converted) to the newest, so that only this module handles old versions.
 
 Invariants: `decode` returns an event whose type, payload and subject are in the catalogue, or
 raises. `UnknownEvent` means that a newer writer exists, so the reader must stop. With any other
@@ -51,25 +51,25 @@ DEPTH_MAX: Final = 64
 
 
 class EventError(Exception):
-    """An unusable event; the message names the attribute, the value and the fix."""
+    """Raised for bytes that are not a usable event; names the attribute, the value and the fix."""
 
 
 class UnreadableEvent(EventError):
-    """The bytes are not a CloudEvents 1.0 JSON document."""
+    """Raised for bytes that are not a CloudEvents 1.0 JSON document."""
 
 
 class UnknownEvent(EventError):
-    """A newer writer exists: the type or its version is not in this build's catalogue.
+    """Raised if this build does not know the type or its version: a newer writer exists.
 
     Also raised if this build fails to lift an older version, because other builds may succeed."""
 
 
 class InvalidEvent(EventError):
-    """The event's type is known, but its payload breaks the schema or its subject is wrong."""
+    """Raised for a known type whose payload breaks the schema or whose subject is wrong."""
 
 
 class NotEnabledEvent(InvalidEvent):
-    """No operator has enabled this type, or this version of it, on the ledger."""
+    """Raised if no operator has enabled this type, or this version of it, on the ledger."""
 
 
 # True if an operator has enabled this version of a type, which is not legal on every ledger.
@@ -77,7 +77,7 @@ Legal = Callable[[str, int], bool]
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One fact: what happened, its source and time, and the revisions that its writer had seen."""
+    """One entry of the ledger: payload, writer, time, and the revisions that its writer knew."""
 
     id: str
     source: str
@@ -101,7 +101,7 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Head(Struct):
-    """The attributes that identify an event's format, decodable in any document."""
+    """The type and version of an event, which can be decoded in any CloudEvents document."""
 
     specversion: str
     type: Name
@@ -136,7 +136,7 @@ _NO_STEPS = bytes(set(range(256)) - _STEPS.keys())
 
 
 def encode(event: Event) -> bytes:
-    """Encode the event. Raises InvalidEvent if `decode` would not accept the bytes."""
+    """Return the event's bytes. Raises InvalidEvent if `decode` would not accept them."""
     row = BY_PAYLOAD[type(event.data)]
     try:
         data = _encode(event.data)
@@ -244,10 +244,10 @@ def _known(head: _Head | _Wire, legal: Legal) -> EventType:
 
 
 def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
-    """Decode a payload of an older version and lift it to the row's newest version.
+    """Decode a payload of an older version and convert it to the row's newest version.
 
-    Raises msgspec.DecodeError if the payload breaks the schema of its own version, and UnknownEvent
-    if this build fails to lift it, which is a bug of this build."""
+    Raises msgspec.DecodeError if the payload breaks the schema of its own version. Raises
+    UnknownEvent if this build fails to convert it, which is a bug of this build."""
     written = msgspec.json.decode(data, type=row.payload_of(version))
     steps = row.older[max(version - row.first, 0) :]
     if not steps:  # written before the first release: it has fewer fields and needs no lift

@@ -1,9 +1,9 @@
-"""Events that set how the ledger is read: legal formats and skipped revisions.
+"""Events that decide how the ledger is read: which formats are legal, which revisions to skip.
 
 A format is an event type in one version. Formats in `BORN` are legal on every ledger; a later
 format only after an operator's `FormatEnabled`. Readers ignore a format that is not enabled, so no
-writer can halt readers by inventing a type. Events that halt readers nevertheless can be skipped
-with `RevisionSetAside`; they stay in the ledger.
+writer can halt readers by inventing a type. If an event halts readers nevertheless, an operator can
+skip it with `RevisionSetAside`; it stays in the ledger.
 
 Invariant: every build reads version 1 of these two types, and looks them up before it folds."""
 
@@ -21,7 +21,7 @@ Version = Annotated[int, Meta(ge=1, le=VERSION_MAX)]
 
 @event("operator.reading.format.{format}", "operator")
 class FormatEnabled(Payload, frozen=True):
-    """Versions of the type `format` up to this version are legal after this revision.
+    """An operator makes all versions of the type `format` up to `version` legal from here on.
 
     `format` is the bare name, as in `PodPlaced`. A reader that does not know the version halts
     before its first event."""
@@ -34,7 +34,7 @@ class FormatEnabled(Payload, frozen=True):
 
 @event("operator.reading.aside.{revision}", "operator")
 class RevisionSetAside(Payload, frozen=True):
-    """All readers skip the event at `revision`, which precedes this event.
+    """An operator makes all readers skip the event at `revision`, which precedes this event.
 
     Readers that have applied the skipped event, or have halted before it, restart without it. It
     stays in the ledger as evidence. A RevisionSetAside itself cannot be skipped."""

@@ -1,6 +1,6 @@
-"""The inventory of a node: its devices, which only the agent of that node reports.
+"""The inventory of a node: the devices that its agent reports.
 
-A report is always complete, never a difference."""
+A report always lists everything; it is never a difference from the last one."""
 
 from typing import Annotated, Final, Literal
 
@@ -27,7 +27,7 @@ Mode = Literal["hami-core", "mps", "mig", "vnpu", "exclusive"]
 
 
 class MigSize(Payload, frozen=True):
-    """The memory of one MIG profile of a device, as its driver reports it."""
+    """The name of a MIG profile, and its memory as the driver reports it for this device."""
 
     profile: Name
     memory_mib: MemoryMib
@@ -65,7 +65,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 class Host(Payload, frozen=True):
-    """The node's CPU and memory as its agent reports them, used if Kubernetes does not."""
+    """The node's CPU and memory as the agent reports them; Kubernetes' values take precedence."""
 
     cpu_milli: CpuMilli
     memory_mib: HostMemoryMib
@@ -75,7 +75,7 @@ class Host(Payload, frozen=True):
 
 @event("inventory.{node}", "agent", born=2)
 class NodeReported(Payload, frozen=True):
-    """The complete inventory of a node, reported when the agent starts and on every change."""
+    """The complete inventory of a node, which its agent reports at start and on every change."""
 
     node: Name
     devices: Annotated[tuple[Device, ...], Meta(max_length=COUNT_MAX)]

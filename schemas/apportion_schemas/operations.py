@@ -1,4 +1,4 @@
-"""Events of operators, with the operator's name and reason."""
+"""Events that operators and users cause, each with the person's name and the reason."""
 
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
 
 
 class PolicyText(NamedTuple):
-    """A policy as text: what it prefers, and how it chooses devices within a node.
+    """Describes a policy to users: what it prefers, and how it chooses devices within a node.
 
     `with_node`: one score chooses the node and its device together."""
 
@@ -54,7 +54,7 @@ POLICIES: Final[dict[Policy, PolicyText]] = {
 
 @event("operator.device.{device}", "operator")
 class DeviceCordoned(Payload, frozen=True):
-    """The device takes no new pods; pods that use it stay."""
+    """An operator cordons a device: it takes no new pods, and pods that use it stay."""
 
     device: Name
     by: Name
@@ -63,7 +63,7 @@ class DeviceCordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceUncordoned(Payload, frozen=True):
-    """All cordons of the device are lifted."""
+    """An operator lifts all cordons of a device."""
 
     device: Name
     by: Name
@@ -72,7 +72,7 @@ class DeviceUncordoned(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordoned(Payload, frozen=True):
-    """The node takes no new pods; pods on it stay."""
+    """An operator cordons a node: it takes no new pods, and pods on it stay."""
 
     node: Name
     by: Name
@@ -81,7 +81,7 @@ class NodeCordoned(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeUncordoned(Payload, frozen=True):
-    """All cordons of the node are lifted."""
+    """An operator lifts all cordons of a node."""
 
     node: Name
     by: Name
@@ -90,7 +90,7 @@ class NodeUncordoned(Payload, frozen=True):
 
 @event("operator.device.{device}", "operator")
 class DeviceCordonLifted(Payload, frozen=True):
-    """The cordon by user `of` is lifted from the device; cordons by other users stay."""
+    """An operator lifts the cordon that user `of` put on a device; cordons by other users stay."""
 
     device: Name
     of: Name
@@ -100,7 +100,7 @@ class DeviceCordonLifted(Payload, frozen=True):
 
 @event("operator.node.{node}", "operator")
 class NodeCordonLifted(Payload, frozen=True):
-    """The cordon by user `of` is lifted from the node; cordons by other users stay."""
+    """An operator lifts the cordon that user `of` put on a node; cordons by other users stay."""
 
     node: Name
     of: Name
@@ -110,7 +110,7 @@ class NodeCordonLifted(Payload, frozen=True):
 
 @event("operator.resize.{pod}", "operator")
 class ResizeAsked(Payload, frozen=True):
-    """A user requests a resize of a running pod's devices; the scheduler answers the request.
+    """A user requests a resize of a running pod's shares; a later event of the scheduler answers.
 
     `memory_mib` and `cores` (percent) are for each device of the container; None leaves an amount
     unchanged. `container` may be left out if only one container of the pod has devices."""
@@ -124,7 +124,7 @@ class ResizeAsked(Payload, frozen=True):
 
 
 class NodeWeights(Payload, frozen=True):
-    """The weights of resources in a node's load (Volcano's `binpack.cpu` and so on).
+    """How much each resource counts in a node's load (Volcano's `binpack.cpu` and so on).
 
     `devices` is Volcano's `deviceshare.ScheduleWeight`, or the weight of `nvidia.com/gpu`. Only
     resources that the pod requests count."""
@@ -136,7 +136,7 @@ class NodeWeights(Payload, frozen=True):
 
 @event("operator.policy", "operator")
 class PolicyChanged(Payload, frozen=True):
-    """Decisions follow this policy from this revision on.
+    """An operator sets the policy that the scheduler follows from here on.
 
     `node_weights` are for `binpack` and `spread`. Without them only devices count, or, for a pod
     without devices, CPU and memory equally."""

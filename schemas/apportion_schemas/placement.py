@@ -1,4 +1,4 @@
-"""Decisions with their explanations: the events that only a scheduler writes.
+"""The scheduler's decisions, with their explanations.
 
 A placement lists the nodes that were second best; a refusal counts its causes. Refusals are codes
 with amounts, and become text only where they are shown."""
@@ -30,7 +30,7 @@ CODE_PATTERN = "^[A-Z][A-Za-z]{2,63}$"
 
 
 class RefusalCode(StrEnum):
-    """The reason why a node or device did not fit, in the order of the filters.
+    """Why a node or device does not fit a pod, in the order of the filters.
 
     The set is open: a new code needs no new version of the events that contain it. A build keeps an
     unknown code, so that all builds have the same state."""
@@ -93,7 +93,7 @@ class RefusalCode(StrEnum):
 
 
 class MigInstance(Payload, frozen=True):
-    """A MIG instance: its profile's name and the memory slices that it covers.
+    """A MIG instance: its profile's name, and which memory slices of the device it covers.
 
     If the configuration restricts the MIG geometries of the device's model, `group` is the geometry
     in use on the device, and `position` the instance's index in that group."""
@@ -106,10 +106,11 @@ class MigInstance(Payload, frozen=True):
 
 
 class Share(Payload, frozen=True):
-    """The share of one device that one container has.
+    """What one container gets of one device.
 
-    `memory_mib` and `cores` are charged to the device. On a device that is divided into fixed
-    sizes, the MIG instance or vNPU template determines what the container really gets."""
+    `memory_mib` and `cores` are taken from the device's free amounts. On a device that is divided
+    into fixed sizes, the MIG instance or vNPU template determines what the container really gets.
+    """
 
     container: Name
     device: Name
@@ -120,7 +121,7 @@ class Share(Payload, frozen=True):
 
 
 class Score(Payload, frozen=True):
-    """A node that fits, with its total score and the components of that score, each 0 to 100."""
+    """A node that fits, its total score, and the parts of that score, each 0 to 100."""
 
     node: Name
     total: float
@@ -129,13 +130,13 @@ class Score(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler", born=2)
 class PodPlaced(Payload, frozen=True):
-    """A pod is placed on a node.
+    """The scheduler placed a pod on a node.
 
-    `previous` is the SHA-256 of the whole message of the previous placement on that node, so that
-    the messages on `placement.<node>` alone prove that none was lost, reordered or rewritten.
-    `fitting` of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` is
-    what containers may use of idle containers' shares, and `controls` are settings of how they are
-    limited. With these two, the node's agent needs no other event about the pod."""
+    `previous` is the SHA-256 of the whole message of the previous placement on that node. So the
+    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten. `fitting`
+    of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` are shares
+    that a container may use while their owner is idle; `controls` are settings of how containers
+    are limited. With these two, the node's agent needs no other event about the pod."""
 
     pod: Name
     namespace: Name
@@ -154,7 +155,7 @@ class PodPlaced(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PlacementVoided(Payload, frozen=True):
-    """A placement failed: its shares are free and the pod is pending again."""
+    """The scheduler takes back a placement that failed: its shares are free, the pod is pending."""
 
     pod: Name
     attempt: Natural
@@ -165,7 +166,7 @@ class PlacementVoided(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodEvicted(Payload, frozen=True):
-    """A pod is evicted for a pod of higher priority, and stays placed until it ends.
+    """The scheduler evicts a pod for one of higher priority; the victim stays placed until it ends.
 
     `beneficiary` is the uid of the pod that needs the room, `beneficiary_name` its
     `namespace/name`, and `nominated` the node reserved for it: no pod of the same or lower priority
@@ -189,7 +190,7 @@ class PodEvicted(Payload, frozen=True):
 
 @event("placement.{node}", "scheduler")
 class PodResized(Payload, frozen=True):
-    """A running pod has more or less of the same devices from this revision on.
+    """The scheduler resized a running pod: it has more or less of the same devices.
 
     `shares` are all its shares in the order of its placement, and `asked` is the revision of the
     ResizeAsked that this event answers."""
@@ -205,7 +206,7 @@ class PodResized(Payload, frozen=True):
 
 
 class NearMiss(Payload, frozen=True):
-    """A node (and device) that nearly fitted, with the needed and the available amounts."""
+    """A node (and device) that nearly fits, with the amount needed and the amount available."""
 
     node: Name
     code: RefusalCode
@@ -215,7 +216,7 @@ class NearMiss(Payload, frozen=True):
 
 
 class GangShortage(Payload, frozen=True):
-    """The result for a gang: pods that must start together, pods that exist, pods that fit."""
+    """How many pods of a gang must start together, how many exist, and how many fit."""
 
     needed: Natural
     present: Natural
@@ -223,9 +224,9 @@ class GangShortage(Payload, frozen=True):
 
 
 class QueueShortage(Payload, frozen=True):
-    """A queue's limit that a pod exceeds: the amount that it needs and the amount that is left.
+    """The limit of a queue that a pod exceeds: what the pod needs, and what is left.
 
-    `resource` is a name of the queue's capability, or a model of its card quota; empty if the queue
+    `resource` is a name in the queue's capability, or a model in its card quota; empty if the queue
     is closed. CPU is in thousandths, memory in MiB."""
 
     queue: Name
@@ -235,9 +236,9 @@ class QueueShortage(Payload, frozen=True):
 
 
 class QuotaShortage(Payload, frozen=True):
-    """A quota that a pod exceeds: the pod's need, the usage of its namespace, and the limit.
+    """The quota that a pod exceeds: what the pod needs, what its namespace uses, and the limit.
 
-    `resource` is the name under which the quota counts what is lacking."""
+    `resource` is the name of the exceeded limit in the quota."""
 
     quota: Name
     resource: Key
@@ -265,11 +266,11 @@ ResizeCode = Literal[
 
 @event("pending.{pod}", "scheduler")
 class ResizeRefused(Payload, frozen=True):
-    """A requested resize of a running pod is refused; the pod keeps its shares.
+    """The scheduler refused to resize a running pod, which keeps its shares.
 
     `asked` is the revision of the ResizeAsked that this event answers. `containers` are those with
     devices, if the container is the problem. `needed` and `available` are MiB or percent beyond the
-    pod's share, or MiB in total if no device has that much."""
+    pod's share. If no device has that much memory, they are MiB in total."""
 
     pod: Name
     namespace: Name
@@ -288,7 +289,7 @@ class ResizeRefused(Payload, frozen=True):
 class VolumeShortage(Payload, frozen=True):
     """The volume claim that keeps a pod from every node, and the claim's state.
 
-    `in-use`: another pod uses the claim, and only one pod may."""
+    `in-use`: another pod uses the claim, which only one pod may use."""
 
     claim: Name
     state: VolumeClaimState | Literal["in-use"]
@@ -296,7 +297,7 @@ class VolumeShortage(Payload, frozen=True):
 
 @event("pending.{pod}", "scheduler", born=2)
 class PodRefused(Payload, frozen=True):
-    """No node fits the pod; `reasons` counts nodes per code.
+    """The scheduler found no node for the pod; `reasons` counts nodes per code.
 
     The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
     the pod's gang could not be placed as a whole. The reasons are then those of the gang's first

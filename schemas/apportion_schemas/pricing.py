@@ -1,4 +1,4 @@
-"""Prices of pod shapes, learnt from the pods that were submitted.
+"""What pods of each shape are worth, computed from the pods that were submitted.
 
 Prices are events, so that all readers of a revision score nodes by the same numbers."""
 
@@ -16,7 +16,7 @@ VALUE_MAX = 1 << 40
 
 
 class PricedShape(Payload, frozen=True):
-    """A group of identical pods: their request, how often it was submitted, and its value.
+    """What identical pods request, how many were submitted, and what one is worth.
 
     `ask` is None for pods without devices; its container name has no meaning. `modes` and
     `use_types` are as in `DeviceConstraints`. `size` is the fraction of the fleet's devices that
@@ -35,7 +35,7 @@ class PricedShape(Payload, frozen=True):
 
 @event("policy.prices", "scheduler")
 class PricesLearnt(Payload, frozen=True):
-    """Policies use these prices from this revision on; `pods` is the number of pods counted."""
+    """A scheduler published new prices; `pods` is the number of submitted pods that it counted."""
 
     pods: Natural
     shapes: Annotated[tuple[PricedShape, ...], Meta(max_length=SHAPES_MAX)]

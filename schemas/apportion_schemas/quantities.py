@@ -1,4 +1,4 @@
-"""Bounded scalar types for the fields of events.
+"""Number and text types with bounds, for the fields of events.
 
 Events are untrusted input, so every field has a limit. Amounts are whole numbers with the unit in
 the field's name. An amount out of range is refused at decoding, before any fold sees it."""
@@ -36,6 +36,6 @@ Labels = dict[Key, Text]
 class Payload(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """Base class of all data in events: immutable, strict, defaults left out in JSON.
+    """Base class of all data in events: immutable, no unknown fields, defaults left out in JSON.
 
     Immutable objects cannot be part of a reference cycle, so the garbage collector skips them."""

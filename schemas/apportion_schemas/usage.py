@@ -1,7 +1,7 @@
-"""Usage of shares as measured on their node, for reports of cost and idle devices.
+"""How much containers use of their shares, for reports of cost and of idle devices.
 
-Samples (`UsageSample`) are plain messages that no ledger stores. Once an hour, the node's agent
-sums them up in an event."""
+Agents send samples (`UsageSample`) as plain messages that no ledger stores. Once an hour, the
+node's agent sums them up in an event."""
 
 from typing import Annotated
 
@@ -16,11 +16,11 @@ UNSHARED_MAX = 64
 
 
 class ShareUsed(Payload, frozen=True):
-    """The amounts of one device that one container used, as integrals over time.
+    """How much one container used of one device over `seconds`, as integrals over time.
 
-    They were sampled over `seconds`; the units are MiB-seconds, and percent-seconds of the device's
-    compute. Compute is None if neither the driver nor the container's region reports it. `bound` is
-    the revision of the pod's PodBound or PodAdopted, 0 if the agent did not record it."""
+    Units are MiB-seconds, and percent-seconds of the device's compute. Compute is None if neither
+    the driver nor the container's region reports it. `bound` is the revision of the pod's PodBound
+    or PodAdopted, 0 if the agent did not record it."""
 
     pod: Name
     namespace: Name
@@ -39,7 +39,7 @@ class ShareUsed(Payload, frozen=True):
 
 
 class UnsharedUsed(Payload, frozen=True):
-    """Usage of a device by a program without a share; `pod` is empty outside of pods."""
+    """How much a program without a share used of a device; `pod` is empty outside of pods."""
 
     device: Name
     command: Text
@@ -51,7 +51,7 @@ class UnsharedUsed(Payload, frozen=True):
 
 @event("usage.{node}", "agent", born=2)
 class UsageRecorded(Payload, frozen=True):
-    """Usage on a node in the last `seconds`; `shares` have their size at the end of that time."""
+    """An agent reports usage in the last `seconds`; `shares` have their size at the end of it."""
 
     node: Name
     seconds: Natural
@@ -60,7 +60,7 @@ class UsageRecorded(Payload, frozen=True):
 
 
 class ShareUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Current use of a device by one container, in MiB and percent of its compute."""
+    """What a container uses of one device now, in MiB and in percent of the device's compute."""
 
     pod: Name
     namespace: Name
@@ -75,7 +75,7 @@ class ShareUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UnsharedUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Current use of a device by a process that has no share of the device."""
+    """What a process without a share uses of a device now."""
 
     device: Name
     pid: Natural
@@ -85,7 +85,7 @@ class UnsharedUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Current use of a whole device, by all processes."""
+    """What all processes together use of a device now."""
 
     device: Name
     memory_used_mib: MemoryMib
@@ -93,7 +93,7 @@ class DeviceUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A usage sample of one node: a plain JSON message on `apportion.usage.{node}`."""
+    """What is in use on one node now: a plain JSON message on `apportion.usage.{node}`."""
 
     node: Name
     time: Text

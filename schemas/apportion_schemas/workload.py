@@ -1,7 +1,8 @@
 """Submitted pods, in terms that do not depend on the dialect of their manifest.
 
 The writer (the watcher, or the command line without Kubernetes) has already resolved resource
-names, units and defaults; `dialect` is the family of names, for answers that must use it."""
+names, units and defaults. `dialect` names the system whose names the manifest used; annotations for
+its device plugin are written in that dialect."""
 
 from typing import Annotated, Literal
 
@@ -64,14 +65,14 @@ class Ask(Payload, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Return True if each device is requested whole and unshared."""
+        """Return True if the container requests whole devices that it does not share."""
         return (
             self.cores == WHOLE and self.memory_mib is None and self.memory_percent in (None, WHOLE)
         )
 
 
 class DeviceConstraints(Payload, frozen=True):
-    """Constraints on the devices that a pod accepts; an empty tuple is no constraint."""
+    """Which devices a pod accepts; an empty tuple accepts all."""
 
     modes: tuple[Mode, ...] = ()
     use_types: Names = ()
@@ -106,14 +107,14 @@ Term = Annotated[tuple[NodeExpression, ...], Meta(max_length=64)]
 
 
 class PreferredTerm(Payload, frozen=True):
-    """A preferred node affinity: nodes that match the term gain the weight."""
+    """One term of preferred node affinity: a node that matches it gains its weight as points."""
 
     weight: Annotated[int, Meta(ge=1, le=100)]
     term: Term
 
 
 class HostPort(Payload, frozen=True):
-    """A container's `ports[].hostPort`; an empty `ip` is any address of the node."""
+    """A container's `ports[].hostPort`; an empty `ip` means every address of the node."""
 
     port: Annotated[int, Meta(ge=1, le=65535)]
     protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
@@ -121,7 +122,7 @@ class HostPort(Payload, frozen=True):
 
 
 class Disk(Payload, frozen=True):
-    """A disk in a pod spec. Pods of a node share a disk only if all use it read-only.
+    """A disk in a pod's spec; pods on one node share it only if all of them only read it.
 
     `name` begins with the disk's kind, as in `iscsi/iqn.2026-01.org:disk`."""
 
@@ -130,9 +131,9 @@ class Disk(Payload, frozen=True):
 
 
 class NodeConstraints(Payload, frozen=True):
-    """The requirements of a pod on its node in addition to devices, as in a pod spec.
+    """What a pod requires of its node, apart from devices; fields as in the pod's spec.
 
-    `required` is a disjunction of terms, each a conjunction of expressions."""
+    A node must match all expressions of at least one term in `required`."""
 
     cpu_milli: CpuMilli = 0
     memory_mib: HostMemoryMib = 0
@@ -146,7 +147,7 @@ class NodeConstraints(Payload, frozen=True):
 
 
 class LabelExpression(Payload, frozen=True):
-    """One match expression over the labels of a pod."""
+    """One match expression for labels of pods or namespaces."""
 
     key: Key
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
@@ -154,10 +155,10 @@ class LabelExpression(Payload, frozen=True):
 
 
 class PodSelector(Payload, frozen=True):
-    """A selector of pods whose labels match every expression; empty fields match any pod.
+    """Selects pods whose labels match every expression; empty fields match any pod.
 
-    With `by_label` (`namespaceSelector`), the selector covers pods in namespaces whose labels match
-    all of its expressions, and pods in `namespaces`."""
+    With `by_label` (`namespaceSelector`), it selects pods in namespaces whose labels match all of
+    its expressions, and pods in `namespaces`."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
@@ -165,27 +166,27 @@ class PodSelector(Payload, frozen=True):
 
 
 class PodTerm(Payload, frozen=True):
-    """A term that matches nodes in the same `topology_key` domain as a selected pod."""
+    """An affinity term: matches nodes in the same `topology_key` domain as a selected pod."""
 
     pods: PodSelector
     topology_key: Key
 
 
 class PreferredPodTerm(Payload, frozen=True):
-    """A weight that a node of the term gains per selected pod; negative for anti-affinity."""
+    """A preferred affinity term with its weight per selected pod; negative for anti-affinity."""
 
     weight: Annotated[int, Meta(ge=-100, le=100)]
     term: PodTerm
 
 
 class SpreadConstraint(Payload, frozen=True):
-    """`spec.topologySpreadConstraints[]`: prefer domains with few selected pods.
+    """One of `spec.topologySpreadConstraints[]`: spread the selected pods over domains.
 
     A domain is a value of the label `topology_key`. `required` is `DoNotSchedule`: with the pod, no
-    domain may have more than `max_skew` selected pods above the lowest count, which is 0 if there
-    are fewer than `min_domains` domains. Nodes count even against the pod's own selector and
-    affinity if `any_node` (`nodeAffinityPolicy: Ignore`), and only without taints that the pod does
-    not tolerate if `untainted` (`nodeTaintsPolicy: Honor`)."""
+    domain may have more than `max_skew` selected pods above the lowest count. That count is 0 if
+    there are fewer than `min_domains` domains. With `any_node` (`nodeAffinityPolicy: Ignore`),
+    nodes count even if the pod's node selector and affinity exclude them. With `untainted`
+    (`nodeTaintsPolicy: Honor`), nodes count only if the pod tolerates their taints."""
 
     pods: PodSelector
     topology_key: Key
@@ -200,7 +201,7 @@ PodTerms = Annotated[tuple[PodTerm, ...], Meta(max_length=64)]
 
 
 class PodConstraints(Payload, frozen=True):
-    """Affinity, anti-affinity and spread constraints of a pod in relation to other pods."""
+    """A pod's affinity, anti-affinity and topology spread constraints."""
 
     affinity: PodTerms = ()
     anti_affinity: PodTerms = ()
@@ -212,7 +213,7 @@ NO_WISHES = PodConstraints()  # shared by most pods, so that a check of identity
 
 
 class DeviceWeights(Payload, frozen=True):
-    """`hami.io/device-scoring-weights`: the weights of resources in a device's load."""
+    """How much each resource counts in a device's load (`hami.io/device-scoring-weights`)."""
 
     slots: Weight
     cores: Weight
@@ -220,7 +221,7 @@ class DeviceWeights(Payload, frozen=True):
 
 
 class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references need the collector
-    """All properties that decide where a pod may be placed; pods of one shape are one class.
+    """Everything about a pod that decides where it may be placed; equal pods have one shape.
 
     `node_policy` and `device_policy` are the pod's own, empty for the cluster's. The latter may be
     a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are compared,
@@ -245,11 +246,11 @@ class PodSubmitted(Payload, frozen=True):
     device plugins that count them; a pod without device requests leaves them out. `chooser` is the
     kube-scheduler that chooses the pod's node by calling our extender; the pod is then placed
     there. `queue` is the pod's own setting; its gang's queue overrides it, and the default is
-    `default`. `borrowing` are asks that use the devices of another container: the first that has as
-    much and does not run at the same time. A lender with more than its own request has its own ask
-    there as well. A pod with `gates` (`spec.schedulingGates`) is not placed. Unless it `preempts`
-    (`preemptionPolicy: Never`), no pod of lower priority is evicted for it. Unless it is
-    `evictable` (`volcano.sh/preemptable: "false"`), it is never evicted for another pod.
+    `default`. `borrowing` are asks that use another container's devices: those of the first
+    container that has as much and does not run at the same time. A container that lends more than
+    it requests has its own request there as well. A pod with `gates` (`spec.schedulingGates`) is
+    not placed. If `preempts` is False (`preemptionPolicy: Never`), no pod is evicted for it. If
+    `evictable` is False (`volcano.sh/preemptable: "false"`), it is never evicted for another pod.
     `volume_claims` are the PersistentVolumeClaims that it mounts, including those of generic
     ephemeral volumes. `controls` are HAMi-core settings in the environment of its containers."""
 
@@ -302,7 +303,7 @@ class PodGone(Payload, frozen=True):
 
 @event("workload.{uid}", "watcher")
 class PodRejected(Payload, frozen=True):
-    """A pod's manifest is invalid, and the pod is not placed until the manifest is fixed.
+    """The pod's manifest is invalid, so the pod is not placed until the manifest is fixed.
 
     `field` is the path in the manifest, `value` the value there, and `fix` what to do."""
 

@@ -1,4 +1,4 @@
-"""The pure core of Apportion, which folds events into a state and decides.
+"""The pure core of Apportion, which folds the ledger's events into a state and decides.
 
-Invariant: synchronous, without I/O, clock, randomness or logging. The same log gives the same state
-and the same decisions on any machine."""
+Invariant: the code is synchronous, and uses no I/O, clock, randomness or logging. The same ledger
+gives the same state and the same decisions on any machine."""

@@ -1,7 +1,7 @@
-"""Decide about pods for the admission webhook.
+"""Decide whether the admission webhook admits a pod, and how it changes the pod.
 
-Invariant: a pod without our devices is rejected only for one of our annotations, and is changed
-only to hide GPUs from its containers, if `overwriteEnv` is set."""
+Invariant: a pod without our devices is rejected only if it has one of our annotations. It is
+changed only if `overwriteEnv` is set, to hide GPUs from its containers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -32,7 +32,7 @@ Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The settings for admission; only the user `writer` may write our annotations."""
+    """The settings of the webhook; only the user `writer` may write our annotations."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
@@ -43,7 +43,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """One admission request; `pod` and `before` are the undecoded new and old object."""
+    """An admission request; `pod` and `before` are the new and the old object, not yet decoded."""
 
     operation: str
     pod: Any
@@ -53,20 +53,20 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True):
-    """The pod is admitted with these JSON patches (RFC 6902); `why` is the reason as a code."""
+    """The pod is admitted after these JSON patches (RFC 6902); `why` is a code for the reason."""
 
     why: str
     patches: tuple[dict[str, Any], ...] = ()
 
 
 class Rejected(Struct, frozen=True):
-    """The pod is rejected; the error names the field, the value and the fix."""
+    """The pod is rejected; `error` names the field, the value and the fix."""
 
     error: ManifestError
 
 
 def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
-    """Decide about one admission request."""
+    """Decide whether to admit the pod in this request, and with which changes."""
     try:
         if asked.operation == CREATE:
             return _created(asked, rules)
@@ -78,7 +78,7 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
 
 
 def _refuse_own(before: Any, after: Any, when: str = "") -> None:
-    """Reject a change to one of our annotations. Raises `ManifestError`.
+    """Raise `ManifestError` if one of our annotations was set or changed.
 
     Our annotations record a pod's allocation, so a user could mislead other components with them.
     Invariant: no pod is created with one, and only the binder's account changes one."""
@@ -156,7 +156,7 @@ _FOREIGN: Final = "nvidia.com/"  # resources of NVIDIA's own device plugin
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """Hide the node's GPUs from containers that request none, whatever their environment sets."""
+    """Yield patches that hide the node's GPUs from containers that request none."""
     ours, dialects = claimed(rules.config.dialects), rules.config.dialects
     for base, container in _containers(spec) if rules.overwrite_env else ():
         resources = part(container, "resources")
@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the asks of all containers: their own first, then the borrowing ones."""
+    """Return the asks of all containers: first those with own devices, then borrowing ones."""
     return (*joined(draft.shape.asks), *draft.borrowing)

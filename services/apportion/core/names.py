@@ -19,13 +19,13 @@ NaturalKey = tuple[tuple[str | int, ...], str]
 
 @lru_cache(NAMES_KEPT)
 def natural(name: str) -> NaturalKey:
-    """Return a sort key: alternating text and numbers, then the name itself."""
+    """Return a sort key that compares numbers in names as numbers: node-2 before node-10."""
     parts = _digits(name)
     return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), name
 
 
 def look(name: str) -> str:
-    """Return the name in lower case, with similar letters replaced by digits."""
+    """Return the name in lower case, with digits for the letters o, i and l, which look alike."""
     return name.lower().translate(_LOOK_ALIKE)
 
 
@@ -37,7 +37,7 @@ def near(
     most: int = OFFERED_MAX,
     seen_as: Callable[[str], str] = look,
 ) -> list[str]:
-    """Return at most `most` known names that are similar to `name`, best first."""
+    """Return at most `most` known names that look similar to `name`, best first."""
 
     def as_written(each: str) -> int:
         return sum(one == other for one, other in zip(name, each, strict=False))
@@ -50,7 +50,7 @@ def near(
 
 
 def nearest(name: str, known: Iterable[str], *, alike: float) -> list[str]:
-    """Return all known names that are most similar to `name` by exact letters."""
+    """Return the known names that are most similar to `name`, all if several are equally so."""
     found = near(name, known, alike=alike, most=8, seen_as=str)
     likeness = {each: SequenceMatcher(None, each, name).ratio() for each in found}
     return sorted(each for each in found if likeness[each] == max(likeness.values()))

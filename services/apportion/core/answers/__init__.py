@@ -1,1 +1,1 @@
-"""The answers of the read API, which the gateway sends and the command line reads."""
+"""What the gateway's API answers; the command line reads these answers."""

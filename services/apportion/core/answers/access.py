@@ -1,4 +1,4 @@
-"""Request bodies and answers of login, cordon and uncordon."""
+"""Request bodies and answers of the API for login, cordon and uncordon."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from apportion.core.answers.reads import Answer
 
 
 class MeAnswer(Answer, frozen=True):
-    """The client and its rights. Without a `login`, every client may read everything.
+    """The client's name and its rights. Without a `login`, every client may read everything.
 
     `all`: the client may read every namespace, otherwise only its own. `doctor`: it may run the
     doctor. `cordons`: it may cordon and uncordon nodes."""
@@ -27,7 +27,7 @@ class LoginRequest(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
-    """The body of a request to cordon, which needs a reason, or to uncordon.
+    """The body of a request to cordon or to uncordon; a cordon needs a reason.
 
     `of` is the user whose cordon is lifted; it defaults to the caller."""
 
@@ -36,7 +36,7 @@ class CordonRequest(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class ActAnswer(Answer, frozen=True):
-    """The event that was appended: its revision, type, target and author."""
+    """The event that the request added to the ledger: revision, type, target and author."""
 
     revision: int
     event: str

@@ -1,4 +1,4 @@
-"""The doctor's answer: one row per check."""
+"""What the doctor answers: one row per check."""
 
 from typing import Literal
 
@@ -9,9 +9,9 @@ CheckState = Literal["ok", "soon", "unknown", "broken"]
 
 
 class CheckAnswer(Answer, frozen=True):
-    """One check: its state, its finding, a fix unless the state is ok, and a link.
+    """The result of one check: its state, the finding, a fix unless the state is ok, and a link.
 
-    `parts` are the parts of `words`, with node names marked."""
+    `parts` are the pieces of `words`, in which node names are marked."""
 
     id: str
     state: CheckState
@@ -22,7 +22,7 @@ class CheckAnswer(Answer, frozen=True):
 
 
 class DoctorAnswer(Answer, frozen=True):
-    """The checks whose facts could be gathered, in the order of the table of checks."""
+    """The results of all checks whose facts could be gathered, in the order of the table."""
 
     revision: int
     checks: tuple[CheckAnswer, ...] = ()

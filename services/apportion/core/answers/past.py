@@ -1,4 +1,4 @@
-"""Answers about the past: timeline, log, history, allocations and differences."""
+"""Answers about the past: timeline, log, history, earlier shares of a device, and differences."""
 
 from typing import Final
 
@@ -23,14 +23,14 @@ READY: Final = "ready"  # the state of a node that takes pods
 
 
 class MomentAnswer(Answer, frozen=True):
-    """The newest event at or before a point in time, and the event's own time."""
+    """The newest event at or before the requested time, with the time of that event."""
 
     revision: Everyone[int]
     time: Everyone[str]
 
 
 class Bin(Answer, frozen=True):
-    """Counts of events by type in a span of time; revisions are 0 if the span has no event."""
+    """One bar of the timeline: how many events of each type; revisions are 0 without events."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
@@ -40,7 +40,7 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """A notable event; `type` is as in `Bin.counts`, and `sentence` joins the `parts`."""
+    """A notable event in the timeline; `type` is as in `Bin.counts`, `sentence` joins `parts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -51,7 +51,7 @@ class MarkRow(Answer, frozen=True):
 
 
 class TimelineAnswer(Answer, frozen=True):
-    """The ledger as a timeline: its span, event counts per bin, and notable events."""
+    """The ledger as a timeline: first and last event, event counts per bin, notable events."""
 
     revision: Everyone[int]
     first_revision: Everyone[int]
@@ -62,7 +62,7 @@ class TimelineAnswer(Answer, frozen=True):
 
 
 class LogRow(Answer, frozen=True):
-    """One event as a sentence, with the facts behind that sentence.
+    """One event of the ledger as a sentence, with the facts behind it.
 
     `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
     marked, followed by `clauses` joined by semicolons. The first `own` parts name the pod and
@@ -86,7 +86,7 @@ class LogRow(Answer, frozen=True):
 
 
 class LogPage(Answer, frozen=True):
-    """Events, newest first. `continue` leads to older events; empty on the last page."""
+    """A page of events, newest first. `continue` leads to older events; empty on the last page."""
 
     revision: Everyone[int]
     items: Everyone[tuple[LogRow, ...]]
@@ -94,7 +94,7 @@ class LogPage(Answer, frozen=True):
 
 
 class LogEntry(Answer, frozen=True):
-    """One event as it is in the ledger; `event` is None if its bytes are not JSON."""
+    """One event, as a row and as it is in the ledger; `event` is None if its bytes are not JSON."""
 
     revision: Everyone[int]
     row: Everyone[LogRow]
@@ -105,7 +105,7 @@ HistoryRow = LogRow  # one fact in the history of a pod, a node or a device
 
 
 class HistoryPage(Answer, frozen=True):
-    """The history of a name, oldest event first; `uids` are the pods that had it, newest first."""
+    """Events about a name, oldest first; `uids` are the pods that had the name, newest first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[HistoryRow, ...]]
@@ -114,21 +114,21 @@ class HistoryPage(Answer, frozen=True):
 
 
 class PodName(Answer, frozen=True):
-    """The name of a pod that exists or existed."""
+    """The namespace and name of a pod that exists or existed."""
 
     namespace: Namespace
     name: str
 
 
 class PodNames(Answer, frozen=True):
-    """The namespaces in which a pod of this name exists or existed, in order."""
+    """The pods, live or past, that have this name in any namespace, in order of namespace."""
 
     revision: Everyone[int]
     items: OwnItems[tuple[PodName, ...]]
 
 
 class WhoRow(Answer, frozen=True):
-    """One share and its pod; `to_revision` is 0 while the share is allocated."""
+    """A share that a pod has or had, and when; `to_revision` is 0 while it is allocated."""
 
     namespace: Namespace
     pod: str
@@ -146,7 +146,7 @@ class WhoRow(Answer, frozen=True):
 
 
 class WhoPage(Answer, frozen=True):
-    """The pods with shares of a device or node from `since` to `revision`."""
+    """A page of the shares of a device or node between the revisions `since` and `revision`."""
 
     revision: Everyone[int]
     since: Everyone[int]
@@ -156,7 +156,7 @@ class WhoPage(Answer, frozen=True):
 
 
 class Side(Answer, frozen=True, omit_defaults=True):
-    """One side of a difference; all fields are empty if the object did not exist.
+    """How an object was at one of two points in time; all fields are empty if it did not exist.
 
     `state` is a code. `reason` is why a device failed, or why it or its node was cordoned. `cards`
     is the device count of a node that joined. Placements have `node` and `shares`; limits, settings
@@ -171,11 +171,11 @@ class Side(Answer, frozen=True, omit_defaults=True):
 
 
 class DiffRow(Answer, frozen=True):
-    """One object that differs, the event that changed it, and the event's author.
+    """An object that differs between two points in time, and the event that changed it.
 
     `what` is the aspect that changed. `before` and `after` are `was` and `now` as text; `sentence`
-    is built as in `LogRow`. `revision` is 0 if the event is unknown. `cause` is why a pod lost its
-    node."""
+    is built as in `LogRow`. `revision` is 0 if the event is unknown; `by` is its author. `cause` is
+    why a pod lost its node."""
 
     name: Names[str]
     what: Everyone[str]
@@ -193,7 +193,7 @@ class DiffRow(Answer, frozen=True):
 
 
 class DiffAnswer(Answer, frozen=True):
-    """Differences between two points in time; `more` counts rows that were cut off."""
+    """What differs between two points in time; `more` counts rows that are left out, by list."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")

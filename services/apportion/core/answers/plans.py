@@ -1,4 +1,4 @@
-"""The answer to "what if": pods that would fit, move, be evicted or stay pending.
+"""The answer to "what if": which pods would fit, move, be evicted or stay pending.
 
 Invariant: it contains only what the engine decided on a copy of the state."""
 
@@ -13,7 +13,7 @@ Outcome = Literal["fits", "not-now", "never", "unchanged"]
 
 
 class Beside(Answer, frozen=True):
-    """Another pod on a device that the planned pod would share."""
+    """A pod that already uses a device which the planned pod would share."""
 
     namespace: Namespace
     pod: str
@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that would be evicted, its beneficiary, and its next node (`to`), if any."""
+    """A pod that the plan would evict, and for which pod; `to` is its next node, if any."""
 
     namespace: Namespace
     pod: str
@@ -35,7 +35,7 @@ class Leaving(Answer, frozen=True):
 
 
 class PlanChange(Answer, frozen=True):
-    """One change of the plan, and its description.
+    """One change that the plan assumes, such as a lost node; `words` describes it.
 
     `value` is the specification of added nodes, or the policy. A limit is a `queue`, or a `quota`
     with its namespace."""
@@ -50,7 +50,7 @@ class PlanChange(Answer, frozen=True):
 
 
 class ManifestChange(Answer, frozen=True):
-    """A field in which a manifest differs from its live pod, with both values."""
+    """A field that differs between a live pod (`was`) and its manifest (`wanted`)."""
 
     path: str
     was: str
@@ -58,7 +58,7 @@ class ManifestChange(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pending pod that is scheduled earlier, and the reason why it is pending.
+    """A pending pod that is scheduled before the planned one, and why it is pending.
 
     Pods of one priority with the same reason share a `line` number, counted from 1; `alike` counts
     all of them, listed or not. `cause` is `lead`, then `clauses`, joined by semicolons."""
@@ -75,18 +75,18 @@ class Ahead(Answer, frozen=True):
 
 
 class PlannedPod(Answer, frozen=True):
-    """The outcome for one pod. `was` is the pod's current node, if any.
+    """What the plan means for one pod. `was` is the pod's current node, if any.
 
-    `placed` is set if it fits or keeps its node; otherwise `refused` is set, for `never` with what
-    an empty fleet lacks. `pending_since` is the revision since which a pod of this name is pending,
-    or 0. `without` is the outcome without the plan's changes, empty if the plan has none. `ahead`
-    counts pending pods that are scheduled earlier. `sentence` is made from the other fields; `text`
-    is the same without the pod's name. `cause` is why it is not placed, or a note about the node it
-    keeps, made from `phase`, `differs`, `failed_devices` and `unready`. `awaits` is why an
-    unrefused pod is pending. Pods of a list with the same cause share a `line`, counted from 1.
-    `replaces`: the pending pod of this name has another spec. `evicted`: it is already being
-    evicted. `ends`: it would be evicted and not resubmitted. `while_cordoned` are the drained nodes
-    and devices that alone could run it."""
+    `placed` is set if it fits or keeps its node; otherwise `refused` is set. For the outcome
+    `never`, `refused` has what an empty fleet lacks. `pending_since` is the revision since which a
+    pod of this name is pending, or 0. `without` is the outcome without the plan's changes, empty if
+    the plan has none. `ahead` counts pending pods that are scheduled earlier. `sentence` is made
+    from the other fields; `text` is the same without the pod's name. `cause` is why it is not
+    placed. If it keeps its node, `cause` is a note about that node, made from `phase`, `differs`,
+    `failed_devices` and `unready`. `awaits` is why a pod that was not refused is pending. Pods of a
+    list with the same cause share a `line`, counted from 1. `replaces`: the pending pod of this
+    name has another spec. `evicted`: it is already being evicted. `ends`: it would be evicted and
+    not resubmitted. `while_cordoned` are the drained nodes and devices that alone could run it."""
 
     namespace: Namespace
     name: str
@@ -119,7 +119,7 @@ class PlannedPod(Answer, frozen=True):
 
 
 class Totals(Answer, frozen=True):
-    """Cluster totals after all possible decisions.
+    """What the cluster has, and what is in use, after all decisions of the plan.
 
     `devices_used` have at least one share. `devices_broken` are unhealthy or on a node that is not
     ready, used or not. Memory is that of all present devices."""
@@ -135,7 +135,7 @@ class Totals(Answer, frozen=True):
 
 
 class MixedGang(Answer, frozen=True):
-    """A gang with devices of different models: the number of pods per model."""
+    """A gang whose pods would get devices of different models: the number of pods per model."""
 
     group: Names[str]
     models: Everyone[dict[str, int]]
@@ -144,15 +144,16 @@ class MixedGang(Answer, frozen=True):
 class PlanAnswer(Answer, frozen=True):
     """The outcome of a plan as of `revision`: a sentence, followed by the affected pods.
 
-    `outcome` is the worst of them. `pods` are those of the manifest. `moved` are on a lost node or
-    device and count as resubmitted, even if the manifest contains them. `helped` are pending and
-    would be placed. `evicted` lists each evicted pod once. `waiting` are the first pods that stay
-    pending, in queue order. `before` is the cluster without the plan; for a plan with changes,
-    after all decisions that are possible without them. `after` is the cluster with the plan. `when`
-    is what is known about when pending pods start. `problems` are rejected documents with field,
-    value and fix. `warnings` are names and amounts that are probably unintended. `passed_over`
-    names documents that are neither workloads nor limits. `summary` is the sentence without gangs
-    that a drain would move whole: those are `moved_whole`, with `moved_along` pods elsewhere."""
+    `outcome` is the worst outcome of any pod. `pods` are those of the manifest. `moved` are on a
+    lost node or device and count as resubmitted, even if the manifest contains them. `helped` are
+    pending and would be placed. `evicted` lists each evicted pod once. `waiting` are the first pods
+    that stay pending, in queue order. `before` is the cluster without the plan; for a plan with
+    changes, after all decisions that are possible without them. `after` is the cluster with the
+    plan. `when` is what is known about when pending pods start. `problems` are rejected documents
+    with field, value and fix. `warnings` are names and amounts that are probably unintended.
+    `passed_over` names documents that are neither workloads nor limits. `summary` is the sentence
+    without gangs that a drain would move whole: those are `moved_whole`, with `moved_along` pods
+    elsewhere."""
 
     revision: Everyone[int]
     outcome: Everyone[Outcome]
@@ -191,7 +192,7 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class PlanProgress(Answer, frozen=True):
-    """Progress of a plan: the current step, and the number of pods decided so far."""
+    """How far a plan is: the current step, and how many of its pods are decided."""
 
     step: Everyone[str]
     done: Everyone[int]

@@ -34,18 +34,18 @@ NO_PRICES: Final = "no-prices"
 
 
 def fields_of(source: object, names: str) -> dict[str, Any]:
-    """Return these attributes of `source`, to build a struct with the same field names.
+    """Return these attributes of `source` as a dict, to fill fields of the same names.
 
     A call takes a few microseconds, so answers that occur by the thousand do not use it."""
     return {name: getattr(source, name) for name in names.split()}
 
 
 class Answer(Struct, frozen=True):
-    """Base class of all answers; `time` is set only if a point in time was requested."""
+    """Base class of all answers; `time` is set only in answers about a requested point in time."""
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """The error of a failed request: its message, the parameter at fault, and the fix.
+    """Why a request failed: the message, the parameter at fault, and the fix.
 
     `code` is set for errors that programs tell apart: `unknown-device`, `ambiguous-device`,
     `unknown-path` (not an endpoint of this gateway) and `no-prices` (no price file). `rest` is the
@@ -59,9 +59,10 @@ class ErrorAnswer(Answer, frozen=True):
 
 
 class RevisionAnswer(Answer, frozen=True):
-    """The revision to which the gateway has folded.
+    """The ledger revision up to which the gateway knows the state.
 
-    `frozen` is a key of `FREEZES` in `health.py`; empty if pods can be placed, or for the past."""
+    `frozen` is the reason why no pod can be placed: a key of `FREEZES` in `health.py`, else empty.
+    """
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -69,9 +70,9 @@ class RevisionAnswer(Answer, frozen=True):
 
 
 class SummaryAnswer(Answer, frozen=True):
-    """The cluster at a glance. Phases count pods; a refused pending pod counts as `refused`.
+    """The cluster at a glance. Phases count pods; a pending pod that was refused is `refused`.
 
-    Memory is that of all present devices. `refused_events` are events that no reader applies."""
+    Memory is that of all present devices. `refused_events` are events that every reader skips."""
 
     revision: Everyone[int]
     policy: Everyone[schemas.PolicyChanged]
@@ -96,7 +97,7 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class FailedDevice(Answer, frozen=True):
-    """A failed device that a pod uses; `revision` and `time` are those of the failure, if set."""
+    """A failed device that a pod uses; `revision` and `time` are when it failed, if known."""
 
     device: Everyone[str]
     reason: People[str]
@@ -108,7 +109,7 @@ class PodAnswer(Answer, frozen=True):
     """One live pod. A pod that cannot be read has the phase `rejected`, and no revisions.
 
     `reasons` counts nodes per cause while it is refused, the easiest to solve first. `cause`
-    describes the most frequent one that can change, or the limit, gate, gang or scheduler that
+    describes the most frequent cause that can change, or the limit, gate, gang or scheduler that
     blocks it. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for equal
     manifests. `evicted_for` is the `namespace/name` for which it is being evicted; `room_on` the
     node where pods are or were evicted for it. `unready` is why its node is not ready, so that its
@@ -149,7 +150,7 @@ class PodAnswer(Answer, frozen=True):
 
 
 class CordonAnswer(Answer, frozen=True):
-    """One cordon of a device or node: its author, reason and time."""
+    """One user's cordon of a device or node: the user, the reason and the time."""
 
     by: People[str]
     reason: People[str]
@@ -158,7 +159,7 @@ class CordonAnswer(Answer, frozen=True):
 
 
 class OffOffer(Answer, frozen=True):
-    """A node or device that takes no new pods; `cordons` are the users' cordons of it."""
+    """A node or device that takes no new pods, and why; `cordons` are those set by users."""
 
     node: Everyone[str]
     device: Everyone[str] = ""
@@ -167,7 +168,7 @@ class OffOffer(Answer, frozen=True):
 
 
 class RefusedReportAnswer(Answer, frozen=True):
-    """A report of a node's agent that the intake refused: a cause code and a message."""
+    """The last report of a node's agent that the intake refused: a cause code and a message."""
 
     cause: Everyone[str]
     message: People[str]
@@ -176,7 +177,7 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device that takes no new pods after a failure or cordons; `cause` is made from both."""
+    """A device that takes no new pods: it failed or is cordoned. `cause` is made from both."""
 
     device: Everyone[str]
     cause: Made[str] = ""
@@ -191,7 +192,7 @@ class NodeAnswer(Answer, frozen=True):
     found silent, empty while it reports; a silent node is not ready. `devices_open` counts devices
     that can take a new pod: none if the node is cordoned or not ready. `closed` are devices that
     failed or are cordoned themselves. `refused` is the last refused report, until one is accepted.
-    `of_kubernetes`: it comes from an API server, so its pods are ended by Kubernetes."""
+    `of_kubernetes`: an API server reported the node, so Kubernetes ends its pods."""
 
     node: Everyone[str]
     ready: Everyone[bool]
@@ -219,7 +220,7 @@ class NodeAnswer(Answer, frozen=True):
 
 
 class Holder(Answer, frozen=True):
-    """One share of a device, and the pod that uses the share."""
+    """A pod's share of a device."""
 
     namespace: Namespace
     pod: str
@@ -234,9 +235,9 @@ class DeviceAnswer(Answer, frozen=True):
     """One device and its pods. `cores` is percent for a GPU and AI cores for an NPU.
 
     In MIG mode each instance has its own cores, and `slots_free` is the maximum number of further
-    instances. `healthy` is the last report, which may be out of date if the node is not ready;
+    instances. `healthy` is as last reported, which may be out of date if the node is not ready;
     `node_silent` is when its agent was found silent. `cordon` is made from `cordons`, `node_cordon`
-    from those of the node and of Kubernetes."""
+    from the node's cordons, including that of Kubernetes."""
 
     device: Everyone[str]
     node: Everyone[str]
@@ -265,7 +266,7 @@ class DeviceAnswer(Answer, frozen=True):
 
 
 class PlacementAnswer(Answer, frozen=True):
-    """One live placement: the pod's node and shares."""
+    """Where a live pod is placed: its node, its shares, and the score."""
 
     namespace: Namespace
     name: str
@@ -282,7 +283,7 @@ class PlacementAnswer(Answer, frozen=True):
 
 
 class GangAnswer(Answer, frozen=True):
-    """One gang: how many pods must be placed together, and live pods by phase.
+    """One gang: how many pods must be placed together, and how many live pods are in each phase.
 
     `unready` counts placed pods by node, for nodes that are not ready. `models` counts pods that
     have devices, by device model."""
@@ -299,7 +300,7 @@ class GangAnswer(Answer, frozen=True):
 
 
 class QueueAnswer(Answer, frozen=True):
-    """One queue. `used` is the part of `capability` that its placed pods use.
+    """One queue. `used` is how much of `capability` its placed pods use.
 
     `cards` is the device limit by model. `devices` counts devices by model that its pods use in
     whole or in part; a shared device counts once. Usage and pod counts are `null` for clients that
@@ -317,7 +318,7 @@ class QueueAnswer(Answer, frozen=True):
 
 
 class QuotaAnswer(Answer, frozen=True):
-    """One quota. `used` is the part of `hard` that placed pods of the namespace use.
+    """One quota. `used` is how much of `hard` the placed pods of the namespace use.
 
     Resources that no device has are left out. `of_kubernetes`: only an API server deletes it."""
 
@@ -331,9 +332,9 @@ class QuotaAnswer(Answer, frozen=True):
 class Page(Answer, Generic[T], frozen=True):
     """One page of a list; `continue` leads to the next page, empty on the last page.
 
-    Pods are in order of submission, followed by those that cannot be read; placements in order of
-    decision; devices by node and index, with pages of whole nodes; nodes and gangs by name, with
-    numbers compared as such: node-2 before node-10."""
+    Pods are in order of submission, then those that cannot be read. Placements are in order of
+    decision; devices by node and index, with pages of whole nodes. Nodes and gangs are by name,
+    with numbers compared as numbers: node-2 before node-10."""
 
     revision: Everyone[int]
     items: Everyone[tuple[T, ...]]
@@ -351,7 +352,7 @@ QuotaPage = Page[QuotaAnswer]
 
 
 class PodDetail(Answer, frozen=True):
-    """One pod, with the revision of the answer."""
+    """One pod, and the revision that the answer is about."""
 
     revision: Everyone[int]
     pod: Everyone[PodAnswer]
@@ -359,7 +360,7 @@ class PodDetail(Answer, frozen=True):
 
 
 class NodeDetail(Answer, frozen=True):
-    """One node with its devices."""
+    """One node with its devices, and the revision that the answer is about."""
 
     revision: Everyone[int]
     node: Everyone[NodeAnswer]
@@ -368,7 +369,7 @@ class NodeDetail(Answer, frozen=True):
 
 
 class Step(Answer, frozen=True):
-    """One step in the history of a pod, and the event that reports the step."""
+    """One step in a pod's history: the phase, and the event that brought the pod there."""
 
     phase: Everyone[str]
     revision: Everyone[int]
@@ -376,9 +377,10 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A marked piece of a sentence: a pod name if it has a namespace, else a node name.
+    """A name in a sentence, marked so that it can be linked or hidden.
 
-    If `quoted`, it is text that was written by a user, a driver or a program."""
+    It is a pod's if it has a namespace, else a node's. If `quoted`, it is text that a user, a
+    driver or a program wrote."""
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
@@ -396,7 +398,7 @@ def joined(parts: Iterable[str | Part]) -> str:
 
 
 class CauseRow(Answer, frozen=True):
-    """One cause of a refusal: the number of nodes, a description, and what unblocks the pod.
+    """One reason why nodes do not fit a pod: how many nodes, and what would unblock the pod.
 
     `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
     `cordoned` names, which are `people` as text. `cordoned_more` counts the other names; None if
@@ -419,9 +421,9 @@ class CauseRow(Answer, frozen=True):
 
 
 class MissRow(Answer, frozen=True):
-    """One node that nearly fitted. Amounts are numbers; `missing` has the unit.
+    """A node that nearly fits. Amounts are plain numbers; `missing` is text with the unit.
 
-    `held_by` are the first of the `holders`: pods that use devices there and block the pod."""
+    `held_by` names the first of the `holders`, the pods whose devices there block the pod."""
 
     node: str
     code: schemas.RefusalCode
@@ -437,7 +439,7 @@ class MissRow(Answer, frozen=True):
 
 
 class WhyRefused(Answer, frozen=True):
-    """The reason why no node fits; `revision` is the event since which these causes apply.
+    """Why no node fits the pod; `revision` is the event since which these causes apply.
 
     `nearest` are nodes that could run the pod once other pods end. `never`: there is no such node,
     and `nearest` are those that lack least. `unbelieved` might fit if the reports of their agents
@@ -464,7 +466,7 @@ class WhyRefused(Answer, frozen=True):
 
 
 class RunnerUp(Answer, frozen=True):
-    """Another node that fitted: its total score, and how much lower its components scored."""
+    """Another node that fits: its total score, and by how much each part of its score is lower."""
 
     node: Everyone[str]
     total: Everyone[float]
@@ -473,7 +475,7 @@ class RunnerUp(Answer, frozen=True):
 
 
 class HeldShare(Answer, frozen=True):
-    """A share, with the index and model of its device."""
+    """A share of a pod, with the index and model of its device."""
 
     share: Everyone[schemas.Share]
     index: Everyone[int] = -1
@@ -481,7 +483,7 @@ class HeldShare(Answer, frozen=True):
 
 
 class WhyPlaced(Answer, frozen=True):
-    """The reason why the pod is on its node: `fitting` of `nodes` could have run the pod.
+    """Why the pod is on its node, of the `fitting` out of `nodes` that could run it.
 
     `choice` is how its devices were chosen within the node; empty if that is no longer known.
     `found_there`: the pod ran there before this ledger existed, so there is no score."""
@@ -500,9 +502,9 @@ class WhyPlaced(Answer, frozen=True):
 
 
 class WhyHeldBack(Answer, frozen=True):
-    """The backoff of a pod whose placements agents refused: how often, and on which node last.
+    """Why a pod must wait before it is placed again: agents refused its placements.
 
-    The pod is not placed again before `until`."""
+    It has the number of refusals and the last node. The pod is not placed before `until`."""
 
     failures: int
     node: Everyone[str]
@@ -510,9 +512,7 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """The queue position, by priority and revision, of a pod without a decision.
-
-    `gang` describes what the pod's gang still waits for."""
+    """Where an undecided pod is in the queue; `gang` is what the pod's gang still waits for."""
 
     position: Everyone[int]
     pending: int
@@ -520,7 +520,7 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """The end of a pod, which is explained as of `before_revision`, the revision before its end.
+    """How a pod ended; the rest of the answer is as of `before_revision`, just before that.
 
     `phase` and `failed_before` are those of that revision."""
 
@@ -533,7 +533,7 @@ class PodEnd(Answer, frozen=True):
 
 
 class Eviction(Answer, frozen=True):
-    """The eviction of one pod for another: the event, and a sentence made from it."""
+    """The eviction of one pod for another: the event, and a sentence about it."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -546,7 +546,7 @@ class Eviction(Answer, frozen=True):
 
 
 class End(Answer, frozen=True):
-    """The end of a pod and its reason, as in `drained from n1 by ann: fan`; empty if unknown."""
+    """When and why a pod ended, as in `drained from n1 by ann: fan`; empty if unknown."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -554,7 +554,7 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Evictions found in the past of a pod; `made_room` are evictions of other pods for this pod.
+    """Evictions in a pod's past; `made_room` are those of other pods for this pod.
 
     `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest of
     them, if it was evicted; `ended` is its end."""
@@ -566,9 +566,9 @@ class Evictions(Answer, frozen=True):
 
 
 class Breach(Answer, frozen=True):
-    """The last time that a container exceeded its share of this device.
+    """The last time that a container exceeded its share of a device.
 
-    `times` is how often since the pod was placed. For `code` see `ShareBreached`."""
+    `times` is how often it did since the pod was placed. For `code` see `ShareBreached`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -586,11 +586,11 @@ class Why(Answer, frozen=True):
     is an error in its manifest, which must be corrected first. `evicted` is its own eviction;
     `evicted_in_vain`: the pod for which it is evicted is gone. `evicts` are evictions for this pod,
     `leaving` their `namespace/name`, and `room_on` their node. `failed_devices` are in use by it,
-    or failed after that. `unready` is why its node is not ready. `of_kubernetes`: evicted pods are
-    ended by an API server. An ended pod has the phase `ended`; the rest is as just before its
-    `end`. `cause` is what a refused pod waits for, without name and duration; `awaits` is the same
-    for a pod that no scheduler has seen. `evictions` and `breaches` (newest first) are set for a
-    point in time or an ended pod."""
+    or failed after that. `unready` is why its node is not ready. `of_kubernetes`: an API server
+    ends evicted pods. An ended pod has the phase `ended`; the rest is as just before its `end`.
+    `cause` is what a refused pod waits for, without name and duration; `awaits` is the same for a
+    pod that no scheduler has seen. `evictions` and `breaches` (newest first) are set for a point in
+    time or an ended pod."""
 
     revision: Everyone[int]
     namespace: Namespace
@@ -626,7 +626,7 @@ class Why(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """One pod in the queue; `position` counts all pending pods up to this pod.
+    """A pending pod in the queue; `position` counts all pending pods up to this one.
 
     `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
     it, `leaving` how many still have to end, and `room` a sentence about it, if any. `sentence` is
@@ -651,13 +651,13 @@ class QueuedPod(Answer, frozen=True):
 
 
 class Line(Answer, frozen=True):
-    """A group of pending pods with the same request; `pods` counts the group.
+    """A group of pending pods with the same request; `pods` is how many they are.
 
     `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
-    first pod is pending; empty until a scheduler has seen it. `apart` is the same if it adds to the
-    causes: a limit, or what the gang lacks. `lasting`: the end of other pods would not help.
-    `causes` count `nodes`; a limit counts none. All this is for a pod of namespace `whose`, as are
-    `queue` and `gang`, because not every client may see limits."""
+    first pod is pending; empty until a scheduler has seen it. `apart` is that sentence if it says
+    more than `causes`: a limit, or what the gang lacks. `lasting`: the end of other pods would not
+    help. `causes` count `nodes`; a limit counts none. All this is for a pod of namespace `whose`,
+    as are `queue` and `gang`, because not every client may see limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]
@@ -679,7 +679,7 @@ class Line(Answer, frozen=True):
 
 
 class LinesAnswer(Answer, frozen=True):
-    """All groups of pending pods, with totals.
+    """All groups of pending pods with the same request, with totals.
 
     `gated` pods wait until their gates are removed, and `rejected` pods cannot be read; neither are
     in a group. `making_room` counts pending pods for which others are being evicted."""
@@ -698,7 +698,7 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """The live pods of a namespace, and their devices, counted once for each pod that uses them."""
+    """How many live pods a namespace has, and how many devices they use, counted once per pod."""
 
     namespace: Namespace
     pods: Everyone[int]
@@ -706,7 +706,7 @@ class NamespaceRow(Answer, frozen=True):
 
 
 class NamespacesAnswer(Answer, frozen=True):
-    """The namespaces with live pods: most devices first, then most pods."""
+    """The namespaces with live pods; those with most devices first, then those with most pods."""
 
     revision: Everyone[int]
     items: Everyone[tuple[NamespaceRow, ...]] = ()

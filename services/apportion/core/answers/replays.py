@@ -1,7 +1,7 @@
-"""The answers of a replay and of a shadow run: actual and simulated figures.
+"""The answers of a replay and of a shadow run: figures as they were and as simulated.
 
-GPU is short for a whole device of any family. A share counts as its largest fraction of a device,
-of memory or cores."""
+GPU is short for a whole device of any family. A share counts as a fraction of a device: that of
+memory or that of cores, whichever is larger."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from apportion.core.answers.reads import Answer
 
 
 class Span(Answer, frozen=True):
-    """A span of the ledger, by revision and by the times of its events."""
+    """The part of the ledger that was replayed, by revision and by the times of its events."""
 
     from_revision: int
     from_time: str
@@ -19,7 +19,7 @@ class Span(Answer, frozen=True):
 
 
 class Slice(Answer, frozen=True):
-    """Means over a section of the span: devices in use, and devices requested by pods."""
+    """Averages over a section of the span: devices in use, and devices that pods requested."""
 
     seconds: float
     used: float
@@ -28,7 +28,7 @@ class Slice(Answer, frozen=True):
 
 
 class Measured(Answer, frozen=True):
-    """The figures of one run of the span: either the actual or the simulated run.
+    """The figures of a span, either as it happened or as simulated.
 
     `arrived` counts pods to place, including those pending at the start; `placed` were placed
     before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
@@ -58,9 +58,9 @@ class Measured(Answer, frozen=True):
 class ReplayAnswer(Answer, frozen=True):
     """A span as it happened, and as it would have happened with these changes.
 
-    `gpus_saved` is the reduction of devices in use at the peak, `gpu_hours_waited_saved` that of
-    waiting. `passed_over` counts events that do not apply in the replay, such as a resize of a pod
-    that does not run there; `passed_over_types` counts them by type."""
+    `gpus_saved` is how many devices fewer are in use at the peak, `gpu_hours_waited_saved` how much
+    less pods wait. `passed_over` counts events that do not apply in the replay, such as a resize of
+    a pod that does not run there; `passed_over_types` counts them by type."""
 
     span: Span
     changes: tuple[str, ...]
@@ -76,7 +76,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """A node and its devices, if recorded; `opened` counts devices that were empty before."""
+    """Where a pod was placed: node and devices, if recorded; `opened` counts those empty before."""
 
     node: str
     devices: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Spot(Answer, frozen=True):
 
 
 class ShadowPod(Answer, frozen=True):
-    """One pod that another scheduler placed, and our own decision at the same revision.
+    """A pod that another scheduler placed, with what we would have decided at that revision.
 
     `ours` is None if we would have left it pending, for the reason in `reason`. If one side names
     no devices, only the nodes are compared."""
@@ -100,7 +100,7 @@ class ShadowPod(Answer, frozen=True):
 
 
 class ShadowAnswer(Answer, frozen=True):
-    """All pods that other schedulers placed in a span, and totals.
+    """All pods that other schedulers placed in a span, compared with our decisions, and totals.
 
     `opened_theirs` and `opened_ours` count newly used devices of pods for which both sides name
     devices. `passed_over` counts events that contradict the state."""

@@ -1,4 +1,4 @@
-"""The visibility of each field of an answer; `tenant_redaction` enforces it.
+"""Mark each field of an answer with the clients that may see it; `tenant_redaction` enforces this.
 
 A tenant is a client that may read only some namespaces. Invariant: a field without a mark is
 visible only to clients that may read the namespace of its object."""
@@ -14,13 +14,13 @@ NOT_TOLD: Final = "-"  # replaces any other text of such a namespace
 
 
 class Kept(Enum):
-    """The mark of a hidden field that gets the empty value of its own type."""
+    """Marks a field that, when hidden, gets the empty value of its own type."""
 
     KIND = "kind"
 
 
 class Rule(Enum):
-    """A kind of content, which decides which clients see the field."""
+    """The kind of a field's content, which decides which clients see it."""
 
     OWNERS = "owners"  # only clients of the object's namespace; the default
     EVERYONE = "everyone"  # amounts, nodes, times and codes: they do not reveal the owner
@@ -37,7 +37,7 @@ class Rule(Enum):
 
 
 class Seen(NamedTuple):
-    """The rule of a field; `instead` replaces a hidden value."""
+    """The mark of a field: its rule, and the value that replaces it when hidden."""
 
     by: Rule
     instead: str | Kept | None = Kept.KIND

@@ -1,4 +1,4 @@
-"""Read and check the configuration document, and derive services' settings.
+"""Read and check the configuration document, and derive settings of services from it.
 
 Invariant: in a `Configuration` that passes `check`, every key has an effect and one meaning."""
 

@@ -1,6 +1,6 @@
-"""Check what types cannot express: keys that must agree, and keys without an effect.
+"""Check what types cannot express: keys that contradict each other or have no effect.
 
-The fold calls this check too, so it refuses another writer's configuration with the same error."""
+The fold runs the same check, so it refuses another writer's configuration with the same error."""
 
 from functools import lru_cache
 
@@ -32,7 +32,7 @@ RESOURCE_KEYS = {
 
 
 def check(configuration: Configuration) -> None:
-    """Reject contradictions and keys without an effect. Raises `ManifestError`."""
+    """Raise `ManifestError` if keys contradict each other or have no effect."""
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     policy = configuration.policy
@@ -151,7 +151,7 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
 
 @lru_cache(maxsize=8)
 def manifest_config(configuration: Configuration) -> ManifestConfig:
-    """Return the settings with which manifests are read under this configuration."""
+    """Return the settings for reading manifests under this configuration."""
     return ManifestConfig(
         dialects=dialect_config(configuration), schedulers=scheduler_names(configuration)
     )

@@ -1,4 +1,4 @@
-"""Find all errors of a configuration, not only the first.
+"""Find all errors of a configuration document, not only the first.
 
 After each error, its value is removed and the document is read again. Invariant: errors have the
 positions of the original document."""
@@ -16,9 +16,9 @@ GONE: Final = object()
 
 
 def every_error(document: object) -> list[ManifestError]:
-    """Return the errors of the document in the order of discovery, without duplicates.
+    """Return the errors of the document in the order in which they are found, once each.
 
-    Errors that may result from removing another error's value are left out."""
+    Errors that may only result from removing another error's value are left out."""
     left, found = deepcopy(document), list[ManifestError]()
     places: dict[tuple[object, ...], list[int]] = {}
     for _ in range(ERRORS_MAX):
@@ -41,7 +41,7 @@ def _step(match: re.Match[str]) -> str | int:
 
 
 def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
-    """Return the key with list positions as in the document before values were removed."""
+    """Return the path, with list positions as they were before values were removed."""
     path: list[object] = []
 
     def moved(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Remove keys of HAMi's and Volcano's files that we do not have, and record the reason.
+"""Remove keys of HAMi's and Volcano's files that have no effect here, and record the reasons.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
 Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key states
@@ -16,7 +16,7 @@ from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
-    """A foreign key: why some of its values have no effect, and the fix for other values."""
+    """A key of HAMi's or Volcano's: why some values have no effect here, and the fix for others."""
 
     why: str
     nothing: tuple[object, ...] = ()
@@ -67,7 +67,7 @@ _UNKNOWN: Final = (
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    """Return the document without foreign keys, and the removed keys. Raises `ManifestError`."""
+    """Return the document without HAMi's and Volcano's own keys, and these. `ManifestError`."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):
@@ -109,7 +109,7 @@ def _taken(
 
 
 def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
-    """Accept HAMi's `migProfileAllowlist` if it allows all profiles that we create."""
+    """Remove HAMi's `migProfileAllowlist` if it allows all profiles that we create."""
     entries = nvidia.pop(_ALLOWLIST, None)
     if entries is None:
         return

@@ -1,4 +1,4 @@
-"""List every key with its meaning and the services that read it, for the guide.
+"""The table of all configuration keys, for the guide: meaning, and services that read them.
 
 Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 
@@ -11,7 +11,7 @@ BINDER = "binder"
 
 
 class Key(NamedTuple):
-    """One key; `[]` in its path stands for every entry of a list."""
+    """One configuration key; `[]` in its path stands for every entry of a list."""
 
     path: str
     meaning: str

@@ -1,4 +1,4 @@
-"""Apply the configuration to the devices that an agent reports.
+"""Apply the configuration to the devices of a node, before its agent reports them.
 
 Invariant: an entry of `nodeconfig` takes precedence over the settings for all nodes."""
 
@@ -22,7 +22,7 @@ _CORES = 100
 def offered(
     devices: Iterable[Device], node: str, configuration: Configuration, *, switchable: bool
 ) -> tuple[Device, ...]:
-    """Return the node's devices as the configuration offers them.
+    """Return the node's devices with the amounts, mode and health that the configuration gives.
 
     Unless `switchable`, a device that must change its MIG mode is reported unhealthy."""
     named = (each for each in configuration.nodeconfig if each.name == node)
@@ -50,7 +50,7 @@ NO_MPS: Final = (
 
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
-    """Return the devices, with those in one of `modes` marked unhealthy."""
+    """Return the devices; those in one of these `modes` are unhealthy for this reason."""
     return tuple(
         structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
         if each.mode in modes

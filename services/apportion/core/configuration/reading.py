@@ -1,4 +1,4 @@
-"""Read a document: check spellings, unknown keys, types and consistency, in this order.
+"""Read a configuration: check spellings, unknown keys, types and consistency, in this order.
 
 Invariant: any document gives a configuration or a `ManifestError`."""
 
@@ -20,7 +20,7 @@ _SPELLINGS = {key.also: key.path.rpartition(".")[2] for key in KEYS if key.also}
 
 
 def read_configuration(document: object) -> Configuration:
-    """Return the configuration. Raises `ManifestError` with key, value and fix."""
+    """Return the document as a configuration. Raises `ManifestError` with key, value and fix."""
     ours, _ = without_foreign(_clean(document))
     spelled = _spelled(ours)
     _check_keys(spelled, inspect.type_info(Configuration), "")
@@ -33,7 +33,7 @@ def read_configuration(document: object) -> Configuration:
 
 
 def passed_over(document: object) -> tuple[Passed, ...]:
-    """Return the document's foreign keys. Raises `ManifestError` if a key has an effect."""
+    """Return the keys of HAMi and Volcano that have no effect here. Raises `ManifestError`."""
     return without_foreign(_clean(document))[1]
 
 
@@ -45,7 +45,7 @@ def _clean(document: object) -> dict[str, Any]:
 
 
 def _spelled(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with canonical keys, and with a name for every MIG group."""
+    """Return the document with our spelling of each key, and a name for every MIG group."""
     nvidia = document.get("nvidia")
     if not isinstance(nvidia, dict):
         return document
@@ -64,7 +64,7 @@ def _spelled(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_groups(entry: Any) -> Any:
-    """Name the groups of older files, which list instances only: group1, group2, …"""
+    """Name the MIG groups of older files, which only list instances: group1, group2, …"""
     groups = entry.get("allowedGeometries") if isinstance(entry, dict) else None
     if not isinstance(groups, list):
         return entry

@@ -1,1 +1,1 @@
-"""Devices as data, and the pure functions that charge shares to them."""
+"""Devices as data, and the functions that take shares from their free amounts."""

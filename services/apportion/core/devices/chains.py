@@ -1,7 +1,7 @@
-"""Parse the chain of device policies in HAMi's `hami.io/gpu-scheduler-policy`.
+"""Parse a chain of device policies, as in HAMi's `hami.io/gpu-scheduler-policy`.
 
 `binpack`, `spread` and `numa` are sort keys, in the order as written. `mutex` allows only idle
-devices, and `topology-aware` puts links before all keys, at any position; a chain of only those two
+devices, and `topology-aware` puts links before all keys, at any position. A chain of only those two
 sorts as `spread`. Invariant: every chain that `known` accepts has a meaning here."""
 
 from functools import lru_cache
@@ -19,8 +19,9 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 class Chain(NamedTuple):
     """A parsed chain of device policies.
 
-    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`: for
-    several devices choose the best linked that fit; for a single device the least linked."""
+    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`:
+    choose the best linked devices for an ask for several, the least linked device for an ask for
+    one."""
 
     keys: tuple[str, ...]
     idle_only: bool = False
@@ -29,7 +30,7 @@ class Chain(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def chain(policy: str) -> Chain:
-    """Parse a chain; a repeated name counts once."""
+    """Parse a chain; a policy that is named twice counts once."""
     names = tuple(dict.fromkeys(policy.split(",")))
     keys = tuple(name for name in names if name not in {MUTEX, TOPOLOGY_AWARE})
     return Chain(keys or ("spread",), MUTEX in names, TOPOLOGY_AWARE in names)

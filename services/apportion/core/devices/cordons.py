@@ -1,6 +1,6 @@
-"""The reasons why a device or node is cordoned, each with author, time and text.
+"""The cordons of a device or node, each with author, reason and time.
 
-Invariant: an author has at most one reason per object, the newest, in the order of events."""
+Invariant: a user has at most one cordon per object, the newest, in the order of events."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Stated(Protocol):
-    """A cordon's reason with its author and time, in the ledger or in an answer."""
+    """Interface of a cordon with author, reason and time, in the ledger or in an answer."""
 
     @property
     def by(self) -> str:
@@ -21,11 +21,11 @@ class Stated(Protocol):
 
     @property
     def time(self) -> str:
-        """Return the time of the event, in RFC 3339."""
+        """Return when the device or node was cordoned, in RFC 3339."""
 
 
 class Cordon(Struct, frozen=True, array_like=True, gc=False):
-    """One author's reason, with the time and revision of its event."""
+    """One user's cordon: the reason, and the time and revision of the event."""
 
     by: str
     reason: str
@@ -34,17 +34,17 @@ class Cordon(Struct, frozen=True, array_like=True, gc=False):
 
 
 def added(cordons: tuple[Cordon, ...], one: Cordon) -> tuple[Cordon, ...]:
-    """Return the cordons with `one` replacing the same author's previous cordon, if any."""
+    """Return the cordons plus `one`, which replaces an earlier cordon of the same user."""
     return (*(each for each in cordons if each.by != one.by), one)
 
 
 def without(cordons: tuple[Cordon, ...], by: str) -> tuple[Cordon, ...]:
-    """Return the cordons except those of author `by`."""
+    """Return the cordons except that of user `by`."""
     return tuple(each for each in cordons if each.by != by)
 
 
 def reasons(cordons: tuple[Cordon, ...]) -> str:
-    """Join all reasons in one line, which is empty without cordons."""
+    """Return the reasons of all cordons in one line; empty without cordons."""
     return "; ".join(each.reason for each in cordons)
 
 

@@ -1,10 +1,10 @@
-"""Compute what an ask needs of a type of device, and the possible MIG instances of a GPU.
+"""Compute what an ask needs of a type of device, and which MIG instances can serve it.
 
-A `Demand` depends on the ask and the type of device, never on what is free, so it is computed once
+A `Demand` depends on the ask and the type of device, never on what is free. So it is computed once
 per class of pods and type of device.
 
-`knownMigGeometries` allows groups of instances. A group is laid out once and each of its instances
-has its own slices, so a GPU bound to the group can have any subset, and no order of arrivals
+`knownMigGeometries` allows groups of instances. A group is laid out once, and each of its instances
+has its own slices. So a GPU bound to the group can have any subset, and no order of arrivals
 fragments it. Invariant: the places of one group never overlap."""
 
 from collections import Counter
@@ -32,11 +32,11 @@ FULL = SLICE_STATES - 1
 
 
 class Place(NamedTuple):
-    """A possible MIG instance: its profile, its first slice and the mask of its slices.
+    """Where a MIG instance may be: its profile, its first slice and the mask of its slices.
 
-    In a group, `number` counts the model's groups from 1 and `position` the group's instances from
-    0, in the order in which they are written, as in Volcano. A GPU that is cut freely has places
-    without a group."""
+    In a group, `number` counts the model's groups from 1, and `position` the group's instances from
+    0. Both are in the order as written, as in Volcano. A GPU that is cut freely has places without
+    a group."""
 
     profile: MigProfile
     start: int
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class Unlaid(ValueError):
-    """No GPU of the model can be cut into the group; the message has the reason."""
+    """Raised if no GPU of the model can be cut into the group, with the reason."""
 
 
 Groups = tuple[tuple[Place, ...], ...]
@@ -74,7 +74,7 @@ def groups_of(
 def laid_out(
     group: MigGroup, number: int, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[Place, ...]:
-    """Return the places of a group, in the order of their positions. Raises Unlaid."""
+    """Return the slices of each instance of a group, by position. Raises Unlaid."""
     wanted: list[MigProfile] = []
     for entry in group.geometries:
         known = mig_profile(model, entry.name, sizes)
@@ -99,12 +99,12 @@ def laid_out(
 
 
 def place_at(profile: MigProfile, start: int) -> Place:
-    """Return the instance of this profile at slice `start`, outside of any group."""
+    """Return the place of an instance of this profile that begins at slice `start`, in no group."""
     return Place(profile, start, ((1 << profile.size) - 1) << start)
 
 
 def cut_state(slices: int, group: str, groups: Groups) -> int:
-    """Encode how a GPU is cut: its slices in use, plus 256 times its group's number.
+    """Return how a GPU is cut, as a number: slices in use, plus 256 times its group's number.
 
     A GPU that is cut in a way no longer allowed counts as full until it is empty."""
     if not slices or (not group and not groups):
@@ -114,9 +114,9 @@ def cut_state(slices: int, group: str, groups: Groups) -> int:
 
 
 def generated(model: str) -> tuple[MigGroup, ...]:
-    """Return default groups for a model without configured groups.
+    """Return the default MIG groups of a model, for a cluster that configures none.
 
-    Every group has as many instances of one profile as fit, then the largest that still fit."""
+    Each group has as many instances of one profile as fit, then the largest that still fit."""
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
@@ -133,7 +133,7 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:
-    """Return starting slices at which all profiles, largest first, fit together, or None."""
+    """Return a starting slice for each profile, largest first, so that all fit; None if none do."""
     found: list[int] = []
 
     def stand(at: int, occupied: int) -> bool:
@@ -156,12 +156,12 @@ Known = tuple[MigGeometries, ...]
 
 
 class Demand(NamedTuple):
-    """The amounts that must be free on a device (`*_needed`), and those charged to it.
+    """What an ask needs free on a device (`*_needed`), and what its share takes.
 
     `alone`: the device must be otherwise unused. `profile`: the smallest MIG profile that suffices.
     The instance is created at the first free one of `options`, which can be larger where only
-    certain geometries are allowed. `charges` has the MiB charged for each option; `memory_mib` is
-    the smallest."""
+    certain geometries are allowed. `charges` has the MiB taken by each option; `memory_mib` is the
+    smallest."""
 
     memory_mib: int
     cores_needed: int
@@ -179,7 +179,7 @@ class Demand(NamedTuple):
         return tuple((place.start, place.mask) for place in self.options)
 
     def free_places(self, slices: int, group: str, memory_mib: int) -> Iterator[tuple[Place, int]]:
-        """Yield the options that fit on a GPU with their charges in MiB.
+        """Yield the options that fit on a GPU, each with the MiB that it takes.
 
         The arguments are the GPU's slices in use, their group, and its free memory. The memory is
         checked too, because the GPU can have shares from before it was cut into instances."""
@@ -190,7 +190,7 @@ class Demand(NamedTuple):
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
-    """Return what the ask needs of such a device, or the reason why it can never fit there.
+    """Return what the ask needs of such a device, or why it can never fit there.
 
     `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     if device.mode == "mig":
@@ -212,7 +212,7 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
 
 
 def memory_needed_mib(ask: Ask, device: Device) -> int:
-    """Return the memory that the ask needs of this device, in MiB."""
+    """Return how much memory of this device the ask needs, in MiB."""
     if ask.memory_mib is None:
         percent = WHOLE if ask.memory_percent is None else ask.memory_percent
         return device.memory_mib * percent // WHOLE
@@ -264,7 +264,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
-    """Return the ask's memory and the memory of the device's largest unit, in MiB.
+    """Return the MiB that the ask needs, and those of the device or its largest MIG instance.
 
     Both are 0 for an ask by profile: a device that lacks the profile has no size for it."""
     if device.mode != "mig":
@@ -276,7 +276,7 @@ def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:
-    """Return the memory charged for an instance, in MiB.
+    """Return the MiB that an instance of this profile takes of the device's free memory.
 
     A GPU can report less memory than its profiles add up to; its slices must never oversell it."""
     known = mig_profiles(device.family, device.model)

@@ -1,4 +1,4 @@
-"""Charge shares to a device and release them.
+"""Take shares from a device's free amounts, and give them back.
 
 Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses what the device does not
 have free, so no order of events oversells a device."""
@@ -13,13 +13,13 @@ MIG_SLICES = 8  # the most memory slices that a GPU has
 
 
 class DeviceState(Struct, eq=False, gc=False):
-    """One device and its free amounts.
+    """A device, what is free of it, and whether it may be used.
 
     `slices` is a bit mask of the MIG memory slices in use; `group` is the group of instances that
     the device is bound to while any is allocated. `template_cpu_free` are the free AI CPUs of an
     NPU. `present` is false once the node's agent no longer reports the device. `agent_health` is
-    the agent's report with its reason; `healthy` also counts the health marks of Kubernetes.
-    `cordon` joins the reasons of `cordons`."""
+    the health that the agent reported, with the reason; `healthy` also counts the health marks of
+    Kubernetes. `cordon` joins the reasons of `cordons`."""
 
     device: Device
     memory_free_mib: int
@@ -42,7 +42,7 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def taken(self) -> int:
-        """Return the mask of the MIG memory slices that are in use or closed to new instances."""
+        """Return the mask of the MIG memory slices that a new instance cannot use."""
         return self.slices | self.device.closed_slices
 
     @property
@@ -52,17 +52,17 @@ class DeviceState(Struct, eq=False, gc=False):
 
 
 class Oversold(Exception):
-    """A share needs more than the device has free."""
+    """Raised if a share needs more than the device has free."""
 
 
 def slice_mask(share: Share) -> int:
-    """Return the MIG memory slices of the share as a bit mask; 0 outside MIG."""
+    """Return the MIG memory slices of the share as a bit mask; 0 for other shares."""
     instance = share.instance
     return ((1 << instance.size) - 1) << instance.start if instance else 0
 
 
 def template_cpu(share: Share, state: DeviceState) -> int:
-    """Return the AI CPUs of the share's vNPU template; 0 outside vNPU."""
+    """Return the AI CPUs of the share's vNPU template; 0 for other shares."""
     if share.template is None:
         return 0
     template = template_of(state.device.family, share.template)
@@ -70,15 +70,13 @@ def template_cpu(share: Share, state: DeviceState) -> int:
 
 
 def template_cpu_of(device: Device) -> int:
-    """Return the device's AI CPUs for templates; 0 for a device without templates."""
+    """Return the AI CPUs that the device has for templates; 0 if it has no templates."""
     known = FAMILIES.get(device.family)
     return known.template_cpu if known else 0
 
 
 def occupy(state: DeviceState, share: Share) -> None:
-    """Charge the share to the device.
-
-    Raises Oversold with the quantity, the needed and the free amount, and charges nothing then."""
+    """Take the share from the device's free amounts; `Oversold` if too little is free."""
     if share.instance is None and share.template is None:
         memory_free_mib, cores_free = state.memory_free_mib, state.cores_free
         if (
@@ -110,7 +108,7 @@ def occupy(state: DeviceState, share: Share) -> None:
 
 
 def retake(state: DeviceState, share: Share) -> None:
-    """Charge again what `release` freed, even if the device now offers less."""
+    """Take a released share again, even if the device now offers less."""
     state.slots_free -= 1
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores
@@ -124,7 +122,7 @@ def retake(state: DeviceState, share: Share) -> None:
 
 
 def release(state: DeviceState, share: Share) -> None:
-    """Free the amounts that `occupy` charged for the share."""
+    """Give back what `occupy` took for the share."""
     state.slots_free += 1
     state.memory_free_mib += share.memory_mib
     state.cores_free += share.cores

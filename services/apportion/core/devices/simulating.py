@@ -1,8 +1,8 @@
 """Create simulated devices from a short text, for laptops, tests and imagined fleets.
 
-A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count, model, and mode if not the
-model's default. Invariants: the same node name and text give the same devices everywhere; every
-model of `models.toml` makes a valid `Device` in each of its `modes`."""
+A text such as `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps` has count and model, and a mode other
+than the model's default. Invariants: the same node name and text give the same devices everywhere;
+every model of `models.toml` makes a valid `Device` in each of its `modes`."""
 
 import hashlib
 import re
@@ -27,7 +27,7 @@ _EXAMPLE = "COUNTxMODEL[:MODE], joined by +, such as 4xA100-40GB:mig+2xT4"
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One device model of `models.toml`, which documents each field."""
+    """A device model from `models.toml`; that file documents each field."""
 
     model: Name
     family: Name
@@ -35,7 +35,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     nvlink: Count | None = None
 
     def cores(self, mode: Mode) -> int:
-        """Return percent for a GPU or softly split NPU, and AI cores for any other NPU."""
+        """Return the device's cores: percent for GPUs and softly split NPUs, else AI cores."""
         family = FAMILIES[self.family]
         return WHOLE if family.templates and mode == "hami-core" else family.cores
 
@@ -49,7 +49,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return (family.modes[0], *mig, *family.modes[1:])
 
     def slots(self, mode: Mode) -> int:
-        """Return how many containers can share the device in this mode."""
+        """Return how many containers can share the device if it is in this mode."""
         if mode == "exclusive":
             return 1
         if mode == "mig":
@@ -66,17 +66,17 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @cache
 def models() -> dict[str, Model]:
-    """Return every model by its short name, as in `H100-80GB`."""
+    """Return all models by their short names, such as `H100-80GB`."""
     text = resources.files(__package__).joinpath("models.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), dict[str, Model])
 
 
 class SimulationInvalid(ValueError):
-    """The description of a simulated node is invalid: field, value and fix."""
+    """Raised for an invalid description of simulated devices: field, value and fix."""
 
 
 def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
-    """Return the devices of one node, in the order of the text.
+    """Return the devices that `spec` describes, in its order, with ids for this node.
 
     Raises SimulationInvalid if the text cannot be parsed, or names an unknown model or mode."""
     if len(spec) > _SPEC_CHARS_MAX:
@@ -115,7 +115,7 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
 
 
 def find_model(name: str) -> Model:
-    """Return the model with that short name, ignoring case. Raises SimulationInvalid."""
+    """Return the model with this short name in any case. Raises SimulationInvalid."""
     known = {key.lower(): (key, model) for key, model in models().items()}
     if name.lower() in known:
         return known[name.lower()][1]

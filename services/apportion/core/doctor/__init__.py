@@ -1,4 +1,4 @@
-"""Diagnose an installation: `apportion doctor` and the gateway's doctor page.
+"""Diagnose an installation, for `apportion doctor` and the gateway's doctor page.
 
     gathered facts ──► one function per check ──► state, words, fix
 

@@ -1,4 +1,4 @@
-"""Define the doctor's checks, and the table that lists them."""
+"""The doctor's checks, one function each, and the table that lists them."""
 
 import re
 from collections import Counter
@@ -49,7 +49,7 @@ OLDEST: Final = (1, 20)  # the oldest API server in the nightly tests
 
 
 class Found(NamedTuple):
-    """The outcome of one check: its state, the finding, and the fix."""
+    """The result of one check: its state, the finding, and the fix."""
 
     state: CheckState
     parts: tuple[str | Part, ...]
@@ -57,32 +57,32 @@ class Found(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return the finding as a sentence."""
+        """Return the finding as one sentence."""
         return joined(self.parts)
 
 
 def ok(words: str) -> Found:
-    """Return a finding that needs no action."""
+    """Return the result of a check that found nothing wrong."""
     return Found("ok", (words,))
 
 
 def soon(words: Words, fix: str) -> Found:
-    """Return a finding about something that works today, but needs attention."""
+    """Return the result of a check for something that works today but needs attention."""
     return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
-    """Return the result of a check that another failed check hides; that check names the fix."""
+    """Return a result for when another failed check, which names the fix, prevents this one."""
     return Found("unknown", (f"unknown: {words}",))
 
 
 def broken(words: Words, fix: str) -> Found:
-    """Return a finding about something that fails now, or that may lose data."""
+    """Return the result of a check for something that fails now, or that may lose data."""
     return Found("broken", (words,) if isinstance(words, str) else words, fix)
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Return a count and node names as `counted` does, with a note after every node."""
+    """Format nodes as `counted` does, with a note after each node; their names are marked."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -105,7 +105,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Format a number of bytes in the largest unit that fits."""
+    """Format a number of bytes in the largest unit of which it is at least one."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << power:
             return f"{count / (1 << power):,.1f} {unit}"
@@ -113,7 +113,7 @@ def size(count: int) -> str:
 
 
 def reachable(facts: Facts) -> Found | None:
-    """Check that the ledger answers."""
+    """Check that the ledger's server answers."""
     if facts.ledger_problem:
         fix = (
             "start nats-server, or set its address with --nats URL or APPORTION_NATS_URL; if it "
@@ -128,7 +128,7 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(ledger: LedgerFacts) -> Found | None:
-    """Report the version of nats-server; clients refuse to connect to an old version."""
+    """Report the version of nats-server; clients do not connect to one that is too old."""
     return ok(f"nats-server {ledger.server}; required: {ledger.oldest}")
 
 
@@ -150,7 +150,7 @@ def durability(ledger: LedgerFacts) -> Found | None:
 
 
 def replicas(ledger: LedgerFacts) -> Found | None:
-    """Check the number of servers with the stream, and that they are in sync."""
+    """Check how many servers have the stream, and that they are in sync."""
     if ledger.lagging:
         return broken(
             f"out of sync with the leader: {counted(ledger.lagging, 'server')} "
@@ -166,7 +166,7 @@ def replicas(ledger: LedgerFacts) -> Found | None:
 
 
 def stream(ledger: LedgerFacts) -> Found | None:
-    """Check the settings of the stream that the ledger's guarantees depend on."""
+    """Check the stream's settings that the ledger's guarantees depend on."""
     if ledger.drifted:
         return broken("; ".join(ledger.drifted), "restore these settings, or start a new ledger")
     if ledger.lost_records:
@@ -208,7 +208,7 @@ def disk(facts: Facts) -> Found | None:
 
 
 def clocks(ledger: LedgerFacts) -> Found | None:
-    """Check that clocks agree with that of the ledger's server."""
+    """Check that this machine's and the writers' clocks agree with that of the ledger's server."""
     if not ledger.skews:
         return None
     worst = max(ledger.skews, key=lambda skew: abs(skew.seconds))
@@ -222,7 +222,7 @@ def clocks(ledger: LedgerFacts) -> Found | None:
 
 
 def permissions(ledger: LedgerFacts) -> Found | None:
-    """Check that the user has the permissions of its role."""
+    """Check that the NATS user has the permissions of its role."""
     if ledger.missing is None:
         return None
     if ledger.missing:
@@ -234,7 +234,7 @@ def permissions(ledger: LedgerFacts) -> Found | None:
 
 
 def snapshots(ledger: LedgerFacts) -> Found | None:
-    """Check that a restart folds only the events since a snapshot."""
+    """Check that a recent snapshot exists, so that a restart folds few events."""
     behind = ledger.last_revision - max(ledger.snapshot_revision, ledger.first_revision - 1)
     if not ledger.snapshot_revision and ledger.first_revision > 1:
         return broken(
@@ -259,7 +259,7 @@ def snapshots(ledger: LedgerFacts) -> Found | None:
 
 
 def archives(found: ArchiveFacts) -> Found | None:
-    """Check that there is a recent copy of the ledger."""
+    """Check that an archive has a recent copy of the ledger."""
     fix = "run `apportion ledger archive FILE` every day, and store it on another machine"
     if not found.archives:
         return soon(f"no archive (*.jsonl) in {found.folder}", fix)
@@ -268,7 +268,7 @@ def archives(found: ArchiveFacts) -> Found | None:
 
 
 def receipts(facts: Facts) -> Found | None:
-    """Check that the ledger's contents were signed recently."""
+    """Check that there is a recent signed receipt of the ledger's contents."""
     found = facts.receipts
     if found is None:
         return None
@@ -292,7 +292,7 @@ def gateway(facts: Facts) -> Found | None:
 
 
 def folds(facts: Facts) -> Found | None:
-    """Check that the gateway's fold has reached the end of the ledger."""
+    """Check that the gateway has folded all events of the ledger."""
     fold = facts.fold
     if fold is None:
         return None
@@ -310,7 +310,7 @@ def folds(facts: Facts) -> Found | None:
 
 
 def placements(frozen: str) -> Found:
-    """Check that nothing prevents pods from being placed and started."""
+    """Check that pods can be placed and started; `frozen` is the code of what prevents it."""
     if not frozen:
         return ok("nothing prevents pods from being placed")
     why, fix = FREEZES.get(frozen, (frozen, "check the logs of the schedulers"))
@@ -318,7 +318,7 @@ def placements(frozen: str) -> Found:
 
 
 def never_fitting(found: WaitingFacts) -> Found | None:
-    """Check for pending pods that can never fit any node, queue or quota of the cluster."""
+    """Check for pending pods that no node, queue or quota can ever fit."""
     if not found.never:
         return ok(f"every pending pod could fit ({many(found.waiting, 'pod')})")
     return soon(
@@ -329,7 +329,7 @@ def never_fitting(found: WaitingFacts) -> Found | None:
 
 
 def starving(found: WaitingFacts) -> Found | None:
-    """Check for gangs that stay pending for a long time while other pods are placed."""
+    """Check for gangs that are pending for long while later pods are placed."""
     if not found.starving:
         return ok("no gang has been pending for long")
     first = found.starving[0]
@@ -351,7 +351,7 @@ def starving(found: WaitingFacts) -> Found | None:
 
 
 def schedulers(found: SchedulerFacts) -> Found | None:
-    """Check that a scheduler runs, and that scheduler names are unique."""
+    """Check that a scheduler runs, and that no two use the same name."""
     if not found.members:
         return broken("no scheduler reports, so nothing is placed", "start `apportion scheduler`")
     names = Counter(member.rpartition("/")[0] for member in found.members)
@@ -366,7 +366,7 @@ def schedulers(found: SchedulerFacts) -> Found | None:
 
 
 def agents(cluster: ClusterFacts) -> Found | None:
-    """Check that the agent of every node reports."""
+    """Check that the agent of each node sends heartbeats."""
     if not cluster.silent:
         return ok(f"every agent reports ({nodes(cluster.nodes)})")
     first = min(cluster.silent, key=lambda each: each.time)
@@ -414,7 +414,7 @@ def _and_so(names: Sequence[str]) -> str:
 
 
 def reports(cluster: ClusterFacts) -> Found | None:
-    """Check that the reports of agents are accepted."""
+    """Check that the intake accepts the reports of agents."""
     if not cluster.refused:
         return ok("no agent report is refused")
     said = counted_nodes([(name, f" ({why})") for name, why in cluster.refused], "node")
@@ -469,7 +469,7 @@ def cordons(cluster: ClusterFacts) -> Found | None:
 
 
 def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
-    """Check for nodes with devices that no agent reports."""
+    """Check for nodes whose GPUs or NPUs no agent reports."""
     if not cluster.without_agent:
         return ok("every node with devices has an agent")
     return soon(
@@ -482,7 +482,7 @@ def nodes_without_agent(cluster: ClusterFacts) -> Found | None:
 
 
 def agents_without_node(cluster: ClusterFacts) -> Found | None:
-    """Check for agents that report nodes unknown to the cluster."""
+    """Check for agents on nodes that Kubernetes does not know."""
     if not cluster.without_node:
         return ok("every agent is on a node of the cluster")
     return soon(
@@ -492,7 +492,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:
-    """Check that drivers are recent and of one branch."""
+    """Check that all drivers are recent, and of one branch."""
     if not cluster.drivers:
         return None
     old = [
@@ -515,7 +515,7 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 
 
 def refused_events(cluster: ClusterFacts) -> Found | None:
-    """Check for events that no reader applies, except events that came late."""
+    """Check for events that every reader skips, except those that were merely late."""
     if not cluster.last_refusal:
         late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
@@ -568,7 +568,7 @@ def rights(kube: KubeFacts) -> Found | None:
 
 
 def webhook(kube: KubeFacts) -> Found | None:
-    """Check that a configured webhook is ready."""
+    """Check that the admission webhook is ready, if one is configured."""
     if kube.problem or kube.webhook is None:
         return None
     if not kube.webhook:
@@ -582,7 +582,7 @@ def webhook(kube: KubeFacts) -> Found | None:
 
 
 class Check(NamedTuple):
-    """A check of the table: name, function, documentation link, and the facts that it needs.
+    """A row in the table of checks: name, function, link to the documentation, needed facts.
 
     `part` names the field of the facts that it needs, empty for all; without that field the check
     is skipped. `heard`: the result is unknown while the ledger's server does not answer."""
@@ -628,7 +628,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examined(facts: Facts) -> tuple[CheckAnswer, ...]:
-    """Return the outcome of every check whose facts were gathered."""
+    """Run every check whose facts were gathered, and return the results."""
     answers = []
     for check in CHECKS:
         part = getattr(facts, check.part) if check.part else facts

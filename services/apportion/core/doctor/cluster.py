@@ -1,6 +1,6 @@
 """Gather the doctor's facts about nodes, agents and pending pods from a state.
 
-Invariant: a pod counts as never fitting only if `why` comes to the same result."""
+Invariant: a pod counts as never fitting only if `apportion why` comes to the same result."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -27,12 +27,12 @@ STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending
 
 
 def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
-    """Return True if the writer of the event could not know that the pod ended at `gone`."""
+    """Return True if the event's writer could not know yet that the pod had ended at `gone`."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 
 def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterFacts:
-    """Return facts about nodes, agents and drivers; `late` are the revisions of late events."""
+    """Return facts about nodes, agents and drivers; `late` are revisions of late events."""
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}
@@ -79,7 +79,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> facts.ClusterF
 
 
 def models_of(state: State) -> tuple[str, ...]:
-    """Return the models of all present devices, sorted."""
+    """Return the names of the models of all present devices, sorted."""
     there = (node for node in state.nodes.values() if node.present)
     return tuple(
         sorted({each.device.model for node in there for each in node.devices if each.present})
@@ -108,7 +108,7 @@ def _cordoned(node: NodeState) -> Iterator[facts.Cordoned]:
 
 
 def waiting_facts(state: State, *, now: str) -> facts.WaitingFacts:
-    """Return pods that can never fit, and starving gangs. `now` is in RFC 3339."""
+    """Return which pending pods can never fit, and which gangs starve. `now` is in RFC 3339."""
     waiting = [
         pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
     ]

@@ -1,10 +1,10 @@
-"""The facts about an installation; a field that could not be gathered is None."""
+"""What the doctor knows about an installation; a fact that could not be gathered is None."""
 
 from msgspec import Struct
 
 
 class Skew(Struct, frozen=True):
-    """The seconds by which the clock of `who` is ahead of the ledger server's clock."""
+    """By how many seconds the clock of `who` is ahead of the ledger server's clock."""
 
     who: str
     seconds: float
@@ -41,7 +41,7 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
 
 
 class ArchiveFacts(Struct, frozen=True, kw_only=True):
-    """The archives in a folder, and the age of the newest archive by this machine's clock."""
+    """The archives in a folder; the age of the newest is by this machine's clock."""
 
     folder: str
     archives: int
@@ -49,7 +49,7 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
 
 
 class ReceiptFacts(Struct, frozen=True, kw_only=True):
-    """The last revision with a receipt in a folder, or 0; its age is by this machine's clock."""
+    """The last revision that has a receipt, or 0; the age is by this machine's clock."""
 
     folder: str
     last: int = 0
@@ -57,7 +57,7 @@ class ReceiptFacts(Struct, frozen=True, kw_only=True):
 
 
 class FoldFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's revision at the time when the ledger was at `last_revision`."""
+    """The revision that the gateway has reached, and the ledger's last one at that time."""
 
     revision: int
     last_revision: int
@@ -65,7 +65,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """The failed devices of a node; `cordoned` of them are cordoned, alone or with the node."""
+    """The failed devices of a node, and how many of them are cordoned, alone or with the node."""
 
     node: str
     devices: int
@@ -75,7 +75,7 @@ class FailedDevices(Struct, frozen=True):
 
 
 class SilentAgent(Struct, frozen=True):
-    """A node whose agent was found silent, with the time and the pods placed there."""
+    """A node whose agent was found silent, since when, and how many pods are placed there."""
 
     node: str
     time: str
@@ -83,14 +83,14 @@ class SilentAgent(Struct, frozen=True):
 
 
 class Cordoned(Struct, frozen=True):
-    """A cordoned node or device, and a description of its cordons."""
+    """A cordoned node or device, with its cordons as text."""
 
     target: str
     words: str
 
 
 class ClusterFacts(Struct, frozen=True, kw_only=True):
-    """Facts about nodes and agents from a fold.
+    """Facts about nodes and agents, from the state.
 
     `simulated` are silent simulated nodes, of `simulated_nodes` in all. `refused` are nodes with
     the cause for which an intake refused their report. `without_agent` have GPUs or NPUs in
@@ -116,7 +116,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
 
 
 class StarvingGang(Struct, frozen=True):
-    """A gang that has been pending for a long time, with the name of its newest pod.
+    """A gang that has been pending for a long time; `pod` is its newest.
 
     `needed` pods must start together, 0 if no PodGroup declares it; `present` exist. `overtaken`
     counts placed pods of no higher priority that were submitted later."""
@@ -130,7 +130,7 @@ class StarvingGang(Struct, frozen=True):
 
 
 class WaitingFacts(Struct, frozen=True, kw_only=True):
-    """Facts about pending pods: their number, those that can never fit, and starving gangs."""
+    """How many pods are pending, which of them can never fit, and which gangs starve."""
 
     waiting: int = 0
     never: tuple[str, ...] = ()
@@ -144,14 +144,14 @@ class SchedulerFacts(Struct, frozen=True, kw_only=True):
 
 
 class PriceFacts(Struct, frozen=True, kw_only=True):
-    """The gateway's price file, and the reason if it does not suffice for a cost report."""
+    """The gateway's price file, and why it does not suffice for a cost report, if so."""
 
     file: str
     problem: str = ""
 
 
 class KubeFacts(Struct, frozen=True, kw_only=True):
-    """The API server, as one user sees it; `problem` is the reason if it does not answer.
+    """The API server as one user sees it; `problem` is why it does not answer.
 
     `denied` is what the services need and this user may not do. `webhook` is empty if none is
     configured, else `ready` or an error; None if the user may not read it."""
@@ -164,7 +164,7 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All gathered facts; `frozen` is a key of `FREEZES`, empty if pods can be placed."""
+    """All gathered facts; `frozen`, a key of `FREEZES` or empty, is why no pod can be placed."""
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""

@@ -1,4 +1,4 @@
-"""Dynamic Resource Allocation (DRA): devices and claims of resource.k8s.io/v1.
+"""Dynamic Resource Allocation (DRA): serve ResourceClaims of resource.k8s.io/v1.
 
 A claim becomes asks of its pod, and the placement becomes the claim's allocation. In the ledger,
 its shares have the claim's name instead of a container's, so no extra event is needed. Invariant:

@@ -1,7 +1,7 @@
-"""Name our driver, its class and its devices, and name claims in the ledger.
+"""The names of our driver, device class and devices, and of claims in the ledger.
 
-Invariant: a device or share has the same name in publishing, allocation and preparation, made only
-from what the ledger contains."""
+Invariant: a device or share has the same name in publishing, allocation and preparation. The name
+is made only from what the ledger contains."""
 
 import hashlib
 import re
@@ -22,34 +22,34 @@ _OTHERS = re.compile("[^a-z0-9]+")
 
 
 def container_of(claim: str) -> str:
-    """Return the ledger's container name for a claim's uid; only such names have a colon."""
+    """Return the name, with a colon, that the ledger has for a claim in place of a container."""
     return f"{_CLAIM}{claim}"
 
 
 def claim_of(container: str) -> str:
-    """Return the uid of the claim that `container` represents; empty for a real container."""
+    """Return the uid of the claim that has this name in the ledger; empty for a real container."""
     return container.removeprefix(_CLAIM) if container.startswith(_CLAIM) else ""
 
 
 def card(device: Device) -> str:
-    """Return the name of a whole device in its node's pool."""
+    """Return the name under which a whole device is published in its node's pool."""
     return f"gpu-{device.index}"
 
 
 def partition(device: Device, profile: str, start: int) -> str:
-    """Return the name of one possible MIG instance of the device."""
+    """Return the name under which a possible MIG instance of the device is published."""
     return f"{card(device)}-mig-{_OTHERS.sub('-', profile)}-{start}"
 
 
 def device_of(share: Share, device: Device) -> str:
-    """Return the name of the pool device that a share is allocated from."""
+    """Return the published name of the device, or MIG instance, that the share is on."""
     if share.instance is not None:
         return partition(device, share.instance.profile, share.instance.start)
     return card(device)
 
 
 def share_id(claim: str, attempt: int, position: int) -> str:
-    """Return the deterministic id, a UUID, of one share of a claim.
+    """Return the id of one share of a claim: a UUID, always the same for the same arguments.
 
     `position` is the index of the share among those of the claim."""
     digest = hashlib.sha256(f"{claim}/{attempt}/{position}".encode()).hexdigest()

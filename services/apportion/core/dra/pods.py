@@ -1,6 +1,6 @@
-"""Read the claims that a pod references, and what it requests through them.
+"""Read which ResourceClaims a pod references, and what the pod requests through them.
 
-Kubernetes creates the claim of a template after the pod, and then names it in the pod's status.
+Kubernetes creates a template's claim after the pod, and then names it in the pod's status.
 Invariant: a pod requests either nothing yet, or everything that its claims request."""
 
 from collections import Counter
@@ -67,10 +67,10 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """One claim of a pod, by the name that the pod uses.
+    """A claim that a pod references; `name` is what the pod calls it.
 
-    `name` is that name, `claim` the claim's own name (empty until it is created); `made` is true if
-    it comes from a template."""
+    `claim` is the claim's own name, empty until it is created; `made` is True if it comes from a
+    template."""
 
     name: str
     claim: str
@@ -78,12 +78,10 @@ class Named(NamedTuple):
 
 
 class PodClaims:
-    """The claims of one pod, as read from the API server."""
+    """The claims that one pod references, as in the API server."""
 
     def __init__(self, raw: bytes) -> None:
-        """Decode the pod.
-
-        Raises ManifestError if the pod has more claims or containers than any pod may have."""
+        """Decode the pod. Raises ManifestError if it has too many claims or containers."""
         try:
             pod = _decode(raw)
         except msgspec.MsgspecError as error:
@@ -126,9 +124,9 @@ class PodClaims:
     def drafted(
         self, draft: PodDraft, claims: Mapping[str, ResourceClaim], taken: Callable[[str], bool]
     ) -> PodDraft | None:
-        """Return the pod's draft with the asks of its claims; None until all claims exist.
+        """Return the draft plus the asks of the pod's claims; None until all claims exist.
 
-        `claims` are those of the cluster by `namespace/name`; `taken` returns true if the claim
+        `claims` are those of the cluster by `namespace/name`; `taken` returns True if the claim
         with that uid belongs to another pod. Raises ManifestError if the pod cannot have the claims
         that it names."""
         by_name: dict[str, ResourceClaim] = {}

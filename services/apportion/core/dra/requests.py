@@ -2,7 +2,7 @@
 
 In CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
 decision is refused by name, never ignored. One placement always gives the same allocation, so a
-retry can see that it was written."""
+retry can see that it was already written."""
 
 import math
 import re
@@ -70,7 +70,7 @@ class _Exactly(Kube, frozen=True):
 
 
 class Request(Kube, frozen=True):
-    """One request of a claim: a type of device, and how many of them."""
+    """One request in a claim: the type of device, and how many of them."""
 
     name: str
     exactly: _Exactly | None = None
@@ -111,7 +111,7 @@ class _Meta(Kube, frozen=True):
 
 
 class Consumer(Kube, frozen=True):
-    """A consumer that may use the claim (`status.reservedFor[]`)."""
+    """A pod or other object that may use the claim (an entry of `status.reservedFor[]`)."""
 
     resource: str = ""
     name: str = ""
@@ -119,7 +119,7 @@ class Consumer(Kube, frozen=True):
 
 
 class Result(Kube, frozen=True):
-    """One device allocated to the claim, and the request that it satisfies."""
+    """One device allocated to the claim, and the name of the request that it satisfies."""
 
     request: str = ""
     driver: str = ""
@@ -184,7 +184,7 @@ read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):
-    """The requests of a claim: asks in the order of its requests, and constraints."""
+    """What a claim requests: asks, in the order of its requests, and device constraints."""
 
     asks: tuple[Ask, ...]
     devices: DeviceConstraints = DeviceConstraints()
@@ -213,7 +213,7 @@ def wanted(claim: ResourceClaim) -> Wanted:
 
 
 def requests_of(claim: ResourceClaim) -> list[str]:
-    """Return the name of the request for each share of the claim, in order of asks."""
+    """Return for each share of the claim, in order, the name of its request."""
     return [
         each.name
         for each in claim.requests
@@ -303,7 +303,7 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
 
 
 class NotOfClaim(ValueError):
-    """The shares do not match the claim; the message names the difference."""
+    """Raised if the shares do not match the claim; the message names the difference."""
 
 
 def allocation(
@@ -314,7 +314,7 @@ def allocation(
     node: str,
     attempt: int,
 ) -> Json:
-    """Return the claim's allocation on `node`; `devices` are the node's by id.
+    """Return the claim's allocation on `node`; `devices` are that node's, by id.
 
     Raises NotOfClaim if shares and claim do not match, KeyError if the node lacks a device."""
     requests = requests_of(claim)
@@ -348,7 +348,7 @@ def allocation(
 
 
 def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
-    """Return True if the claim already has exactly this allocation."""
+    """Return True if the claim already has exactly the allocation `wanted`."""
     return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in claim.results] == [
         (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
         for each in wanted["devices"]["results"]
@@ -356,5 +356,5 @@ def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
 
 
 def of_ours(results: Sequence[Result]) -> bool:
-    """Return True if our driver allocated every result, so that we may deallocate the claim."""
+    """Return True if our driver allocated all of these devices, so we may deallocate the claim."""
     return bool(results) and all(each.driver == DRIVER for each in results)

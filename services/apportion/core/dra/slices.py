@@ -1,9 +1,9 @@
-"""Publish the devices of a node as ResourceSlices.
+"""Convert the devices of a node to ResourceSlices, which publish them in Kubernetes.
 
 A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode is a set
-of partitions, one per instance and start, which count down its memory slices (`sharedCounters`). A
-taint makes kube-schedulers that honor device taints ignore the devices. Invariant: the same devices
-give the same slices, except for their generation."""
+of partitions, one per possible instance and start, which count down its memory slices
+(`sharedCounters`). A taint keeps kube-schedulers that honor device taints from these devices.
+Invariant: the same devices give the same slices, except for their generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[Json]:
     """Return the specs of a node's slices, without the generation of their pool.
 
-    `known` are the allowed MIG geometries. A device that is not open is left out."""
+    `known` are the allowed MIG geometries. A device that takes no new shares is left out."""
     cards = [each.device for each in devices if each.open and each.device.family == FAMILY]
     cards = sorted((each for each in cards if each.mode in PUBLISHED), key=lambda each: each.index)
     cut = [each for each in cards if each.mode == "mig" and _places(each, known)]
@@ -76,7 +76,7 @@ def _card(device: Device) -> Json:
 
 
 def _attributes(device: Device, profile: str = "") -> Json:
-    """Return the attributes that the CEL of a claim can compare (`requests._FIELDS`)."""
+    """Return the attributes that a claim can compare in CEL (`requests._FIELDS`)."""
     said = {"uuid": device.id, "productName": device.model, "mode": device.mode}
     said |= {"profile": profile} if profile else {}
     return {name: {"string": value[:64]} for name, value in said.items()}

@@ -1,1 +1,1 @@
-"""Explanations for users: why pods are placed or refused, and the state as answers."""
+"""Explain to users why pods are placed or refused, and convert the state into answers."""

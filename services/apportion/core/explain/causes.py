@@ -1,9 +1,9 @@
-"""Explain a refusal: causes, cures, near misses, later cordons and spared pods.
+"""Explain a refusal: causes, cures, near misses, later cordons, and pods that are not evicted.
 
 Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
-later cordons name only nodes and devices that could run the pod when empty. A preemption rule is
-named only for a node where the pods that it spares have what is lacking. Only the number of spared
-pods is shown, because they may be in any namespace; for a queue not even the number."""
+later cordons name only nodes and devices that could run the pod when empty. A rule that spares pods
+from eviction is named only for a node where these pods have what is lacking. Only the number of
+spared pods is shown, because they may be in any namespace; for a queue not even the number."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -56,7 +56,7 @@ OFF_OFFER = (
 
 
 def waits_for(explained: Explained) -> Hashable:
-    """Return a key that is equal for pods whose causes have the same short text."""
+    """Return a key that is equal for pods whose refusals have the same short text."""
     shape, refused = explained.shape, explained.refused
     if isinstance(explained.limit, PodRefused):
         refused = explained.limit
@@ -77,7 +77,7 @@ def waits_for(explained: Explained) -> Hashable:
 
 
 def causes_say_all(explained: Explained) -> bool:
-    """Return True if the refusal has no causes other than those counted per node."""
+    """Return True if the refusal has no cause besides those counted per node."""
     if explained.never and not explained.limit:
         return True
     refused = explained.refused
@@ -88,7 +88,9 @@ def causes_say_all(explained: Explained) -> bool:
 def refused_answer(
     explainer: Explainer, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> reads.WhyRefused:
-    """Return a refusal with all causes, cordons, near misses and unbelieved nodes."""
+    """Return the answer for a refusal: causes, cordons with authors, near misses.
+
+    `unbelieved` are nodes that may fit, but whose agents' reports are refused."""
     causes, nearest = refused_rows(explainer, pod, explained, people=not explained.never)
     return reads.WhyRefused(
         revision=pod.refused_revision,
@@ -183,7 +185,7 @@ def _cause_row(
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
-    """Return the names to put into a fix: the nearest node with this code, and its device."""
+    """Return the names to insert into a fix: the nearest node with this code, and its device."""
     found = next((miss for miss in refused.nearest if miss.code is code), None)
     names = {} if found is None else {"node": found.node, "device": found.device}
     return {key: name for key, name in names.items() if name}
@@ -205,7 +207,7 @@ def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: Re
 def _uncordoned(
     explainer: Explainer, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """Return the cure for a cordon: a command, and the remaining requirements as text."""
+    """Return how to end a cordon: the command, and what else must end, as text."""
     names, besides = liftable
     if not names:
         if next(explainer.room.cordoned(code), None) is not None:
@@ -221,9 +223,9 @@ def _uncordoned(
 def _liftable(
     explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode
 ) -> tuple[list[str], str]:
-    """Return the cordoned nodes or devices that could run the pod, and what else is needed.
+    """Return the cordoned nodes or devices that could run the pod, and what else must end.
 
-    If the refused pod of a gang is unknown, return all cordoned names."""
+    If the refused pod of a gang is unknown, return everything that is cordoned."""
     room, lifting = explainer.room, Lifting.SUFFICES
     if explained.shape is None:
         names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
@@ -233,7 +235,7 @@ def _liftable(
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Return the pods on the devices that could satisfy the pod, or on the one that is short."""
+    """Return the names of pods on the node whose devices the pod needs."""
     if miss.code not in FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -290,7 +292,7 @@ def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return the types that the fleet has, as in `; this fleet has T4; did you mean T4?`."""
+    """Return what the fleet has instead, as in `; this fleet has T4; did you mean T4?`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, code)
@@ -312,7 +314,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return labels that are similar to a selected label that no node has."""
+    """Return labels of nodes that are similar to a required label that no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -346,7 +348,7 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 
 
 def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -> reads.WhyRefused:
-    """Add to a refusal the nodes and devices that became unavailable later, cordons first."""
+    """Add to a refusal the nodes and devices that became unavailable after it, cordons first."""
     state = explainer.state
     found = sorted(_cordons(state, pod, explainer.room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
@@ -362,7 +364,7 @@ def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, reads.OffOffer]]:
-    """Yield nodes and devices that were cordoned after the pod was refused, by name."""
+    """Yield the nodes and devices cordoned after the pod was refused that could run it, by name."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
@@ -385,7 +387,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return why no pod is evicted for this pod; with `nodes`, consider only these nodes."""
+    """Return why no pod is evicted for this pod; `nodes` restricts it to these nodes."""
     state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
@@ -435,7 +437,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """Return the rule that spares the other pod; empty if that pod could be evicted."""
+    """Return the rule by which `other` is not evicted for the pod; empty if none forbids it."""
     if not pod.submitted.preempts:
         return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:

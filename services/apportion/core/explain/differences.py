@@ -1,7 +1,8 @@
 """Compare two states: placements, pending pods, nodes, devices, limits, settings.
 
-Invariants: pictures of equal states have no difference, and any difference between pictures is one
-between the states. An event changes only what `touched` names."""
+A picture is what can differ of a state. Invariants: pictures of equal states have no difference,
+and any difference between pictures is one between the states. An event changes only what `touched`
+names."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, zip_longest
@@ -26,7 +27,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Held(NamedTuple):
-    """The node of a pod and its shares there, as a difference compares them."""
+    """The node of a pod and its shares there, in the form in which they are compared."""
 
     name: str
     node: str
@@ -34,7 +35,7 @@ class Held(NamedTuple):
 
     @property
     def side(self) -> Side:
-        """Return the placement as one side of a difference."""
+        """Return the placement in the form of one side of a difference."""
         return Side(node=self.node, shares=self.shares)
 
 
@@ -42,7 +43,7 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """The parts of a state that can differ; `waiting` are pods without a placement."""
+    """The facts of a state that are compared; `waiting` are pods without a placement."""
 
     revision: int
     placements: dict[str, Held]
@@ -56,14 +57,14 @@ class Picture(NamedTuple):
     limits: dict[str, dict[str, Side]]
 
     def joined(self, before: "Picture", node: str) -> bool:
-        """Return True if the node is in this picture and was not in the one before."""
+        """Return True if the node is in this picture but not in the one before."""
         now, was = self.nodes.get(node), before.nodes.get(node)
         is_there = now is not None and now["state"].state not in {"", GONE}
         return is_there and (was is None or not was["state"].state)
 
 
 class Part(NamedTuple):
-    """A selection of a state by uid, name or id; settings are always included."""
+    """Which parts of a state to compare, by uid, name or id; settings are always compared."""
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
@@ -72,7 +73,7 @@ class Part(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One object and its changed aspect; `left` is the uid of the pod that lost the name."""
+    """An object and the aspect that changed; `left` is the uid of a pod that lost its name."""
 
     key: str
     name: str
@@ -83,7 +84,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """Return a picture of the state, or of a selection, unaffected by later changes."""
+    """Return a copy of what is compared: of the whole state, or of one part of it."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
@@ -119,7 +120,7 @@ def touched(state: State, data: Any) -> Part | None:
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods whose shares or node differ, by name; a resubmitted pod counts as moved."""
+    """Yield pods whose node or shares differ, by name; a resubmitted pod counts as moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -142,7 +143,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods that became pending, and pods that are no longer pending, by name."""
+    """Yield pods that became pending, and pods that are pending no longer, by name."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
@@ -151,7 +152,7 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield the keys of the configuration whose values differ."""
+    """Yield the keys of the configuration that have other values."""
     if before.configuration is after.configuration:
         return
     was, now = structs.asdict(before.configuration), structs.asdict(after.configuration)
@@ -161,7 +162,7 @@ def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def policy(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield a difference if the placement policy differs."""
+    """Yield one difference if the placement policy changed."""
     if before.policy is after.policy:
         return
     was, now = (
@@ -200,7 +201,7 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield the differences except pods that were placed, or were resubmitted under their name."""
+    """Yield pending pods that differ, except those placed or resubmitted under the same name."""
     waited, waits = set(before.waiting.values()), set(after.waiting.values())
     placed = {held.name for held in after.placements.values()}
     for each in waiting(before, after):
@@ -209,7 +210,7 @@ def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Combine all aspects of a limit that was added or removed into one row."""
+    """Yield changes of limits; a limit that was added or removed is one row."""
     for name, sides in groupby(LISTS["limits"](before, after), lambda each: each.name):
         if name in before.limits and name in after.limits:
             yield from sides

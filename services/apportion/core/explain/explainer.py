@@ -2,7 +2,7 @@
 
 `Explainer` finds the nearest nodes of a refusal, or a limit that is too small. Invariant: "never"
 appears only if every node is too small or unsuitable even when empty, or a limit is too small
-without any other pod; `lab.fitting`, which runs the engine on an empty fleet, agrees.
+without any other pod. `lab.fitting`, which runs the engine on an empty fleet, agrees.
 
 A gang is refused for the first pod that finds no node after others were placed, so the refusal
 counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
@@ -62,7 +62,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the limit's device models that suit a pod, and an upper bound of their total."""
+    """Return the models in the queue's limit that suit the pods, and how many of them in total."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -91,7 +91,7 @@ def _least(shape: Shape) -> Counter[Amount]:
 
 
 def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
-    """Return these queues with their usage; scans all live pods."""
+    """Return these queues with what their pods use; the cost is a scan of all live pods."""
     queues = [state.queues[name] for name in names]
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
     for pod in state.pods.values() if queues else ():
@@ -114,7 +114,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
 
 
 def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[QuotaAnswer, ...]:
-    """Return these quotas with their usage; scans all live pods."""
+    """Return these quotas with what their pods use; the cost is a scan of all live pods."""
     quotas = [state.quotas[namespace][name] for namespace, name in names]
     wanted = {each.namespace for each in quotas}
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
@@ -136,7 +136,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """Return how each device resource in a quota is counted."""
+    """Return, for each device resource in `hard`, the amount that it limits and its unit."""
     found = {}
     for name in hard:
         resource = name
@@ -148,7 +148,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """Return the sum of amounts over all placed pods; `taken` computes the amounts of a pod."""
+    """Return what all placed pods of these use together; `taken` computes it for one pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -166,7 +166,7 @@ def _held(state: State, pods: Iterable[PodState]) -> Iterator[tuple[str, str]]:
 
 
 def used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
-    """Return the usage by name, rounded up to whole units, as limits are compared."""
+    """Return how much of each limit is in use, rounded up to whole units."""
     return {name: -(-held.get(amount, 0) // unit) for name, (amount, unit) in counted.items()}
 
 
@@ -182,7 +182,7 @@ _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
 class Explainer:
-    """Explanations of refusals in one unchanged state; common results are computed once."""
+    """Explains refusals in one unchanged state; results that pods share are computed once."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -193,20 +193,21 @@ class Explainer:
 
     @cached_property
     def _amounts(self) -> Mapping[str, tuple[Amount, int]]:
-        """How each resource of the configuration is counted."""
+        """Return the amount and the unit that each resource name of the configuration limits."""
         return amounts_by_name(dialect_config(self.state.configuration))
 
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could run the pod.
 
-        Without such nodes, it has what each node lacks when empty. A queue or quota has no nearest
-        nodes, and a gang leaves out those for its other pods. `brief` is for lists: the event's
-        nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched."""
+        Without such nodes, it has what each node lacks when empty. A refusal by a queue or quota
+        has no nearest nodes; that of a gang leaves out those for its other pods. `brief` is for
+        lists: the event's nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched.
+        """
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the refused shape; None if another pod of the gang may have been refused."""
+        """Return the shape that was refused; None if it may be that of another pod of the gang."""
         name = pod.submitted.group
         if not name:
             return pod.submitted.shape
@@ -250,7 +251,7 @@ class Explainer:
         return queue_of(self.state, pod)
 
     def _limit_key(self, pod: PodState, refused: PodRefused) -> str:
-        """Return a key of the limit that blocks the pod, equal for all such pods."""
+        """Return a key that is equal for all pods blocked by the same limit."""
         if refused.queue is not None:
             return f"queue {self.queue_of(pod)} {refused.queue.resource}"
         resource = refused.quota.resource if refused.quota is not None else ""
@@ -259,7 +260,7 @@ class Explainer:
     def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
         """Return the pods that use the resource of the refusal's limit, most usage first.
 
-        If no pod uses it (a limit by device model, or not on devices), return all its pods."""
+        If none uses it (a limit by model, or not of devices), return all pods under the limit."""
         key = f"holders of {self._limit_key(pod, refused)}"
         return self.once((key, b""), lambda: self._holders(pod, refused))
 
@@ -287,7 +288,7 @@ class Explainer:
         return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
 
     def never_within(self, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
-        """Return the refusal's limit if the limit is too small even without other pods.
+        """Return the refusal's limit if the pod exceeds it even without other pods.
 
         Return None if that depends on more than the models of the chosen devices."""
         state, submitted = self.state, pod.submitted
@@ -335,9 +336,9 @@ class Explainer:
         return None
 
     def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
-        """Correct the device model in the refusal to the one that the queue's limit lacks.
+        """Return the refusal with the device model that the queue's limit really lacks.
 
-        The model that the engine named last may be missing in the limit."""
+        The model that the engine named, the last one tried, may not be in the limit at all."""
         limit = self._limit_key(pod, refused)
         key = f"card of {limit} {refused.gang} {pod.submitted.group}", pod.shape_key
         found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
@@ -372,7 +373,7 @@ class Explainer:
         )
 
     def _never_together(self, pod: PodState, found: GangShortage) -> TooFewPlaces | None:
-        """Return a shortage if the gang does not fit on the empty fleet; None if unknown."""
+        """Return a shortage if the gang would not fit on an empty fleet; None if it may fit."""
         nodes = self.state.nodes.values()
         if found.present < found.needed or not any(each.present for each in nodes):
             return None
@@ -397,7 +398,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without the gang's own nodes, and the number of the gang's nodes.
+        """Return the refusal without the nodes for the gang's other pods, and how many these are.
 
         A node whose cordon alone blocks the gang comes first."""
         found, shape = refused.gang, pod.submitted.shape
@@ -420,7 +421,7 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the gang's own nodes, and the node whose cordon alone blocks it, if any."""
+        """Return the nodes for the gang's other pods, and the one whose cordon alone blocks it."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

@@ -1,4 +1,4 @@
-"""Pack nodes into one short row each, for a picture of ten thousand nodes.
+"""Pack each node into one short row, for a picture of ten thousand nodes.
 
 Rows are arrays, and devices and shares are flattened, because there are 80,000 of each. Invariant:
 a row is complete and depends on its node only, so a newer row replaces an older one."""
@@ -25,7 +25,7 @@ POOL_LABELS: Final = (
 
 
 class CardState(IntFlag):
-    """The problems of a device, as bit flags."""
+    """What is wrong with a device, as bit flags."""
 
     FAILED = 1
     CORDONED = 2
@@ -45,7 +45,7 @@ class PackedPod(Struct, frozen=True, array_like=True):
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
-    """One node, packed for the picture of the fleet. `ready` is 1 or 0.
+    """One node in the picture of the fleet. `ready` is 1 or 0.
 
     `models` are pairs of model and MiB of one device. `cards` are flattened triples: index,
     position in `models`, `CardState`. `notes` (failures) and `cordons` (authors) are keyed by the
@@ -65,7 +65,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """Usage of shares: `namespace/name`, device index, fraction; empty if unknown."""
+    """The usage of a node's shares: `namespace/name`, device index, fraction; empty if unknown."""
 
     node: Everyone[str]
     shares: Everyone[tuple[tuple[str, int, float], ...]]
@@ -91,7 +91,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the pool of a node, named by a label or else by its number of devices per model."""
+    """Return the name of a node's pool, from a label or else its models, and the device counts."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):
@@ -159,12 +159,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def packed_row(node: NodeState) -> msgspec.Raw:
-    """Return the encoded row of one node."""
+    """Return the row of one node, encoded as JSON."""
     return msgspec.Raw(_encode(packed_node(node)))
 
 
 def whole_fleet(state: State) -> FleetAnswer:
-    """Return all present nodes, as of the state's revision."""
+    """Return the rows of all present nodes, as of the state's revision."""
     there = (node for node in state.nodes.values() if node.present)
     return FleetAnswer(
         revision=state.revision, whole=True, nodes=tuple(packed_row(node) for node in there)

@@ -1,7 +1,7 @@
-"""Report the failed devices of a pod, and why its node is not ready.
+"""Report which of a pod's devices have failed, and why its node is not ready.
 
-Pods on a failed device keep their shares until they end. Invariant: a device is reported while its
-health prevents new placements, and no longer."""
+Pods on a failed device keep their shares until they end. Invariant: a device is reported exactly
+while its health prevents new placements."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -37,7 +37,7 @@ FREEZES: Final = {
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
-    """Return the failed devices among the pod's shares in order, without duplicates."""
+    """Return the failed devices that the pod has shares of, in order, each once."""
     if pod.placement is None:
         return ()
     node = state.nodes[pod.placement.node]
@@ -47,7 +47,7 @@ def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
 
 
 def failure(device: DeviceState) -> FailedDevice | None:
-    """Return why the device is unusable, or None for a healthy device."""
+    """Return why the device has failed; None if it is healthy."""
     if device.present and device.healthy:
         return None
     reason = device.health_reason or "no reason given" if device.present else GONE
@@ -55,7 +55,7 @@ def failure(device: DeviceState) -> FailedDevice | None:
 
 
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
-    """Return sentences about failed devices and an unready node, or an empty string."""
+    """Return what failed devices and an unready node mean for the pod; empty if neither."""
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
     if not unready:
@@ -66,12 +66,12 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
 
 
 def moving(target: str) -> str:
-    """Return a hint on how to move pods off a failed device or a silent node."""
+    """Return a hint how to move pods away from `target`, a failed device or a silent node."""
     return f"`apportion drain {target} --reason REASON` moves its pods"
 
 
 def unready(state: State, pod: PodState) -> str:
-    """Return why the pod's node is not ready; empty if the node is ready or the pod has no node."""
+    """Return why the pod's node is not ready; empty if it is, or if the pod has no node."""
     node = state.nodes[pod.placement.node] if pod.placement is not None else None
     if node is None or node.ready:
         return ""
@@ -83,7 +83,7 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """Return as text when an agent was found silent, which is some time after its last report."""
+    """Return when the agent was found silent, as text; its last report was earlier."""
     return f"detected at {moment(time)}"
 
 

@@ -1,4 +1,4 @@
-"""Compare a manifest's requests with those of the live pod, ignoring container names."""
+"""Compare what a manifest and the live pod request, ignoring the names of containers."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,7 +14,7 @@ _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
 
 
 def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, ...]:
-    """Return the fields in which manifest and live pod differ, with both values."""
+    """Return each field that differs, with the live pod's value and the manifest's."""
     found = []
     if was.shape.asks != wanted.shape.asks:
         found.append(ManifestChange("asks", _asks(was), _asks(wanted)))

@@ -1,4 +1,4 @@
-"""Explain why a pod is not in the queue: a gate, another scheduler, or its gang.
+"""Explain why a pending pod is not in the queue: a gate, another scheduler, or its gang.
 
 Invariant: the text is empty for a refused pod, and for a pod that only awaits a decision."""
 
@@ -9,7 +9,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return what an undecided pod waits for, as in `until its scheduling gates are removed: …`."""
+    """Return what a pod without a decision waits for, as in `until its scheduling gates …`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:
@@ -20,17 +20,17 @@ def unlooked(state: State, pod: PodState) -> str:
 
 
 def gates_words(gates: Sequence[str]) -> str:
-    """Return the gates whose removal a pod waits for."""
+    """Return as text which scheduling gates must be removed first."""
     return f"until its scheduling gates are removed: {', '.join(gates)}"
 
 
 def chooser_words(chooser: str) -> str:
-    """Return which scheduler must choose the node of a waiting pod."""
+    """Return as text that another scheduler must first choose the pod's node."""
     return f"until {chooser} chooses its node"
 
 
 def gang_words(state: State, pod: PodState) -> str:
-    """Return what a pod's gang still waits for; empty if there is nothing."""
+    """Return what the pod's gang still waits for; empty if the gang is complete."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is None:
         return ""

@@ -1,4 +1,4 @@
-"""Redact an answer for a tenant: for other namespaces, show only amounts and nodes.
+"""Redact an answer for a tenant: of other namespaces, show only amounts and nodes.
 
 Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
 Invariant: a field without a mark is hidden for other namespaces."""
@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """The visibility of an object's owner: the cluster, a visible or a hidden namespace."""
+    """Whose object is redacted: the cluster's, or that of a visible or a hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,12 +68,12 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer with what a client of these namespaces may see, and new sentences."""
+    """Return the answer with only what the client may see; its sentences are made again."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 
 def namespaces_in(answer: Any) -> set[str]:
-    """Return all namespaces that the answer may concern."""
+    """Return all namespaces that the answer may be about."""
     found: set[str] = set()
     _collect(answer, Rule.OWNERS, found)
     return found
@@ -196,7 +196,7 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
 
 
 def _emptied(value: Any, seen: Seen, sees: Sees) -> Any:
-    """Return an empty value of the same type, so that clients can still decode it."""
+    """Return an empty value of the same type as `value`, so that clients can decode it."""
     if not isinstance(seen.instead, Kept):
         return seen.instead
     if isinstance(value, Enum):
@@ -221,7 +221,7 @@ def _blanked(text: str, sees: Sees) -> str:
 
 
 def event_namespaces(data: Any) -> set[str]:
-    """Return every possible namespace in the decoded JSON of an event's data."""
+    """Return every namespace that the decoded JSON of an event may mention."""
     if isinstance(data, str):
         return {match[1] for match in _NAMED.finditer(data)}
     if isinstance(data, Mapping):
@@ -232,7 +232,7 @@ def event_namespaces(data: Any) -> set[str]:
 
 
 def event_redacted(data: Any, sees: Sees) -> Any:
-    """Redact the decoded JSON of an event whose namespace the client may read."""
+    """Redact the decoded JSON of an event; the client may read the event's namespace."""
     if isinstance(data, str):
         return _blanked(data, sees)
     if isinstance(data, Mapping):
@@ -252,7 +252,7 @@ def _of_others(part: Any, sees: Sees) -> bool:
 
 
 def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the namespaces that an event concerns, sorted; none for a cluster event.
+    """Return the namespaces that an event is about, sorted; none for a cluster event.
 
     `of_pod` maps a uid to its namespace, or to `UNKNOWN`, which no tenant can see."""
     if isinstance(data, _OF_THE_CLUSTER):

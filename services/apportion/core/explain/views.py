@@ -1,4 +1,4 @@
-"""Convert the state into answers: one function for each struct of `answers.reads`.
+"""Convert the state into answers, with one function for each struct of `answers.reads`.
 
 Invariant: reading never changes the state, and all of an answer is from one revision."""
 
@@ -29,7 +29,7 @@ REJECTED = "rejected"  # the displayed phase of a pod that cannot be read
 
 
 def shown_phase(pod: PodState) -> str:
-    """Return the phase of a pod, or `refused` for a refused pending pod."""
+    """Return the pod's phase; a pending pod that was refused has the phase `refused`."""
     if pod.phase is Phase.PENDING and pod.refusal is not None:
         return REFUSED
     return pod.phase.value
@@ -63,7 +63,7 @@ def configuration_answer(state: State) -> reads.ConfigurationAnswer:
 
 
 def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> reads.PodAnswer:
-    """Return the answer for one pod. Pass `explainer`, for this state, to convert many pods."""
+    """Return the answer about one pod. To convert many pods, pass an `explainer` of this state."""
     submitted, placed = pod.submitted, pod.placement
     explainer = explainer or Explainer(state)
     explained = explainer.explained(pod, pod.refusal, brief=True) if pod.refusal else None
@@ -103,7 +103,7 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
 
 
 def rejected_answer(rejected: PodRejected) -> reads.PodAnswer:
-    """Return the answer for a pod that cannot be read."""
+    """Return the answer about a pod whose manifest cannot be read."""
     return reads.PodAnswer(
         **fields_of(rejected, "namespace name uid"),
         phase=REJECTED,
@@ -112,7 +112,7 @@ def rejected_answer(rejected: PodRejected) -> reads.PodAnswer:
 
 
 def placement_answer(pod: PodState) -> reads.PlacementAnswer:
-    """Return the live placement of a placed pod. Raises `ValueError` for other pods."""
+    """Return where a placed pod is. Raises `ValueError` for a pod that is not placed."""
     placed = pod.placement
     if placed is None:
         raise ValueError(f"pod {pod.full_name} has no placement")
@@ -133,7 +133,7 @@ def placement_answer(pod: PodState) -> reads.PlacementAnswer:
 
 
 def node_answer(node: NodeState) -> reads.NodeAnswer:
-    """Return one node with usage, cordons and closed devices."""
+    """Return one node with its usage, cordons and closed devices."""
     host, report = node.host, node.refused
     present = [device for device in node.devices if device.present]
     answer = reads.NodeAnswer(
@@ -182,7 +182,7 @@ def _devices_open(node: NodeState) -> int:
 
 
 def device_answers(node: NodeState) -> Iterator[reads.DeviceAnswer]:
-    """Yield the devices of one node by index, with their pods."""
+    """Yield the devices of a node, in the order of their index, with the pods on them."""
     holders: dict[str, list[reads.Holder]] = {}
     for pod in node.pods.values():
         for share in pod.placement.shares if pod.placement else ():
@@ -235,7 +235,7 @@ def device_answers(node: NodeState) -> Iterator[reads.DeviceAnswer]:
 
 
 def gang_answer(state: State, name: str, group: GroupState) -> reads.GangAnswer:
-    """Return one gang, with placed pods by phase and nodes that are not ready."""
+    """Return one gang: its pods by phase, and those on nodes that are not ready."""
     phases = Counter(pod.phase.value for pod in group.pods.values())
     nodes = Counter(pod.placement.node for pod in group.pods.values() if pod.placement)
     return reads.GangAnswer(
@@ -252,7 +252,7 @@ def gang_answer(state: State, name: str, group: GroupState) -> reads.GangAnswer:
 
 
 def gang_models(state: State, group: GroupState) -> dict[str, int]:
-    """Return the number of the gang's pods that use devices of each model, by model."""
+    """Return, by device model, how many of the gang's pods use such devices."""
     found: Counter[str] = Counter()
     for pod in group.pods.values():
         if pod.placement is not None:

@@ -1,9 +1,9 @@
-"""Group pending pods with the same request, in queue order.
+"""Group pending pods that have the same request, in queue order.
 
-A group has one explanation: why no node takes its first pod. Therefore pods that are blocked by a
-gang, a limit or node constraints have groups of their own. Invariant: every pending pod without
-gates is in exactly one group. Its position counts all pods before it, in every group, ordered by
-priority and then by the revision of submission."""
+A group has one explanation: why no node takes its first pod. So pods that are blocked by a gang, a
+limit or node constraints have groups of their own. Invariant: every pending pod without gates is in
+exactly one group. Its position counts all pods before it, in every group, ordered by priority and
+then by the revision of submission."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -37,7 +37,7 @@ OF_NODES: Final = frozenset((
 
 
 def namespaces_answer(state: State) -> reads.NamespacesAnswer:
-    """Return the namespaces with live pods and their usage."""
+    """Return the namespaces with live pods, and how many devices these use."""
     counts = Counter(pod.submitted.namespace for pod in state.pods.values())
     held: Counter[str] = Counter()
     for pod in state.pods.values():
@@ -55,7 +55,7 @@ def namespaces_answer(state: State) -> reads.NamespacesAnswer:
 
 
 def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> reads.LinesAnswer:
-    """Return all pending pods in groups."""
+    """Return all pending pods in groups; of each group, show the first `pods_shown`."""
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=lambda pod: (-pod.submitted.priority, pod.submitted_revision))
@@ -103,7 +103,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key that identifies what blocks the pod other than devices."""
+    """Return a key for what blocks the pod, apart from devices; only equal keys share a group."""
     refused = pod.refusal
     if refused is None:
         return ()

@@ -1,4 +1,4 @@
-"""Explain why a pod is where it is, or why it is pending.
+"""Explain why a pod is on its node, or why it is pending.
 
 Invariant: only events and the state at the revision are used, so an explanation never changes."""
 
@@ -88,7 +88,7 @@ def _refused(explainer: Explainer, pod: PodState, refusal: PodRefused) -> reads.
 
 
 def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
-    """Explain a pod that cannot be read, and how to correct it."""
+    """Explain why a pod's manifest cannot be read, and how to correct it."""
     answer = reads.Why(
         revision=state.revision,
         **fields_of(rejected, "namespace name uid"),
@@ -101,7 +101,7 @@ def why_rejected(state: State, rejected: PodRejected) -> reads.Why:
 def why_ended(
     before: reads.Why, step: reads.Step, reason: str, failed: tuple[reads.FailedDevice, ...]
 ) -> reads.Why:
-    """Explain the placement or refusal of a pod at the revision before its end (`step`)."""
+    """Return the explanation from `before` the pod's end, plus the end (`step`) and its reason."""
     end = reads.PodEnd(
         revision=step.revision,
         time=step.time,
@@ -180,7 +180,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 
 
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
-    """Return how the devices were chosen within the node.
+    """Return how devices were chosen within the node, as text.
 
     An example is `within n1, bestfit prefers the device with the least leftover`. The text is empty
     if the policy has changed since, another scheduler chose, or the pod has its own device weights.

@@ -1,8 +1,8 @@
-"""Environment variables by which a container controls its own limits in HAMi-core.
+"""The environment variables by which a container controls its own limits in HAMi-core.
 
-The watcher copies them from the container's environment to the ledger, because the variables that
-the agent adds by CDI override them, the image and a plugin's answer to Allocate. Invariant: no
-variable gives a container more than its share, unless the operator allows it for the namespace."""
+The watcher copies them from the pod's spec to the ledger. The variables that the agent adds by CDI
+override those of the spec, the image and a device plugin. Invariant: no variable gives a container
+more than its share, unless the operator allows it for the namespace."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,12 +22,12 @@ DEFAULT: Final = "default"
 
 
 def priority_of(controls: dict[str, str]) -> int:
-    """Return HAMi-core's priority of the container: 0 for `0`, else 1."""
+    """Return the container's priority in HAMi-core: 0 (first) if its variable is `0`, else 1."""
     return 0 if controls.get(PRIORITY) == HIGH else 1
 
 
 def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str]:
-    """Return the variables that apply; those that lift limits only if `may_be_unheld`."""
+    """Return the variables that take effect; those that lift limits only if `may_be_unheld`."""
     return {
         name: value
         for name, value in controls.items()
@@ -36,10 +36,10 @@ def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str
 
 
 def ends_hold(name: str, value: str) -> bool:
-    """Return True if the variable disables HAMi-core or its limit on cores."""
+    """Return True if the variable switches off HAMi-core, or its limit on compute."""
     return value.lower() == {DISABLE: "true", POLICY: UNHELD}.get(name)
 
 
 def uncontrolled(controls: dict[str, str]) -> bool:
-    """Return True if HAMi-core is not loaded into the container."""
+    """Return True if the variables keep HAMi-core from being loaded into the container."""
     return controls.get(DISABLE, "").lower() == "true"

@@ -1,11 +1,11 @@
-"""Decide which containers wait for others on their device and which have limited compute.
+"""Decide which containers wait for others on their device, and whose compute is limited.
 
 HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
-compute. A region reports use by `recent_kernel`, which HAMi-core of mid 2026 sets only while the
-limit applies, and by the time of the last kernel. A container that reports false use only gets
-itself and its neighbours limited to their own compute: devices and priority come from the ledger.
-Invariant: a container of priority 0 never waits, and others wait only for their own namespace or
-namespaces to which the node's operator gives precedence."""
+compute. A region reports use by the time of the last kernel, and by `recent_kernel`, which
+HAMi-core of mid 2026 sets only while the limit applies. Devices and priority come from the ledger,
+so a container that reports false use only gets itself and its neighbours limited to their own
+compute. Invariant: a container of priority 0 never waits. Others wait only for their own namespace,
+or for namespaces to which the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ ANY = "*"  # matches every namespace
 
 
 class Contender(NamedTuple):
-    """A container that competes for devices: its region, and its facts in the ledger."""
+    """A container that shares a device with others: its region, and facts from the ledger."""
 
     region: Region
     namespace: str
@@ -27,7 +27,7 @@ class Contender(NamedTuple):
 def advise(
     contenders: Sequence[Contender], now_s: float, recent_s: float, first: Collection[str] = ()
 ) -> None:
-    """Run one round over all containers of the node: block, limit or release each container.
+    """Block, limit or release each container of the node, in one round over all of them.
 
     A container uses its devices if it launched a kernel within `recent_s` seconds of `now_s`
     (seconds since 1970). It is blocked while a container with precedence uses one of its devices,

@@ -1,7 +1,7 @@
-"""Create the grant for each sharing mode; a new mode is added only here.
+"""Create the grant of a container, by the sharing mode of its devices.
 
-The modes that need only environment and mounts are here; HAMi-core and MIG have their own modules.
-"""
+Modes that need only environment and mounts are here; HAMi-core and MIG have modules of their own.
+To add a mode, add it here."""
 
 from collections.abc import Callable
 from typing import Final
@@ -114,7 +114,7 @@ NPU_MODES: dict[Mode, Granting] = {
 
 
 def grant(held: Held, node: Node) -> Grant:
-    """Return the grant of one container.
+    """Return what the container needs to use its shares.
 
     Raises GrantRefused if the node cannot provide it, or its devices have different modes."""
     modes = {part.device.mode for part in held.parts}

@@ -1,4 +1,4 @@
-"""A container's allocation, the grant made from it, and the paths of the node.
+"""What a container is allocated, the grant made from it, and the paths of the node.
 
 Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
@@ -28,10 +28,10 @@ class DeviceNode(Struct, frozen=True):
 
 
 class Edits(Struct, frozen=True):
-    """Changes to a container: environment by name, mounts and device nodes.
+    """What to change in a container: environment by name, mounts and device nodes.
 
-    The vendor's own CDI specification of each device in `cards` is added: the device nodes and
-    libraries that it needs."""
+    For each device in `cards`, the vendor's own CDI specification is applied too: it adds the
+    device nodes and libraries that the device needs."""
 
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
@@ -40,7 +40,7 @@ class Edits(Struct, frozen=True):
 
 
 class RegionPlan(Struct, frozen=True):
-    """The limits in HAMi-core's region when the container's first process starts.
+    """The limits to write into HAMi-core's region before the container's first process starts.
 
     There is one entry per device, in the container's order: its id, memory in bytes and percent of
     compute (0 and 100 are unlimited). `priority` 0 goes before 1."""
@@ -53,7 +53,7 @@ class RegionPlan(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """All changes and resources that give one container its devices.
+    """All that gives one container its devices: changes of the container, files and daemons.
 
     `daemons` are the GPUs whose MPS daemon must run for it. `folders` must exist and be writable by
     its processes, whatever user they run as."""
@@ -65,11 +65,11 @@ class Grant(Struct, frozen=True):
 
 
 class GrantRefused(ValueError):
-    """The node cannot provide what the ledger requires; the message names the share and reason."""
+    """Raised if the node cannot provide what the ledger allocated; names the share and reason."""
 
 
 class MadeInstance(Struct, frozen=True):
-    """An existing MIG instance: its id (`MIG-…`), and its device nodes."""
+    """A MIG instance that exists on the GPU: its id (`MIG-…`), and its device nodes."""
 
     id: str
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -84,10 +84,10 @@ class Part(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """All devices allocated to one container, in the order in which the container sees them.
+    """All shares of one container, in the order in which the container sees the devices.
 
-    `controls` are the variables of its own environment that control its limits (module `controls`);
-    if `may_be_unheld`, they can lift the limits."""
+    `controls` are variables of its own environment that control its limits (module `controls`).
+    Only if `may_be_unheld`, they can lift the limits."""
 
     pod: str
     container: str
@@ -112,7 +112,7 @@ class Held(Struct, frozen=True):
         may_be_unheld: bool = False,
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> "Held":
-        """Return the allocation of one container from a placement.
+        """Collect the shares of one container from a placement.
 
         Devices are in the order of their index, as in NVML and CUDA
         (`CUDA_DEVICE_ORDER=PCI_BUS_ID`), because HAMi-core numbers its limits in this order. Raises
@@ -135,7 +135,7 @@ class Held(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """The paths and settings by which this node provides grants.
+    """Where this node has the files that grants need, and its settings.
 
     `library` is HAMi-core's `libvgpu.so` and `preload` the file mounted as `/etc/ld.so.preload`; if
     both are empty, nothing enforces a container's share. `shares` has a folder per container, `mps`
@@ -152,5 +152,5 @@ class Node(Struct, frozen=True):
     core_limit: bool = True
 
     def folder(self, held: Held) -> str:
-        """Return the folder of one container, which is kept across restarts."""
+        """Return the container's own folder on the node, which is kept across restarts."""
         return f"{self.shares}/{token(held.pod)}_{token(held.container)}"

@@ -1,11 +1,11 @@
-"""Create grants for MIG instances: the GPU enforces the limits, so no library is needed."""
+"""Create grants for MIG instances. The GPU enforces the limits, so no library is needed."""
 
 from apportion.core.grants.held import Edits, Grant, GrantRefused, Held, Node
 from apportion_schemas import MigInstance
 
 
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of every mode
-    """Return a grant of the MIG instances by id. Raises GrantRefused if an instance is missing."""
+    """Return a grant that exposes the container's MIG instances; GrantRefused if one is missing."""
     made = []
     for part in held.parts:
         if part.instance is None:
@@ -20,7 +20,7 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signature of e
 
 
 def cut(instance: MigInstance) -> MigInstance:
-    """Return the instance with only the fields that define it on the GPU."""
+    """Return the instance with only those fields that the GPU knows."""
     return MigInstance(profile=instance.profile, start=instance.start, size=instance.size)
 
 
@@ -30,5 +30,5 @@ def overlap(one: MigInstance, other: MigInstance) -> bool:
 
 
 def named(instance: MigInstance) -> str:
-    """Format the size and place of an instance for users."""
+    """Format the size and position of an instance for users."""
     return f"{instance.profile} from slice {instance.start}"

@@ -1,8 +1,8 @@
-"""Convert a grant for a process on the machine itself, without a container runtime.
+"""Convert a grant for a process that runs on the machine itself, outside of containers.
 
-Without a container, no file can be mounted and no GPU hidden: paths are the node's, the library is
-loaded by `LD_PRELOAD`, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core counts
-GPUs as CUDA does, so every memory limit applies to its own GPU."""
+Without a container, no file can be mounted and no GPU hidden. Instead, paths are the node's,
+`LD_PRELOAD` loads the library, and `CUDA_VISIBLE_DEVICES` selects the GPUs. Invariant: HAMi-core
+counts GPUs as CUDA does, so every memory limit applies to its own GPU."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,8 +24,8 @@ _NONE: Final = "-1"
 def on_host(made: Grant) -> Grant:
     """Return the same grant for a process outside of a container.
 
-    Raises GrantRefused if such a share is for containers only, or the library's path cannot be in
-    `LD_PRELOAD`."""
+    Raises GrantRefused if shares of this mode need a container, or if `LD_PRELOAD` cannot contain
+    the library's path."""
     if _VISIBLE not in made.edits.env:
         raise GrantRefused(
             "a vNPU works only in a container; start the command with `podman run` or `docker run`"
@@ -60,7 +60,7 @@ def on_host(made: Grant) -> Grant:
 
 
 def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
-    """Return a warning for the user if a limit is not enforced, else an empty string.
+    """Return a warning for users if a limit is not enforced; empty if all are.
 
     `edits` are those of a container, or of `on_host`; `devices` are the node's."""
     if _REGION not in edits.env:

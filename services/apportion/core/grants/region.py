@@ -1,4 +1,4 @@
-"""Read and write HAMi-core's usage region, a file per container that its processes map.
+"""Read and write HAMi-core's region: a file per container, with limits and usage, in shared memory.
 
 It is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
 little-endian. A region that exists before the first process overrides its environment. New memory
@@ -47,7 +47,7 @@ _kinds: Final = struct.Struct("<QQQ")
 
 
 class Stored(Protocol):
-    """The bytes of a region; writes are visible to the container's processes."""
+    """Interface of a region's bytes; the container's processes see what is written."""
 
     def __len__(self) -> int:
         """Return the number of bytes."""
@@ -60,11 +60,11 @@ class Stored(Protocol):
 
 
 class RegionInvalid(ValueError):
-    """The bytes are not a supported region; the message describes what was found instead."""
+    """Raised for bytes that are not a supported region; the message describes what was found."""
 
 
 class Process(Struct, frozen=True):
-    """One process of the container, as its slot in the region describes it.
+    """One process of the container, as the region records it.
 
     It has its id inside and on the node (0: unknown), bytes and percent of each device, and of its
     bytes those of contexts, of modules and of data."""
@@ -78,7 +78,7 @@ class Process(Struct, frozen=True):
 
 
 def made(plan: RegionPlan) -> bytes:
-    """Return a new region of version 1.2 with these limits and no process.
+    """Return the bytes of a new region of version 1.2 with these limits and no process.
 
     Raises RegionInvalid if there are more devices than a region can hold."""
     if len(plan.devices) > DEVICES_MAX:
@@ -114,7 +114,7 @@ def _cores_of(plan: RegionPlan) -> list[int]:
 
 
 class Region:
-    """A container's limits and usage, and the switches that enforce limits or block kernels."""
+    """Reads a container's limits and usage from its region, and writes limits and switches."""
 
     def __init__(self, stored: Stored) -> None:
         """Check the header. Raises RegionInvalid for an unknown version or too few bytes."""
@@ -162,36 +162,36 @@ class Region:
 
     @property
     def recently_used(self) -> bool:
-        """Return True if a kernel was launched since the round before the last `count_down`."""
+        """Return True if a kernel was launched in the last two rounds; see `count_down`."""
         return self._i32(_TAIL + _RECENT) > 0
 
     @property
     def blocked(self) -> bool:
-        """Return True if the container's processes wait before they launch a kernel."""
+        """Return True if the container's processes must wait before launching a kernel."""
         return self._i32(_TAIL + _RECENT) < 0
 
     def count_down(self) -> None:
-        """End one round: decrement `recent_kernel`, which HAMi-core sets to 2 at every launch."""
+        """End a round: count down `recent_kernel`, which HAMi-core sets to 2 at every launch."""
         left = self._i32(_TAIL + _RECENT)
         if left > 0:
             self._write(_i32, _TAIL + _RECENT, left - 1)
 
     def block(self, *, blocked: bool) -> None:
-        """Block kernel launches, or allow them again (HAMi-core waits while this is -1)."""
+        """Block kernel launches (HAMi-core waits while the field is -1), or allow them again."""
         if blocked != self.blocked:
             self._write(_i32, _TAIL + _RECENT, -1 if blocked else 0)
 
     def hold_cores(self, *, held: bool) -> None:
-        """Enforce the container's compute limit, or lift it (`utilization_switch` 1 or 0)."""
+        """Switch the container's compute limit on or off (`utilization_switch` 1 or 0)."""
         self._write(_i32, _TAIL + _SWITCH, int(held))
 
     @property
     def cores_held(self) -> bool:
-        """Return True if the container's compute limit is enforced."""
+        """Return True if the container's compute limit is switched on."""
         return self._i32(_TAIL + _SWITCH) != 0
 
     def hold(self, plan: RegionPlan) -> bool:
-        """Write a plan's limits, devices and priority. Return True if any of them differed."""
+        """Write the plan's limits, devices and priority. Return True if anything changed."""
         changed = False
         for position, limit in enumerate(plan.memory[:DEVICES_MAX]):
             changed = self._put(_u64, _MEMORY + 8 * position, limit) or changed
@@ -206,7 +206,7 @@ class Region:
         return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
 
     def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
-        """Yield position, memory and cores where limits exceed the plan; 0 is no limit."""
+        """Yield position, memory and cores of limits that are higher than the plan's; 0: none."""
         for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
             memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
             cores = min(self._u64(_CORES + 8 * position), _WHOLE)
@@ -214,7 +214,7 @@ class Region:
                 yield position, memory or BYTES_MAX, cores or _WHOLE
 
     def forget_processes(self) -> None:
-        """Clear the slots of all processes, after all of them have ended.
+        """Clear the slots of all processes. Call this only when all of them have ended.
 
         HAMi-core considers a process alive if another process has the same id."""
         for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
@@ -223,11 +223,11 @@ class Region:
         self._write(_i32, _TAIL, 0)
 
     def tell_host_pid(self, slot: int, host_pid: int) -> None:
-        """Write the process id on the node, because HAMi-core may guess a wrong id."""
+        """Write a process's id on the node, because HAMi-core may guess it wrong."""
         self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
 
     def processes(self) -> Iterator[Process]:
-        """Yield the processes in consistent states."""
+        """Yield the container's processes, each read while no write interferes."""
         count = min(max(self._i32(_TAIL), 0), PROCESSES_MAX)
         devices = range(self._count())
         for slot in range(count):

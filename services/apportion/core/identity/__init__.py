@@ -1,4 +1,4 @@
-"""Permissions on the bus, derived from one table.
+"""Permissions on the NATS bus, all derived from one table of roles.
 
     roles.ROLES ──► permissions_of(identity) ──► nats.conf, the callout's tokens, the threat model
 

@@ -1,7 +1,8 @@
-"""Find the identity behind a ServiceAccount token that the API server has reviewed.
+"""Map a ServiceAccount token, which the API server has reviewed, to an identity on the bus.
 
-Invariants: a role depends on the account only, an agent's node on its pod's node only, and the name
-is the pod's name, so no replica can act as another. Any other request is refused with a reason."""
+Invariants: the account alone decides the role, and the node of an agent's pod alone decides the
+agent's node. The identity has the pod's name, so no replica can act as another. Any other request
+is refused with a reason."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -16,7 +17,7 @@ OFFLINE: Final = frozenset({"bootstrap", "callout"})
 
 
 class Given(NamedTuple):
-    """The role of a ServiceAccount; `before` is a prefix for the names of its pods."""
+    """The role that a ServiceAccount gets; `before` is a prefix for the names of its pods."""
 
     role: str
     before: str = ""
@@ -36,11 +37,11 @@ class Bearer(msgspec.Struct, frozen=True):
 
 
 def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
-    """Return our services' accounts, named like their roles, and the accounts in `more`.
+    """Return which role each ServiceAccount gets: our services' own, and those in `more`.
 
-    Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods elsewhere get their namespace and `_`
-    as a prefix, which no Kubernetes name contains: otherwise such a pod could use the name of one
-    of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
+    Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods in other namespaces get the namespace
+    and `_` as a prefix, which no Kubernetes name contains. Otherwise such a pod could use the name
+    of one of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")
@@ -53,7 +54,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
 
 
 def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
-    """Return the identity that may connect as `asked`. Raises `InvalidIdentity`."""
+    """Return the identity for a client that asks to be `asked`. Raises `InvalidIdentity`."""
     given = accounts.get((bearer.namespace, bearer.account))
     if given is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")

@@ -1,6 +1,6 @@
 """Generate nats-server's configuration from the table of roles.
 
-Invariant: permissions come only from the table, and a configuration never contains a password or a
+Invariant: permissions come only from the table. A configuration never contains a password or a
 private key, only the name of a variable or a public key."""
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ SUBSCRIPTIONS_OF_A_FLEET: Final = 4096
 
 
 class User(msgspec.Struct, frozen=True):
-    """An identity with its nkey, or the environment variable with its password."""
+    """An identity, with its nkey or the environment variable that has its password."""
 
     identity: Identity
     nkey: str = ""
@@ -41,7 +41,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 def password_variable(name: str) -> str:
-    """Return the name of the variable with this user's password."""
+    """Return the name of the environment variable with this user's password."""
     return f"APPORTION_{name.upper().replace('-', '_')}_PASSWORD"
 
 
@@ -72,13 +72,13 @@ that names consumers freely. Therefore the auditor is limited to its own."""
 
 
 def subscriptions_of(identities: Iterable[Identity]) -> int:
-    """Return the maximum number of subscriptions on a connection of these identities."""
+    """Return how many subscriptions a connection of these identities may have."""
     nodes = {node for identity in identities for node in identity.nodes}
     return SUBSCRIPTIONS_OF_A_FLEET if EVERY_NODE in nodes else SUBSCRIPTIONS + 4 * len(nodes)
 
 
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
-    """Return the whole file, with the callout if a user has that role. Raises `InvalidIdentity`."""
+    """Return nats-server's whole configuration for these users. Raises `InvalidIdentity`."""
     files = resources.files("apportion.core.identity")
     names = [user.nkey or user.identity.name for user in users]
     callout = ""
@@ -89,7 +89,7 @@ def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
 
 
 def accounts(users: Sequence[User]) -> str:
-    """Return the accounts section with all users. Raises `InvalidIdentity`."""
+    """Return the section `accounts` with all of these users. Raises `InvalidIdentity`."""
     among = [user.identity for user in users]
     lines = ["accounts {"]
     theirs = (role_of(identity).account for identity in among)

@@ -1,4 +1,4 @@
-"""An identity: a role, a name, and the nodes it acts for.
+"""An identity on the bus: a role, a name, and the nodes it acts for.
 
 Invariant: a name is one subject token without wildcards, and no two identities share a consumer
 (`<name>-<number>`) or an inbox (`_INBOX_<name>`)."""
@@ -18,11 +18,11 @@ _NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")  # a foreign pod's namespace c
 
 
 class InvalidIdentity(ValueError):
-    """An invalid identity; the message names the field, its value and the fix."""
+    """Raised for an invalid identity; names the field, its value and the fix."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A client of the bus. `nodes` are those of an agent, by their Kubernetes names.
+    """The role, name and nodes of a client of the bus. `nodes` are only for agents.
 
     `shared`: any number of processes use it at once, so the names of their consumers are not known
     in advance. It is for agents that share one password, and for tools without settings."""
@@ -44,7 +44,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def check_name(name: str) -> str:
-    """Return a valid name unchanged. Raises `InvalidIdentity` for any other name."""
+    """Return the name if it is valid; raise `InvalidIdentity` otherwise."""
     if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise InvalidIdentity(
             f"name {name!r}: use up to {NAME_MAX} lower-case letters, digits and hyphens, "
@@ -54,11 +54,11 @@ def check_name(name: str) -> str:
 
 
 def consumers_of(name: str, count: int) -> Iterable[str]:
-    """Return the names of this identity's consumers on the ledger's stream."""
+    """Return the names of the consumers that this identity may create on the ledger's stream."""
     return (f"{name}-{number}" for number in range(count))
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """Return the consumer names of a node's agent; capitals keep them apart from identities."""
+    """Return the names of the consumers for a node's agent; capitals set them apart from others."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -1,4 +1,4 @@
-"""Derive the permissions of an identity from its role's row, with name and nodes filled in."""
+"""Derive what an identity may publish and subscribe to, from the row of its role."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -41,7 +41,7 @@ ANSWER_S: Final = 60  # how long a request may be answered
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """Permitted subjects with NATS wildcards; all others are forbidden, and a denial wins.
+    """The subjects that an identity may use; all others are forbidden, and a denial wins.
 
     `responses`: the identity may reply once to each message that it receives."""
 
@@ -52,7 +52,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 def role_of(identity: Identity) -> Role:
-    """Return the identity's role. Raises `InvalidIdentity` for an unknown role."""
+    """Return the row of the identity's role. Raises `InvalidIdentity` for an unknown role."""
     role = BY_NAME.get(identity.role)
     if role is None:
         raise InvalidIdentity(f"role {identity.role!r}: write one of {', '.join(BY_NAME)}")
@@ -120,7 +120,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield the consumers of other identities, for an identity that may use any name.
+    """Yield the consumers of other identities, if this identity may use any consumer name.
 
     An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
     match a prefix of a token, so names that a callout admits later are not denied here."""

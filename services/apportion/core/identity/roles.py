@@ -9,8 +9,8 @@ answer users, kube-schedulers or the API server share an account, because none o
 requests over NATS. Users have a third account. Auditors have a fourth, separate from the account
 with their copy. Each service that writes has its own, so its misdirected replies reach no other.
 
-Invariants: an event has one writer, as in the catalogue. A role that is `answering`, and may
-therefore send to any reply subject, cannot send a request to itself."""
+Invariants: an event has one writer, as in the catalogue. A role that is `answering`, and so may
+send to any reply subject, cannot send a request to itself."""
 
 from typing import Final, Literal
 
@@ -47,11 +47,11 @@ No client subscribes to them, and no request may name one."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """The permissions of a role.
+    """A role on the bus: its purpose, its account, and what it may do.
 
     `appends` are below `apportion.v1`; `sends` and `hears` are full subjects. `answering`: it may
-    send to the reply subject of any message it receives. `consumers`: the most readers it may have
-    at once."""
+    send to the reply subject of any message it receives. `consumers`: how many it may have at once.
+    """
 
     name: str
     does: str

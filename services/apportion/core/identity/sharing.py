@@ -1,4 +1,4 @@
-"""Configure the subjects that the accounts share with the ledger's and auditors' accounts.
+"""Configure which subjects other accounts share with the ledger's and the auditors' accounts.
 
 The server sends the reply to a request to any subject that the request names, without checking that
 the sender may publish there. A client that may query the stream's state could have the reply sent
@@ -8,8 +8,8 @@ shared as streams from the sender's account to those of the subscribers.
 
 Auditors use a copy of the stream, in an account with its own JetStream limits. They have accounts
 separate from it, because a reply that reached the copy's account could delete the copy. Only
-bootstrap's account can create the copy and drop its beginning: anything that the ledger's account
-could reach, its consumers could reach too, by their delivery subject.
+bootstrap's account can create the copy and drop its beginning. Whatever the ledger's account could
+reach, its consumers could reach too, by their delivery subject.
 
 Invariants: only what the table of roles contains passes between accounts. The server forwards a
 reply to a service of another account only if that service is imported under a subject without
@@ -60,7 +60,7 @@ A user's permissions limit which JetStream API requests the user may send throug
 
 
 def sharing(account: str) -> Iterator[str]:
-    """Yield the configuration lines with an account's exports and imports."""
+    """Yield the lines of nats-server's configuration for an account's exports and imports."""
     for key, lines in (("exports", list(_gives(account))), ("imports", list(_takes(account)))):
         if lines:
             yield f"    {key}: ["
@@ -118,7 +118,7 @@ def _takes(account: str) -> Iterator[str]:
 
 
 def _said(account: str) -> Iterable[str]:
-    """Return the broadcasts of an account, and the events that its roles write.
+    """Return what an account exports as streams: its broadcasts, and events that its roles write.
 
     They are exported only from the account that sends them, so that a subscriber gets each message
     once, on any server of a cluster. An account that receives messages as a service, as the ledger
@@ -129,7 +129,7 @@ def _said(account: str) -> Iterable[str]:
 
 
 def _overheard(account: str, giver: str) -> tuple[str, ...]:
-    """Return the broadcasts of `giver` that another account subscribes to."""
+    """Return the broadcasts of account `giver` to which `account` subscribes."""
     hears = [
         pattern
         for role in ROLES
@@ -144,7 +144,7 @@ def _overheard(account: str, giver: str) -> tuple[str, ...]:
 
 
 def _within(subject: str, pattern: str) -> bool:
-    """Return True if the pattern matches all of the subject."""
+    """Return True if every subject that matches `subject` matches the pattern too."""
     return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))
 
 
@@ -175,7 +175,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Return the bucket subjects that `keeper` serves, with the accounts that send requests."""
+    """Return the bucket subjects that account `keeper` serves, and which accounts may use each."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):
@@ -196,6 +196,6 @@ def _reads(account: str) -> bool:
 
 
 def _read_in(account: str) -> str:
-    """Return the account with the stream that this account's roles read."""
+    """Return the account that has the stream which this account's roles read."""
     copied = any(role.account == account and role.reads == "copy" for role in ROLES)
     return AUDIT if copied else LEDGER

@@ -1,4 +1,4 @@
-"""Check what agents report, because agents cannot write to the ledger themselves.
+"""Check agents' reports before they are appended, because agents cannot write to the ledger.
 
-Invariant: whatever an agent sends, only reports of its own node can result, with no other subject,
-id or fence."""
+Invariant: whatever an agent sends, it only results in reports about its own node, with no other
+subject, id or fence."""

@@ -1,4 +1,4 @@
-"""The protocol between agent and intake: one core NATS request per event.
+"""The protocol between agent and intake: one NATS request per event.
 
     apportion.intake.<node>   the event as it would be on the ledger   ──►   Answer
 
@@ -54,11 +54,11 @@ _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").f
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The intake's answer to one event of an agent.
+    """What the intake answers to an agent's event: appended, refused, or to be sent again.
 
-    The event is on the ledger at `revision`, if known, and was there before if `duplicate`. Or it
-    is `refused`, for the reason in `why`. Or it must be sent again after `again_s` seconds; `held`
-    if the intake accepts it only when it is reported twice."""
+    An appended event is at `revision`, if known, and was there before if `duplicate`. A `refused`
+    one has the reason in `why`. Otherwise the agent sends it again after `again_s` seconds; `held`
+    means that the intake accepts it only when it is reported twice."""
 
     revision: int | None = None
     duplicate: bool = False
@@ -78,29 +78,29 @@ def subject_of_node(node: str, of: str = SUBJECT) -> str:
 
 
 def node_of_subject(subject: str, of: str = SUBJECT) -> str:
-    """Return the node whose agent uses this subject; empty for a subject that is not canonical."""
+    """Return the node whose agent sends on this subject; empty for any other subject."""
     found = subject.removeprefix(f"{of}.")
     node = untoken(found)
     return node if token(node) == found and len(node) <= NAME_MAX else ""
 
 
 def append_id(node: str, event_id: str) -> str:
-    """Return the message id of an agent's event, unique to its node."""
+    """Return the message id under which an agent's event is appended; it includes the node."""
     return f"intake/{_part(token(node), _NODE_CHARS_MAX)}/{_part(event_id, _ID_CHARS_MAX)}"
 
 
 def refused_id(node: str, cause: str, hour: int) -> str:
-    """Return the message id of a node's refusals with one cause in one hour."""
+    """Return the message id for the refusals of a node with one cause, in one hour."""
     return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
 
 
 def _part(text: str, most: int) -> str:
-    """Return the text if the ledger accepts it in a message id, or else its SHA-256."""
+    """Return the text if it can be in a message id, otherwise its SHA-256."""
     if len(text) > most or not (text.isascii() and text.isprintable()):
         return hashlib.sha256(text.encode()).hexdigest()
     return text
 
 
 def may_be_answered(reply: str) -> bool:
-    """Return True if a reply subject belongs to an agent."""
+    """Return True if the reply subject is one that an agent may use."""
     return _back(reply) is not None

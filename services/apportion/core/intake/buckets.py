@@ -1,8 +1,8 @@
-"""A token bucket that limits how much an agent may send."""
+"""Limit how much an agent may send, with a token bucket."""
 
 
 class Bucket:
-    """At most `burst` tokens, refilled at `rate` per second of one clock."""
+    """Holds at most `burst` tokens, and gains `rate` tokens per second."""
 
     __slots__ = ("_at_s", "_burst", "_left", "_rate")
 
@@ -13,13 +13,13 @@ class Bucket:
         self._at_s = now_s
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Remove at most `burst` tokens; return how many seconds the caller must wait first."""
+        """Take tokens, at most `burst`. Return how many seconds the caller must wait first."""
         self._left = self._filled(now_s) - min(tokens, self._burst)
         self._at_s = now_s
         return max(0.0, -self._left / self._rate)
 
     def may_take(self, tokens: float, now_s: float) -> bool:
-        """Remove the tokens if all are available, and return True; otherwise remove none."""
+        """Take the tokens and return True if all are available; otherwise take none."""
         if self._filled(now_s) < tokens:
             return False
         self.take(tokens, now_s)

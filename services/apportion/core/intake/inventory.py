@@ -1,7 +1,7 @@
-"""Check reported devices against the catalogue and the last report.
+"""Check reported devices against the catalogue and the node's last report.
 
-Invariant: an honest node passes. An unknown model has a generous limit, a reboot or one more device
-is not suspicious, and a larger change is accepted when reported again."""
+Invariant: an honest node passes. An unknown model has a generous limit; a reboot or one more device
+is not suspicious. A larger change is accepted when the agent reports it again."""
 
 import re
 from functools import lru_cache
@@ -38,7 +38,7 @@ def memory_most_mib(model: str) -> int:
 
 
 def implausible(report: NodeReported, configuration: Configuration) -> str:
-    """Return why the report is impossible, or an empty string."""
+    """Return why no real node can have these devices; empty if it can."""
     ids = {device.id for device in report.devices}
     if len(ids) != len(report.devices):
         return "two devices have the same id"
@@ -88,7 +88,7 @@ def _implausible(
 
 
 def jump(before: NodeReported | None, now: NodeReported) -> str:
-    """Return why the change is too large to be accepted at once, or an empty string."""
+    """Return why the change is too large to accept at the first report; empty if it is not."""
     if before is None:
         return ""
     had = {device.id: device for device in before.devices}

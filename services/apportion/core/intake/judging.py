@@ -1,8 +1,8 @@
 """Decide whether an agent's event may be appended.
 
-The fold is at least at the revision that the agent had read (`basis`), so an event that contradicts
-the state is wrong or out of date. Invariant: only events about this node that the fold would accept
-pass; an honest event is refused only if the state changed in the meantime."""
+The intake has folded at least up to the revision that the agent had read (`basis`). So an event
+that contradicts the state is wrong or out of date. Invariant: only events about this node that the
+fold would accept pass; an honest event is refused only if the state changed in the meantime."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -28,20 +28,20 @@ USE_SECONDS_MAX: Final = 2 * 86_400  # more than an hour if the agent was stoppe
 
 
 class Refusal(Struct, frozen=True):
-    """The reason why an event is not appended: a cause code and a message."""
+    """The event must not be appended; has a cause code and a message."""
 
     cause: Cause
     why: str
 
 
 class Known(Struct, frozen=True):
-    """The verdict that the ledger already has the same fact."""
+    """The event need not be appended, because the ledger has the same fact at `revision`."""
 
     revision: int
 
 
 class Doubt(Struct, frozen=True):
-    """The verdict on usage by pods without these devices now; their bindings must be read first."""
+    """The event reports usage by pods that have no such devices now; read their bindings first."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
@@ -56,7 +56,7 @@ def source_of(node: str) -> str:
 
 
 def judge(state: State, node: str, event: Event) -> Verdict:
-    """Return the verdict on an event whose subject and payload are about this node."""
+    """Decide about an event whose subject and payload are about this node."""
     if event.source != source_of(node):
         return Refusal("foreign-source", f"the source is {event.source!r}, not {source_of(node)!r}")
     if event.cause > event.basis:
@@ -150,7 +150,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
 
 
 def misnamed(share: ShareUsed, name: str) -> Refusal:
-    """Return the refusal of usage by a pod whose name is different."""
+    """Return the refusal of a usage report that has another name for the pod than `name`."""
     why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
     return Refusal("implausible-use", why)
 

@@ -40,18 +40,18 @@ _Filter = Annotated[str, Meta(max_length=1_024)]
 
 
 class NotForAgents(ValueError):
-    """The agent of this node may not send this request; the message names what is forbidden."""
+    """Raised for a request that this node's agent may not send; names what is forbidden."""
 
 
 class Asked(Struct, frozen=True, forbid_unknown_fields=True):
-    """An agent's request to the server's API; `api` is its subject after `$JS.API.`."""
+    """A request of an agent to the server's API; `api` is its subject after `$JS.API.`."""
 
     api: Annotated[str, Meta(max_length=512)]
     body: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Call(Struct, frozen=True):
-    """A request of the intake to the server; with `is_record` the reply must be checked."""
+    """A request that the intake sends to the server; if `is_record`, check the reply (`shown`)."""
 
     api: str
     body: bytes = b""
@@ -113,7 +113,7 @@ _decode_answer = from_outside(msgspec.json.Decoder(_Answer).decode)
 
 
 def subjects_of_node(node: str) -> list[str]:
-    """Return the subjects of a node's events that its agent reads."""
+    """Return the subjects of the node's events, which its agent reads."""
     name = token(node)
     return [
         *(f"{SUBJECTS}.{channel}.{name}" for channel in CHANNELS),
@@ -130,7 +130,7 @@ def read_asked(payload: bytes) -> Asked:
 
 
 def call_of(node: str, asked: Asked) -> Call:
-    """Return the call to the server on behalf of the node's agent. Raises `NotForAgents`."""
+    """Check an agent's request, and return the one to send to the server. Raises `NotForAgents`."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
     try:
@@ -166,7 +166,7 @@ def _check_subjects(node: str, subjects: Iterable[str]) -> None:
 
 
 def shown(node: str, call: Call, answer: bytes) -> bytes:
-    """Return the server's reply, or "not found" if the node may not see the record."""
+    """Return the server's reply for the agent; "not found" for a record that it may not see."""
     if not call.is_record:
         return answer
     try:
@@ -183,12 +183,12 @@ def shown(node: str, call: Call, answer: bytes) -> bytes:
 
 
 def refusal(why: str) -> bytes:
-    """Return the reply to a request that was refused."""
+    """Return the reply to an agent's request that was refused."""
     return _encode({"error": _Error(f"not allowed for an agent of this node: {why}"[:1_000])})
 
 
 def part_of(state: State, node: str) -> State:
-    """Return the part of the state with which this node's agent starts, without copying it."""
+    """Return a view of the state with only what this node's agent needs at its start."""
     part = State(
         revision=state.revision,
         configuration=state.configuration,

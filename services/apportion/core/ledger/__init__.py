@@ -1,1 +1,1 @@
-"""The state that the ledger folds to, and the one function that changes it."""
+"""The state that results from the ledger's events, and the one function that changes it."""

@@ -1,4 +1,4 @@
-"""Add to a placement the data about the pod that the node's agent needs.
+"""Add to a placement what the node's agent needs to know about the pod.
 
 An agent reads only its own node's events, and never a pod's submission. Invariant: all that is
 added follows from the submission, the shares and the devices, so no state has to keep it."""
@@ -14,7 +14,7 @@ from apportion_schemas.workload import Controls
 
 
 def handed(placed: PodPlaced, pod: PodSubmitted, devices: Iterable[Device]) -> PodPlaced:
-    """Return the placement with the containers' borrowed shares and control settings."""
+    """Return the placement plus borrowed shares and control settings, by container."""
     if not (pod.borrowing or pod.controls or pod.high_priority):
         return placed
     known = {device.id: device for device in devices}

@@ -1,10 +1,10 @@
 """Compute the GPU memory and cores that a node reports as extended resources.
 
-Both are in the node's status under HAMi's and Volcano's names. The kubelet then rejects, for good,
-a pod that requests more than is left. It counts what pods requested; the ledger counts what they
-use, which may be less: an amount above the GPU's that Volcano's names cap, a resized pod, a removed
-GPU. So a node reports what its GPUs have plus what its pods requested beyond what they use. The
-kubelet counts a container once, however many GPUs it has.
+Both are in the node's status under HAMi's and Volcano's names. If a pod requests more of them than
+is left, the kubelet rejects it for good. The kubelet counts what pods requested; the ledger counts
+what they use. That can be less: Volcano's names cap an amount at the GPU's, a pod was resized, a
+GPU was removed. So a node reports what its GPUs have, plus what its pods requested beyond their
+use. The kubelet counts a container once, however many GPUs it has.
 
 Invariant: the requests of a node's pods never exceed what `shown` returns."""
 
@@ -29,13 +29,13 @@ class _Amounts(NamedTuple):
     cores: int
 
     def under(self, names: VgpuNames, config: DialectConfig) -> dict[str, int]:
-        """Return the amounts by resource name in the resource's units, rounded up."""
+        """Return the amounts by resource name, in the units of each name, rounded up."""
         memory = -(-self.memory_mib // config.memory_factor)
         return {n: a for n, a in ((names.memory, memory), (names.cores, self.cores)) if a}
 
 
 def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict[str, int]:
-    """Return the non-zero amounts of the resources that the node reports."""
+    """Return the amounts that the node reports, by resource name, without zeros."""
     found = Counter(cards(node, config))
     for pod in node.pods.values():
         found.update(beyond(pod, node, config, wrote))
@@ -43,12 +43,12 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """Return the amounts of a node's devices, including unhealthy ones that running pods use."""
+    """Return what the node's shareable devices have in total, including unhealthy ones."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
 def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
-    """Return the total amounts of the shareable devices among these, by resource name."""
+    """Return what the shareable ones of these devices have in total, by resource name."""
     devices = [each for each in cards if _sharable(each)]
     units = sum(device.memory_mib // config.memory_factor for device in devices)
     total = _Amounts(units * config.memory_factor, sum(device.cores for device in devices))
@@ -58,7 +58,9 @@ def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]
 def beyond(
     pod: PodState, node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY
 ) -> Mapping[str, int]:
-    """Return the amounts that a placed pod requested beyond its use, by resource name."""
+    """Return how much more a placed pod requested than it uses, by resource name.
+
+    `wrote` has the requests of pods whose asks have changed since."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

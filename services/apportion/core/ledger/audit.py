@@ -14,8 +14,8 @@
 | invariant | `invariants`: near each event, and everywhere at intervals and at the end |
 
 Events that contradict the state are legal and only counted. Revisions that an operator has set
-aside are not checked. The audit ends before an event of a newer build, because the state after it
-is unknown. Invariant: the findings depend on the events alone."""
+aside are not checked. The audit ends before an event of a newer build, because this build cannot
+compute the state after it. Invariant: the findings depend on the events alone."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ _DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, Re
 
 
 class Violation(Struct, frozen=True):
-    """A failed check of the audit: the revision, the name of the check, and a text."""
+    """A finding of the audit: the revision, the name of the failed check, and an explanation."""
 
     revision: int
     check: str
@@ -69,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """A device that was closed from `since` until before `until`, or still is if `until` is 0."""
+    """When a device was closed: from revision `since` to before `until` (0: it still is)."""
 
     since: int
     until: int = 0
@@ -79,7 +79,7 @@ class _Closed(NamedTuple):
 
 
 class Auditor:
-    """An audit that folds a ledger from its first revision, or from a state, and checks it.
+    """Folds a ledger from its first revision, or from a state, and checks every event.
 
     `checked` counts events, `contradictions` those that changed nothing, and `found` the violations
     by check. Revisions before `start` are folded but not checked."""
@@ -104,7 +104,7 @@ class Auditor:
             self._note_closed(node)
 
     def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
-        """Fold the next message and return its violations.
+        """Check and fold the next message, and return its violations.
 
         Raises UnknownEvent if a newer build wrote it; then nothing is folded and the audit must
         end."""
@@ -115,7 +115,7 @@ class Auditor:
         return self._keep(revision, lines)
 
     def finish(self) -> list[Violation]:
-        """Check the whole state after the last message."""
+        """Check the whole state after the last message, and return the violations."""
         lines = [*self._end_of_batch(), *_broken(violations(self.state))]
         return self._keep(max(self.state.revision, self._start), lines)
 
@@ -190,10 +190,10 @@ class Auditor:
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
-        """Return True if one attempt may repeat this event under an id with a suffix.
+        """Return True if the id is `once` with a suffix that this type of event may have.
 
-        An eviction has the beneficiary's uid and attempt. Each id of an adopted pod may also have
-        the revision at which the pod was last submitted."""
+        An eviction's id ends with the beneficiary's uid and attempt. The id of an adopted pod's
+        event may also end with the revision at which the pod was last submitted."""
         pod = self.state.pods.get(data.pod)
         lives = 1 if pod is None or pod.adopted else 0
         if isinstance(data, PodEvicted):
@@ -237,7 +237,7 @@ class Auditor:
                 self._closed[device.device.id] = _Closed(revision)
 
     def _end_of_batch(self) -> Iterator[tuple[str, str]]:
-        """Check the gangs of the batch, unless they changed after the batch's basis."""
+        """Check the gangs of the finished batch, unless they changed after the batch's basis."""
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)

@@ -1,4 +1,4 @@
-"""A digest of the state, equal for two readers exactly if their states are equal.
+"""Compute a digest of the state, to check that two readers of a ledger have equal states.
 
 Invariant: it depends on the ledger's events only, not on map order, hash seed or machine."""
 
@@ -48,7 +48,7 @@ def canonical(state: State) -> bytes:
 
 
 def _optional(state: State) -> dict[str, Any]:
-    """Return the entries that are left out if empty, to keep the digests of old ledgers."""
+    """Return what is digested only if not empty, so that digests of old ledgers stay the same."""
     found: dict[str, Any] = {}
     if state.differences:
         found["differences"] = [state.differences, state.differing]

@@ -1,8 +1,8 @@
 """The fold: the only code that changes a `State`.
 
-All readers apply the same events in revision order, so they all have the same state. An event that
-contradicts the state (a second placement of a pod, a share of a missing device, an oversold GPU)
-changes nothing for any reader: it is kept in `State.refused_events` and logged. So a faulty writer
+All readers apply the same events in revision order, so they all have the same state. Some events
+contradict the state: a second placement of a pod, a share of a missing device, an oversold GPU.
+Every reader skips such an event, keeps it in `State.refused_events` and logs it. So a faulty writer
 cannot allocate a device twice, even where the server's fences did not stop it.
 
 Invariant: `apply` applies an event as a whole, or changes nothing but the revision."""
@@ -90,7 +90,7 @@ PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 
 
 def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
-    """Apply the event at this revision to the state; skip it if already applied.
+    """Apply the event at this revision to the state, unless it was applied before.
 
     `digest` is the SHA-256 of the message's bytes; only placements need it. Raises Superseded if
     the state was folded by outdated rules and must not be used."""
@@ -119,7 +119,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
 
 
 def refuse(state: State, revision: int, subject: str, reason: str, *, digest: str = "") -> Change:
-    """Skip bytes that are not a valid event, and record why.
+    """Skip a message that is not a valid event, and record the reason.
 
     A message on a placement subject moves the node's fence and chain even if it is invalid."""
     if revision <= state.revision:
@@ -191,7 +191,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
 
 
 def host_of(node: NodeState) -> Host:
-    """Return CPU, memory, pods and labels: from Kubernetes if observed, else from the agent."""
+    """Return the node's CPU, memory, pods and labels, from Kubernetes or else from the agent."""
     seen = node.observed
     if seen is None:
         return node.reported.host if node.reported else NO_HOST
@@ -221,7 +221,7 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 
 
 def _judge(node: NodeState) -> None:
-    """Set the health of devices from the agent's report and the marks of Kubernetes.
+    """Set which devices are healthy, by the agent's report and the marks in Kubernetes.
 
     A MIG device is unhealthy while a pod uses it that was adopted before the device was known to be
     in MIG mode: no event names the instances of that pod."""
@@ -483,9 +483,9 @@ def shares_of(pod: PodState) -> tuple[Share, ...]:
 
 
 def place(pod: PodState, node: NodeState, placement: Placement) -> None:
-    """Charge the shares and the pod itself to the node.
+    """Allocate the placement's shares and the pod's host resources on the node.
 
-    Raises Oversold if a device has too little free for its share; then nothing is charged."""
+    Raises Oversold if a device has too little free for its share; then nothing changes."""
     charged: list[tuple[DeviceState, Any]] = []
     try:
         for share in placement.shares:
@@ -502,7 +502,7 @@ def place(pod: PodState, node: NodeState, placement: Placement) -> None:
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:
-    """Undo `place` and make the pod pending; return its previous node, if any."""
+    """Undo `place` and make the pod pending. Return the node it was on, or None."""
     placed = pod.placement
     if placed is None:
         return None
@@ -591,5 +591,5 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 @folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
-    """Return an empty change, because only usage reports read these events."""
+    """Change nothing: only usage reports read these events."""
     return Change(data)

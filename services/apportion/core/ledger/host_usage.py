@@ -1,4 +1,4 @@
-"""Charge and release a pod's CPU, memory and extended resources on its node.
+"""Count a pod's CPU, memory and extended resources as used on its node, and free them.
 
 Invariant: `release_host` exactly undoes `charge_host`, even after a resize."""
 
@@ -6,7 +6,7 @@ from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, P
 
 
 def charge_host(pod: PodState, node: NodeState, placement: Placement) -> None:
-    """Charge the pod's host resources to the node, after its shares were charged."""
+    """Add the pod to the node and its host resources to the usage; its shares come first."""
     needs = pod.submitted.shape.node
     node.cpu_used_milli += needs.cpu_milli
     node.memory_used_mib += needs.memory_mib

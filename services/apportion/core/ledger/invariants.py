@@ -1,4 +1,4 @@
-"""Check invariants that must hold at every revision, from the state alone.
+"""Check the invariants that must hold at every revision, from the state alone.
 
 The fold should never break one, but this module does not rely on it. Tests and audits of a ledger
 run these checks after every event."""
@@ -14,7 +14,7 @@ from apportion_schemas import Share
 
 
 def violations(state: State) -> list[str]:
-    """Return a sentence for every violated invariant, which names the node, device or pod."""
+    """Return one sentence per violated invariant; it names the node, device or pod."""
     found = [line for node in state.nodes.values() for line in _node(state, node)]
     found.extend(_pods(state))
     for name, group in state.groups.items():
@@ -34,7 +34,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """Return the violations at one event's node and pod; cheap enough to run per event."""
+    """Check only the node and pod of one event, which is cheap enough to do for every event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:

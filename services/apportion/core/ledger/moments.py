@@ -31,7 +31,7 @@ def micros_of(text: str) -> int | None:
 
 
 def text_of(micros: int) -> str:
-    """Return the time as RFC 3339 in UTC, with a fraction only if that is not zero."""
+    """Format microseconds since 1970 as RFC 3339 in UTC, with a fraction only if not zero."""
     day, rest = divmod(micros, DAY)
     seconds, part = divmod(rest, SECOND)
     fraction = f".{part:06d}" if part else ""

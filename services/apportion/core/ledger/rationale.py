@@ -1,4 +1,4 @@
-"""The reasons for placements, packed as bytes to save memory.
+"""Pack the reasons for a placement into bytes, to save memory.
 
 A state has a placement for every running pod, but folding and deciding need only its node and
 shares. Unpacked, the scores would take half of the memory of a large state and half the time of
@@ -26,7 +26,7 @@ _unpack = msgspec.msgpack.Decoder(Rationale).decode
 
 
 def placement_of(placed: PodPlaced) -> Placement:
-    """Return the placement that a state stores for the event."""
+    """Return the event's placement as a state stores it, with the reasons packed."""
     rationale = Rationale(
         placed.score, placed.runners_up, placed.fitting, placed.nodes, placed.previous
     )
@@ -41,7 +41,7 @@ def rationale_of(placement: Placement) -> Rationale:
 
 
 def placed_of(pod: PodState, placement: Placement) -> PodPlaced:
-    """Rebuild the event that gave the pod this placement."""
+    """Rebuild the event that gave the pod this placement, reasons included."""
     rationale = rationale_of(placement)
     return PodPlaced(
         pod=pod.submitted.uid,

@@ -2,9 +2,9 @@
 
 A receipt covers the revisions `first` to `last`. It names the previous receipt, so the newest one
 covers the whole ledger. Records form a Merkle tree as in RFC 6962: a leaf is the SHA-256 of 0x00
-and the record, an inner node that of 0x01 and its two children. The first eight bytes of each leaf
-are kept next to the receipt: these fingerprints prove nothing, but show which record was changed
-first. Invariant: changing, dropping, adding or moving a record changes the root."""
+and the record, an inner node that of 0x01 and its two children. The first eight bytes of each leaf,
+its fingerprint, are kept next to the receipt. Fingerprints prove nothing, but show which record was
+changed first. Invariant: changing, dropping, adding or moving a record changes the root."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -25,8 +25,8 @@ _SIGNED = b"apportion receipt\n"
 class Checkpoint(Struct, frozen=True):
     """The signed part of a receipt. Hashes are SHA-256 in hexadecimal digits.
 
-    `created` is the creation time of the ledger's stream, `record` the leaf of the last record,
-    `heads` the digest of the newest placement message on each node, and `state` the digest of the
+    `created` is the creation time of the ledger's stream, `record` the leaf of the last record.
+    `heads` is the digest of the newest placement message on each node. `state` is the digest of the
     state, computed by a build with snapshot format `state_format`. `previous` is the hash of the
     previous checkpoint, empty in the first; `fingerprints` is the hash of the fingerprint file."""
 
@@ -54,7 +54,7 @@ class Receipt(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """The evidence that a record is in the ledger: the record and its path in the Merkle tree.
+    """Proves that a record is in the ledger: has the record, and its path in the Merkle tree.
 
     `path` goes from the leaf to the root. `base64` is used for a payload that is not text."""
 
@@ -72,7 +72,7 @@ class Proof(Struct, frozen=True):
 
 
 class ReceiptInvalid(Exception):
-    """An invalid receipt or proof; the message has the reason."""
+    """Raised for an invalid receipt or proof, with the reason."""
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -81,7 +81,7 @@ _decode_proof = from_outside(msgspec.json.Decoder(Proof).decode)
 
 
 class Tree:
-    """A Merkle tree built record by record, which keeps one hash per height."""
+    """A Merkle tree to which records are appended; it keeps one hash per height."""
 
     def __init__(self) -> None:
         self._peaks: list[tuple[int, bytes]] = []
@@ -90,7 +90,7 @@ class Tree:
         self.leaf = b""
 
     def add(self, leaf: bytes) -> None:
-        """Append the next record's leaf."""
+        """Append the leaf of the next record."""
         self.leaf = leaf
         self.size += 1
         self._fingerprints += leaf[:FINGERPRINT_BYTES]
@@ -114,7 +114,7 @@ class Tree:
 
 
 def leaf_of(revision: int, subject: str, payload: bytes) -> bytes:
-    """Return the hash of one record; the subject's length marks the start of the payload."""
+    """Return the hash of one record; including the subject's length keeps records unambiguous."""
     return sha256(b"\0%d %d %s %s" % (revision, len(subject), subject.encode(), payload)).digest()
 
 
@@ -142,9 +142,7 @@ def _split(size: int) -> int:
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """Return the root of the tree that contains this leaf with this path.
-
-    Raises ReceiptInvalid if the path does not fit a tree of this size."""
+    """Compute a tree's root from one leaf and its path; ReceiptInvalid if they do not match."""
     sides: list[bool] = []
     start, end = 0, size
     while end - start > 1:
@@ -163,15 +161,16 @@ def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
 
 
 def heads_of(state: State) -> dict[str, str]:
-    """Return the digests of the newest placement messages by node."""
+    """Return for each node the digest of its newest placement message."""
     heads = {name: before.chain for name, before in state.departed.items() if before.chain}
     return heads | {name: node.chain for name, node in state.nodes.items() if node.chain}
 
 
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
-    """Return the bytes that are signed: a prefix and the compact JSON with sorted keys.
+    """Return the bytes that are signed: a prefix, then compact JSON with sorted keys.
 
-    No other signed document of ours has this prefix. A receipt file may be reformatted."""
+    No other signed document of ours has this prefix. A receipt file may be reformatted, because the
+    signature does not cover the file's own bytes."""
     return _SIGNED + _encode(checkpoint)
 
 

@@ -1,10 +1,10 @@
-"""The reading rules of a ledger: legal formats, and revisions that are set aside.
+"""The rules for reading a ledger: which event formats are legal, which revisions are set aside.
 
-Operators set both in events, `FormatEnabled` and `RevisionSetAside`. Readers look these up before
-they start and whenever they halt, because a later event may be about an earlier revision.
-Invariants: the legality of a format at a revision, and the validity of a revision, follow from the
-ledger alone, for every reader and from any start. A revision that is set aside stays so, and is
-refused with the operator's reason."""
+Operators set both with events, `FormatEnabled` and `RevisionSetAside`. A later event may be about
+an earlier revision, so readers look these up before they start and whenever they halt. Invariants:
+the ledger alone decides whether a format is legal at a revision, and whether a revision is valid,
+for every reader and from any start. A revision that is set aside stays so, and is refused with the
+operator's reason."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ RULES = f"{SUBJECTS}.operator.{READING}.>"  # subjects of the events that make t
 
 
 class SetAsideEvent(InvalidEvent):
-    """The revision was set aside by an operator, so it changes nothing."""
+    """Raised for a revision that an operator has set aside; readers skip it."""
 
 
 class Superseded(Exception):
-    """The state was folded without a rule that applies to it, so it must be rebuilt."""
+    """Raised if a state was folded without a rule that applies to it; it must be rebuilt."""
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """The highest version of a format that is legal after revision `at`."""
+    """A format version that became legal with the event at revision `at`, as did all lower ones."""
 
     version: int
     at: int
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """The event that set a revision aside: its own revision, its author and the reason."""
+    """Why a revision is set aside: the event's own revision, its author and the reason."""
 
     at: int
     by: str
@@ -51,17 +51,17 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class Said(NamedTuple):
-    """An event that makes a rule, with its revision."""
+    """An event that sets a rule, and its revision."""
 
     revision: int
     data: FormatEnabled | RevisionSetAside
 
 
 class Rules(Struct):
-    """The rules looked up so far, which may be ahead of their state.
+    """All rules that were looked up in the ledger so far, possibly beyond the state's revision.
 
-    `enabled` is by bare name and `aside` by revision. `heard` are the revisions of all set-aside
-    events that were looked up."""
+    `enabled` is by the format's name, without prefix, and `aside` by revision. `heard` are the
+    revisions of all `RevisionSetAside` events that were looked up."""
 
     enabled: dict[str, tuple[Enabled, ...]] = {}
     aside: dict[int, Aside] = {}
@@ -70,8 +70,8 @@ class Rules(Struct):
     def read(self, revision: int, subject: str, payload: bytes) -> Event:
         """Decode the event at this revision.
 
-        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent if every reader skips
-        the event. Raises UnknownEvent if it is legal but unknown to this build."""
+        Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent if all readers skip
+        it. Raises UnknownEvent if it is legal but unknown to this build."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -82,14 +82,14 @@ class Rules(Struct):
         return decode(payload, subject=subject, legal=legal)
 
     def legal(self, type_: str, version: int, revision: int) -> bool:
-        """Return True if this version of the type was enabled before that revision."""
+        """Return True if an event before that revision enabled this version of the type."""
         if not type_.startswith(TYPE_PREFIX):
             return False
         enabled = self.enabled.get(type_.removeprefix(TYPE_PREFIX), ())
         return any(each.at < revision and version <= each.version for each in enabled)
 
     def enable(self, revision: int, data: FormatEnabled) -> str:
-        """Make a format legal after `revision`, or return a reason if it already is."""
+        """Make a format legal after `revision`. Return an error if it is legal already."""
         known = self.enabled.get(data.format, ())
         enabled = Enabled(data.version, revision)
         if enabled in known:
@@ -100,9 +100,9 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why this event sets nothing aside, or an empty string if it is effective.
+        """Return why the event at `revision` sets nothing aside; empty if it does.
 
-        Raises Superseded if the event was unknown when the revision that it names was folded."""
+        Raises Superseded if this event was not known when the revision that it names was folded."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -117,7 +117,7 @@ class Rules(Struct):
         )
 
     def foresee(self, said: Iterable[Said]) -> None:
-        """Apply all rule events of the ledger, which were looked up in order."""
+        """Learn all rule events of the ledger, in order, before the fold reaches them."""
         every = list(said)
         for revision, data in every:
             if not isinstance(data, RevisionSetAside):
@@ -130,13 +130,13 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """Return True if a later event set aside a revision up to this one.
+        """Return True if an event after `revision` set aside this revision or an earlier one.
 
-        The state at `revision` is then different from the state that readers had at that time."""
+        Readers at that time then had another state at `revision` than readers have now."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """Return the rules with which the state at that revision was folded."""
+        """Return only the rules for folding a state up to that revision."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -146,9 +146,9 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Extend the rules of a state at that revision by rules that were looked up later.
+        """Add rules that were looked up later to those of a state at `revision`.
 
-        Return False if the state was folded by other rules and must not be used."""
+        Return False if other rules apply to that state, so it must not be used."""
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False
@@ -164,7 +164,7 @@ class Rules(Struct):
 
 
 def rules_of(said: Iterable[Said]) -> Rules:
-    """Return the rules that these events make, given in ledger order."""
+    """Return the rules that these events set, given in ledger order."""
     rules = Rules()
     rules.foresee(said)
     return rules
@@ -177,7 +177,7 @@ def legal_version(name: str, enabled: Iterable[Enabled], revision: int) -> int:
 
 
 def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
-    """Return the rule in a record, or None if the record is not a valid rule event."""
+    """Decode a record if it is an event that sets a rule; return None otherwise."""
     if not subject.startswith(RULES.removesuffix(">")):
         return None
     try:
@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """Return the formats that this build's `writer` writes but that are not legal at `revision`."""
+    """Return the formats that this build's `writer` writes but that `revision` does not allow."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

@@ -1,8 +1,8 @@
 """Snapshots of a state, so that a restart folds only the tail of the ledger.
 
-A snapshot is taken in steps while the fold continues: each step writes a frame of nodes and pods,
-and those that an event changes are written again in a later frame, which replaces the earlier one.
-The last step writes the rest at once, so the snapshot is consistent at one revision.
+A snapshot is taken in steps while the fold continues. Each step writes a frame of nodes and pods.
+Those that an event changes are written again in a later frame, which replaces the earlier one. The
+last step writes the rest at once, so the snapshot is consistent at one revision.
 
     magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
 
@@ -65,19 +65,19 @@ _UNREADABLE = (
 
 
 class SnapshotError(Exception):
-    """The snapshot cannot be used, for the reason given; fold the ledger instead."""
+    """Raised if a snapshot cannot be used; fold the ledger instead."""
 
 
 class CorruptSnapshot(SnapshotError):
-    """The snapshot's bytes differ from those that were written."""
+    """Raised if the snapshot's bytes differ from those that were written."""
 
 
 class OtherFormat(SnapshotError):
-    """The snapshot was written by another build, whose fold may differ from ours."""
+    """Raised if another build wrote the snapshot; its fold may differ from ours."""
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """A device with its free amounts; `device` is an index in the node's report, or the device."""
+    """A device with its free amounts; `device` is its index in the node's report, or itself."""
 
     device: int | Device
     memory_free_mib: int
@@ -114,10 +114,10 @@ class _Node(Struct, array_like=True):
 
 
 class _Part(Struct, array_like=True, tag=0):
-    """A frame of nodes and pods, and the names of those removed since the last frame.
+    """A frame: some nodes and pods, and the names of those removed since the last frame.
 
-    `shapes` get the next numbers; in a pod, such a number replaces both its shape and its shape
-    key."""
+    `shapes` are numbered on from the last frame; in a pod, such a number stands for its shape and
+    shape key."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -127,7 +127,7 @@ class _Part(Struct, array_like=True, tag=0):
 
 
 class _Head(Struct, array_like=True, tag=1):
-    """The remaining small fields of the state, written once at the snapshot's revision."""
+    """The other, small fields of the state, written once, when the snapshot is finished."""
 
     revision: int
     groups: list[tuple[str, PodGroupObserved | None]]
@@ -167,7 +167,7 @@ _decode = msgspec.msgpack.Decoder(_Part | _Head).decode
 
 
 class Taken(NamedTuple):
-    """A finished snapshot: its bytes in order, and its revision."""
+    """A finished snapshot: the pieces of its bytes, in order, and its revision."""
 
     parts: list[bytes]
     revision: int
@@ -179,7 +179,7 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """A snapshot in progress; it must observe every change that the fold makes."""
+    """Takes a snapshot step by step; pass every change that the fold makes to `observe`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -194,11 +194,11 @@ class Taking:
 
     @property
     def due(self) -> int:
-        """Return how many nodes and pods must still be written, including those to write again."""
+        """Return how many nodes and pods are still to be written, changed ones included."""
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:
-        """Mark the nodes and pods to write again: those that the fold changed or the event names.
+        """Mark the nodes and pods that this event changed or names to be written again.
 
         A refused event counts as well, because it moves a fence and uses up an attempt."""
         data = change.data
@@ -237,7 +237,7 @@ class Taking:
         )
 
     def finish(self) -> Taken:
-        """Write all that is left, and return the snapshot of the current revision."""
+        """Write all that is left, and return the snapshot, which is of the current revision."""
         if self._moved:
             # A report may take devices from gone nodes, which no change names.
             self._nodes.update(
@@ -268,7 +268,7 @@ class Taking:
 
 
 def take(state: State) -> bytes:
-    """Return a complete snapshot of the state, without interruption."""
+    """Return a complete snapshot of the state, taken in one go."""
     return b"".join(Taking(state).finish().parts)
 
 

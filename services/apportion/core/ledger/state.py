@@ -76,7 +76,7 @@ ALLOCATED: Final = Phase.ALLOCATED
 
 
 class RefusedReport(Struct, frozen=True, array_like=True):
-    """A node report that an intake refused, with the time of the refusal."""
+    """A node report that could not be accepted, and when that was."""
 
     cause: str
     message: str
@@ -87,12 +87,12 @@ class RefusedReport(Struct, frozen=True, array_like=True):
 class NodeState(Struct, eq=False):
     """One node: its devices ordered by index, and how much of its host is in use.
 
-    `host` comes from Kubernetes, or from the agent where Kubernetes does not know the node. `gone`:
-    it left the cluster, or only an agent reports it in a Kubernetes cluster. `fence` is the last
-    revision on the node's placement subject and `chain` the SHA-256 of that message: the next
-    placement expects that revision and contains that hash. `silent` is when its agent fell silent,
-    empty while it reports. `presence` is the revision of the last event about that, and the fence
-    for the next. `refused` is the agent's last refused report, until a report is accepted."""
+    `host` is as Kubernetes or else the agent reports it. `gone`: it left the cluster, or only an
+    agent reports it in a Kubernetes cluster. `fence` is the last revision on the node's placement
+    subject, `chain` the SHA-256 of that message: the next placement must name both. `silent` is
+    when its agent fell silent, empty while it reports. `presence` is the revision of the last event
+    about that, and the fence for the next. `refused` is the agent's last refused report, until one
+    is accepted."""
 
     name: str
     devices: list[DeviceState] = []
@@ -116,25 +116,25 @@ class NodeState(Struct, eq=False):
 
     @property
     def present(self) -> bool:
-        """Return True if the node is in the cluster: reported or observed, and not gone."""
+        """Return True if the node is in the cluster: known from a report, and not gone."""
         return not self.gone and (self.reported is not None or self.observed is not None)
 
     @property
     def runs(self) -> bool:
-        """Return True if the node is present and its condition `Ready`, if observed, is true."""
+        """Return True if the node is present, and its condition `Ready` is true or not known."""
         return self.present and (self.observed is None or self.observed.ready)
 
     @property
     def ready(self) -> bool:
-        """Return True if the node runs pods and its agent is not silent."""
+        """Return True if the node can run pods and its agent is not silent."""
         return self.runs and not self.silent
 
     @property
     def foreign_plugin(self) -> str:
-        """Return the system whose device plugin allocates this node's devices, or empty.
+        """Return the other system whose device plugin allocates this node's devices, or empty.
 
-        Source: the label `DEVICE_PLUGIN`, set by the watcher, unless our agent allocates the shares
-        itself."""
+        Source: the label `DEVICE_PLUGIN`, set by the watcher. It does not count if our agent
+        allocates the shares itself."""
         if self.observed is None or self.reported is None or self.reported.simulated:
             return ""
         if HANDS_OUT in self.reported.host.labels:
@@ -148,12 +148,12 @@ class NodeState(Struct, eq=False):
 
     @property
     def cordoned(self) -> str:
-        """Return why the node takes no new pods: the reasons of our cordons, or Kubernetes."""
+        """Return why the node takes no new pods: the cordons in the ledger, or Kubernetes."""
         return self.cordon or (DRAINED if self.drained else "")
 
 
 class Placement(Struct, frozen=True, array_like=True, gc=False):
-    """A pod's placement: the node and its shares there.
+    """Where a pod is placed: the node, and its shares there.
 
     `rationale` is packed; see `core.ledger.rationale`. It is empty for adopted pods, and for
     placements assumed within one decision."""
@@ -165,10 +165,10 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
-    """Backoff of a pod whose placements agents refused.
+    """How long to wait before a pod is placed again whose placements agents refused.
 
     `failures` counts refusals in a row, `node` is the last node, and until `until` (microseconds
-    since 1970) the pod must not be placed again."""
+    since 1970) the pod must not be placed."""
 
     failures: int
     node: str
@@ -207,7 +207,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def adopted(self) -> bool:
-        """Return True if the pod was already running when it was submitted."""
+        """Return True if the pod was already running when the ledger first heard of it."""
         return self.placed_revision == self.submitted_revision
 
     @property
@@ -217,7 +217,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
 
 class GroupState(Struct, eq=False):
-    """A gang: its declaration, if observed, and its live pods by uid."""
+    """A gang: its PodGroup, once observed, and its live pods by uid."""
 
     observed: PodGroupObserved | None = None
     pods: dict[str, PodState] = {}
@@ -229,13 +229,13 @@ class GroupState(Struct, eq=False):
 
     @property
     def together(self) -> bool:
-        """Return True if pods must be placed together, or the declaration is still unknown."""
+        """Return True if the pods must be placed together, or the PodGroup is not known yet."""
         said = self.observed
         return said is None or said.min_available > 1 or bool(said.min_tasks)
 
 
 class RefusedEvent(Struct, frozen=True):
-    """An event that no reader applies, with the reason."""
+    """An event that contradicts the state or is invalid, so every reader skips it."""
 
     revision: int
     subject: str
@@ -243,14 +243,14 @@ class RefusedEvent(Struct, frozen=True):
 
 
 class Resize(Struct, frozen=True, array_like=True):
-    """A requested resize of a running pod, and the revision of the request."""
+    """A request to resize a running pod that is not answered yet, and its revision."""
 
     asked: ResizeAsked
     revision: int
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """The last fences of a forgotten node; the fields are those of `NodeState`."""
+    """The fences that are kept for a forgotten node; fields as in `NodeState`."""
 
     fence: int
     chain: str
@@ -258,17 +258,17 @@ class Departed(Struct, frozen=True, array_like=True, gc=False):
 
 
 class State(Struct, eq=False):
-    """All facts of the ledger up to `revision`.
+    """All facts in the ledger's events up to `revision`.
 
     `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
-    namespaces. `failing` are failed placements to be voided: the cause by pod uid. `rejected` are
-    unreadable pods by uid. `device_cordons` outlive a device's report. `differences` counts, by
-    kind, the findings of comparisons with the cluster; `differing` is the newest of each live pod
-    by uid. `of_kubernetes`: an API server determines which nodes exist. `evictions` are of pods
-    that are still placed, by uid. `nominated` is the node where room is made, by uid of the pending
-    pod. `resizes` are unanswered requests by pod uid. `left` are gone nodes without pods and
-    cordons, in order of leaving, and `departed` the forgotten ones (see `handlers.departures`).
-    `rules` may be ahead of `revision`."""
+    namespaces. `failing` are placements that failed and will be voided: the cause by pod uid.
+    `rejected` are pods that cannot be read, by uid. `device_cordons` outlive a device's report.
+    `differences` counts the findings of comparisons with the cluster, by kind; `differing` is the
+    newest of each live pod, by uid. `of_kubernetes`: an API server determines which nodes exist.
+    `evictions` are of pods that are still placed, by uid. `nominated` is the node where room is
+    made, by uid of the pending pod. `resizes` are unanswered requests, by pod uid. `left` are gone
+    nodes without pods and cordons, in order of leaving, and `departed` the forgotten ones (see
+    `handlers.departures`). `rules` may be ahead of `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -305,7 +305,7 @@ class State(Struct, eq=False):
 
 
 def other_owner(state: State, node: str, device: str) -> NodeState | None:
-    """Return the other node of the cluster that reports this device, if any.
+    """Return the other node in the cluster that reports this device, or None.
 
     A device may move to a node once its old node is gone or reports without it."""
     owner = state.nodes.get(state.node_of_device.get(device, node))
@@ -329,7 +329,7 @@ def spec_digest(key: bytes, pod: PodSubmitted) -> str:
 
 
 def reshape(state: State, pod: PodState, shape: Shape) -> None:
-    """Replace the pod's shape by another shape."""
+    """Give the pod another shape; pods with equal shapes share one object."""
     pod.shape_key = shape_key(shape)
     shape = state.shapes.setdefault(pod.shape_key, shape)
     pod.submitted = msgspec.structs.replace(pod.submitted, shape=shape)

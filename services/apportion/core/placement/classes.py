@@ -1,8 +1,8 @@
-"""A class: all pods of one shape, with an up-to-date score for every node.
+"""Keep an up-to-date score of every node for all pods of one shape, which form a class.
 
 A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
-board has each node's points, or marks the node as refused by a filter. The board misses one case,
-containers that need the same device; `assign` finds that."""
+board has each node's points, or marks the node as refused by a filter. The board does not see when
+two containers need the same device; `assign` does."""
 
 from collections.abc import Callable
 from typing import Final
@@ -51,10 +51,10 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 
 
 class PlacementClass:
-    """The pods of one shape, evaluated against every node.
+    """All pods of one shape, with the score of every node for them.
 
-    `picks_one`: the pods need a single device, whose links do not matter. `needs` are the filters
-    of rare requirements. Device kinds `without` and the rows `kept` are excluded."""
+    `picks_one`: one ask for one device, chosen without regard to links. `needs`: filters that no
+    index covers. Device kinds in `without` and rows in `kept` are excluded."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class PlacementClass:
     def follow(
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
     ) -> None:
-        """Switch to this policy, these prices and MIG geometries: recompute points, keep facts."""
+        """Use this policy, these prices and MIG geometries from now on; scores are recomputed."""
         same = self._policy is policy and self._price_table is price_table
         if same and self._geometries is geometries:
             return
@@ -134,16 +134,16 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Return the number of nodes that no filter refuses, even if containers collide there."""
+        """Return the number of nodes that pass every filter, even if containers collide there."""
         return self.board.fitting + len(self.collided)
 
     @property
     def fits_somewhere(self) -> bool:
-        """Return True if any node could run a pod of the class, as of the last `refresh`."""
+        """Return True if any node could run a pod of this shape, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
-        """Evaluate the rows that changed since the last call; return the cost in row visits."""
+        """Score the nodes that changed since the last call again. Return the cost of doing so."""
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
@@ -177,20 +177,20 @@ class PlacementClass:
         return looks
 
     def keep_out(self, rows: list[int]) -> None:
-        """Refuse these rows, which are kept for other pods."""
+        """Refuse the nodes in these rows, because they are kept for nominated pods."""
         self.kept = rows
         for row in rows:
             if self.board.points[row] != REFUSED:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse a row on which the containers collide, until the row changes."""
+        """Refuse the node in this row until it changes: containers need the same device there."""
         self.board.refuse(row)
         self.collided.add(row)
 
     @property
     def may_collide(self) -> bool:
-        """Return True if a node that no filter refuses may still be unable to run the pod."""
+        """Return True if a node may pass every filter and still be unable to run the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
         if len(self.asks) > 1 or self.shape.devices.numa_bind:
@@ -199,17 +199,17 @@ class PlacementClass:
 
     @property
     def prefers(self) -> bool:
-        """Return True if the class prefers some nodes for their labels or their pods."""
+        """Return True if the class prefers some nodes for labels, taints or pods placed there."""
         near = self.relations is not None and self.relations.points is not None
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return True for each host whose free amounts (packed) suffice for the pod."""
+        """Return, for each host's packed free amounts, True if they suffice for the pod."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return, for each row, an upper bound of the number of such pods that would fit."""
+        """Return for each node an upper bound of how many pods of this shape fit there."""
         host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
         found = np.where(self.facts.ranks == FITS, host, 0)
         for ask in self.asks:
@@ -217,21 +217,21 @@ class PlacementClass:
         return found
 
     def pick(self, columns: Columns, row: int) -> int:
-        """Return the device for a class with `picks_one`: the scored one, or the first in order."""
+        """Return the position of the node's device to use, for a class that `picks_one`; or -1."""
         device = self.scored_device(row)
         if device == NO_DEVICE and self._picked is not None:
             return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order in which to try the node's devices: the scored one, then by policy."""
+        """Return the order in which to try devices: the one the score chose, then by policy."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order
         return first(columns.nodes[row].devices[device], self._order)
 
     def scored_device(self, row: int) -> int:
-        """Return the position of the device that the score chose, or `NO_DEVICE`."""
+        """Return the position of the device that the node's score chose, or `NO_DEVICE`."""
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
@@ -289,10 +289,10 @@ class PlacementClass:
 
 
 class ClassCache:
-    """The cached classes of one state; the least recently used one is dropped.
+    """A cache of the classes of one state, which drops the least recently used one.
 
     A class follows changes of policy, prices, device kinds and geometries when it is next used.
-    `looks` is the total cost of refreshes, so that a caller can stop in time."""
+    `looks` adds up the cost of all refreshes, so that a caller can stop in time."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
@@ -303,7 +303,7 @@ class ClassCache:
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Read more nodes for new prices, at most `READ_MAX`. Return True when all are read."""
+        """Compute at most `READ_MAX` more nodes' values at new prices. True when all are done."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()
@@ -318,7 +318,7 @@ class ClassCache:
         without: frozenset[int] = frozenset(),
         volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
-        """Return the up-to-date class of this key; build uncached classes from the arguments."""
+        """Return the up-to-date class of this key; on a miss, build it from the other arguments."""
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, None

@@ -1,9 +1,9 @@
 """The engine, which turns pending pods into decisions.
 
 The state changes only when a decision comes back from the ledger, so a refused append needs only
-`retry`. Invariant: `decide` leaves the state as it was, and the same state yields the same
-placements whatever the engine has seen before. The exception is a waiting gang, which is retried
-only after a release, although any placement may help it."""
+`retry`. Invariant: `decide` leaves the state as it was, and the same state always gives the same
+placements. The exception is a pending gang: it is retried only after a release, although any
+placement may help it."""
 
 from typing import Final
 
@@ -66,9 +66,9 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResiz
 
 
 class Decision(Struct):
-    """The events to append, all or nothing, with their pods in case the append is refused.
+    """Events to append, all or nothing, and the pods to `retry` if the append fails.
 
-    `more` is True if the decision ended early, to bound its duration; call `decide` again."""
+    `more` is True if the decision ended early to stay short; call `decide` again."""
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
@@ -80,7 +80,7 @@ class Engine:
     """The placement engine of one state, with indexes that make the next decision cheap."""
 
     def __init__(self, state: State, *, now: int = NO_CLOCK) -> None:
-        """End the backoffs due by `now`, in microseconds since 1970; by default all of them."""
+        """Index the state, and end the backoffs due by `now`, in microseconds since 1970."""
         self._state = state
         self._neighbours = Neighbours(state)
         self._limits = Limits(state)
@@ -105,7 +105,7 @@ class Engine:
 
     @property
     def columns(self) -> Columns:
-        """Return the indexed nodes; nodes touched since the engine last used them may be stale."""
+        """Return the index of nodes; it may lag behind the state until the next decision."""
         return self._finder.columns
 
     @property
@@ -119,17 +119,17 @@ class Engine:
         return self._queue.held_until
 
     def tell_time(self, now: int) -> None:
-        """End the backoffs that are due by `now`, in microseconds since 1970."""
+        """Queue the pods whose backoff ends by `now`, in microseconds since 1970."""
         if self._waiting.tell_time(now):
             self._preempting.look_again()
 
     @property
     def others_wait(self) -> bool:
-        """Return True if other schedulers have pending pods that were not refused yet."""
+        """Return True if another scheduler has a pending pod that was not refused yet."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:
-        """Decide only for the pods of this shard from now on; an engine starts with all pods."""
+        """Decide only for this shard's pods from now on; a new engine decides for all pods."""
         self._waiting.own(shard)
         self._finder.own(shard)
         self._preempting.look_again()
@@ -139,7 +139,7 @@ class Engine:
         return self._waiting.owns(pod)
 
     def keep_apart(self, *, apart: bool) -> None:
-        """Set whether nodes of this shard are tried first, because others schedule in parallel."""
+        """Set whether to try this shard's nodes first, to avoid conflicts with other schedulers."""
         self._finder.apart = apart
 
     def observe(self, change: Change) -> None:
@@ -176,11 +176,11 @@ class Engine:
                     self._queue.wake_gang(pod.submitted.group)
 
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
-        """Decide for as many pending pods as fit into one batch; empty if there is nothing to do.
+        """Decide for as many pending pods as one batch allows; empty if no pod needs a decision.
 
         The call ends early, with `more`, after about `looks_max` rows or while indexes are not
-        ready. First it rechecks all shape queues that an event may have helped, as their pods may
-        come first."""
+        ready. It first rechecks every shape queue that an event may have helped, because its pods
+        may come first."""
         counted = not self._limits.active or self._limits.count(COUNTED_MAX)
         counted = counted and self._neighbours.count(COUNTED_MAX)
         if not (counted and self._finder.classes.prepare()):  # done in parts, because it takes long

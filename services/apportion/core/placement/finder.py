@@ -1,4 +1,4 @@
-"""Find the best node and devices for one pod: filter, score, choose, within its limits.
+"""Find the best node and devices for one pod: filter, score, choose devices, check limits.
 
 Invariant: a search changes only derived data, and its result depends only on state and
 reservations."""
@@ -39,7 +39,7 @@ def _domain(node: NodeState, key: str) -> str | None:
 
 
 class _OwnRows:
-    """The rows that have nodes of one shard; only changed rows are updated."""
+    """The rows whose nodes belong to one shard; only changed rows are updated."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -48,7 +48,7 @@ class _OwnRows:
         self._seen = 0
 
     def of(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return True for each row whose node is in the shard; needs the same columns each time."""
+        """Return for each row whether its node is in the shard; pass the same columns each time."""
         rows = columns.facts_changed.since(self._seen)
         if self._generation != columns.generation or rows is None:
             self._generation, rows = columns.generation, columns.every
@@ -66,7 +66,7 @@ def placed_on(
     best: list[tuple[int, int]],
     shares: tuple[Share, ...],
 ) -> PodPlaced:
-    """Return the event that places the pod on the first of the `best` rows with points."""
+    """Return the event that places the pod on the first node of `best` (rows and points)."""
     about, rule = pod.submitted, class_.node_score
     scores = []
     for row, points in best:
@@ -87,7 +87,7 @@ def placed_on(
 
 
 class PlaceFinder:
-    """A search for placements over one state that counts the reservations.
+    """Finds the best node for a pod, counting the placements reserved so far.
 
     With `apart`, because other schedulers place at the same time, nodes of the shard come first."""
 
@@ -108,16 +108,16 @@ class PlaceFinder:
 
     @property
     def limited(self) -> bool:
-        """Return True if any queue or namespace has limits, which can block free devices."""
+        """Return True if any limit of a queue or namespace is in force."""
         return self._limits.active
 
     def own(self, shard: Shard) -> None:
-        """Prefer the nodes of this shard from now on, while kept apart."""
+        """Set the shard whose nodes come first while `apart` is set."""
         self._shard = shard
         self._own_rows = None
 
     def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
-        """Return the best placement within limits, only on the rows `among` if set, or None."""
+        """Return the best placement within limits, or None. `among` restricts it to some rows."""
         if self._limits.active:
             return self.look_within(pod, among)[0]
         return self._best(pod, NO_KINDS, among)
@@ -149,7 +149,7 @@ class PlaceFinder:
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
-        """Return the class of the pod's shape, `alone` without relations to other pods."""
+        """Return the pod's class; with `alone`, as if no affinity or spread concerned the pod."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
@@ -170,7 +170,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return nodes nominated for pods of equal or higher priority outside of the pod's gang."""
+        """Return nodes nominated for other pods of equal or higher priority, except of its gang."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)
@@ -181,7 +181,7 @@ class PlaceFinder:
         return tuple(sorted(found))
 
     def key_of(self, pod: PodState) -> bytes:
-        """Return a key that is equal for pods with the same limits and the same fitting nodes."""
+        """Return a key that is equal for pods with the same limits and the same feasible nodes."""
         concern = self._neighbours.concern(pod.submitted)
         key = self._wanted_key(pod, concern)
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -190,7 +190,7 @@ class PlaceFinder:
         return limits_key(self._state, pod) + key
 
     def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
-        """Return a key that is equal for pods with the same needs of nodes and other pods."""
+        """Return a key that is equal for pods with equal shapes, volumes, affinity and spread."""
         key = pod.shape_key
         volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if volumes is not None:
@@ -198,11 +198,11 @@ class PlaceFinder:
         return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:
-        """Return True if other pods affect where this pod may be placed."""
+        """Return True if affinity or spread, of this pod or of others, restricts its nodes."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
-        """Number the rows from 0; rows with the same values of the labels `keys` share a number."""
+        """Number the topology domains: nodes with equal values of all `keys` get one number."""
         self.columns.sync()
         ids = [self._domains.ids(self.columns, key) for key in keys]
         return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)

@@ -1,8 +1,8 @@
-"""Place pods whose node kube-scheduler chooses, and find which nodes have the devices.
+"""Place pods whose node kube-scheduler chooses, and answer which nodes have the devices.
 
-kube-scheduler queries our extender about devices only. A choice is pending here until the ledger
-has the result. Invariant: a query changes neither the state nor a later answer; a pod with a
-chooser is placed only on the node chosen last, and never by the queue."""
+kube-scheduler asks our extender about devices only. A choice is kept here until its result is in
+the ledger. Invariant: a query changes neither the state nor a later answer. A pod that another
+scheduler places gets only the node chosen last; our queue never places it."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -41,20 +41,20 @@ CHOICES_MAX: Final = 10_000
 
 
 def devices_shape(shape: Shape) -> Shape:
-    """Return the shape with only its requirements for devices."""
+    """Return the shape without its requirements for nodes and other pods: only devices count."""
     node = NodeConstraints(tolerations=_ANY_TAINT)
     return structs.replace(shape, node=node, pods=PodConstraints())
 
 
 class FilterResult(NamedTuple):
-    """The points of nodes that fit, and the refusal codes of others (None if not in the ledger)."""
+    """The points of nodes that fit, and why others do not (None: the ledger has no such node)."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
 
 
 class FitQuery:
-    """A service for fit queries over one state; an engine updates its own `columns`."""
+    """Finds which nodes have the devices for a pod; may share the `columns` of an engine."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -69,13 +69,13 @@ class FitQuery:
 
     @property
     def columns(self) -> Columns:
-        """Return the indexed nodes; nodes touched since the last query may be stale."""
+        """Return the index of nodes; it may lag behind the state until the next query."""
         if self._columns is None:
             self._columns = Columns(self._state)
         return self._columns
 
     def prepare(self) -> bool:
-        """Read more nodes for new prices. Return True when done; see `ClassCache.prepare`."""
+        """Compute more nodes' values at new prices; see `ClassCache.prepare`. True when done."""
         return self._classes is None or self._classes.prepare()
 
     def filter(self, shape: Shape, names: Iterable[str]) -> FilterResult:
@@ -108,7 +108,7 @@ class FitQuery:
         return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Return why a pod of this shape does not fit on this node; requires that it does not."""
+        """Return why the node does not fit a pod of this shape. Call only if it does not."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:
@@ -127,7 +127,7 @@ class FitQuery:
 
 
 class ExternalChoices:
-    """The pending choices over one state; `columns` are those of the state's engine, if any."""
+    """Pods for which kube-scheduler chose a node, until the ledger has the result."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
@@ -143,7 +143,7 @@ class ExternalChoices:
             del self._nodes[next(iter(self._nodes))]
 
     def observe(self, change: Change) -> None:
-        """Apply a change to the indexes, and drop choices whose result is in the ledger."""
+        """Apply the fold's change, and drop choices whose result is in the ledger."""
         self._fit_query.observe(change)
         if self._limits is not None:
             self._limits.observe(change)
@@ -154,13 +154,13 @@ class ExternalChoices:
             self._nodes.pop(data.uid, None)
 
     def prepare(self) -> bool:
-        """Do one step of the slow preparation for `decide`. Return True when it is complete."""
+        """Do one step of the slow preparation that `decide` needs. Return True when it is done."""
         return not self._nodes or self._fit_query.prepare()
 
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
-        """Decide the pending choices for our pods in order; each decision counts for later ones."""
+        """Place or refuse our pods on the chosen nodes, in order; each placement counts at once."""
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
         reservations: Reservations | None = None
         for uid, name in self._nodes.items():

@@ -1,9 +1,10 @@
-"""Decide for a gang: placements for all pods that it lacks, or for none.
+"""Decide for a gang: place all pods that it still needs, or none.
 
-Required affinity may bind pods of a gang to each other; the first pod placed then decides the
-domain for all. If the gang lacks room there, the next try starts in another domain. Invariant: a
-refused gang leaves no reservation. One set of bound pods has at most one try per domain, several
-have `LIMIT` tries for each domain of each set, and no gang has more than `TRIES_MAX`."""
+Required affinity may bind pods of a gang to each other. The first of them that is placed then fixes
+the topology domain for all. If the rest lacks room there, the next try starts in another domain.
+Invariant: a refused gang leaves no reservation. One set of bound pods has at most one try per
+domain. With several sets, each domain of each gets `LIMIT` tries. A gang has at most `TRIES_MAX`.
+"""
 
 from collections import Counter
 from typing import Final
@@ -33,7 +34,7 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Pods of a gang bound by affinity: each row's domain, and the rows open to the first pod."""
+    """Gang pods bound by affinity, each row's domain, and the rows open to the first of them."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -43,7 +44,7 @@ class BoundPods:
 
 
 class GangDomains:
-    """The domains that one gang tries; `of` has the bound pods by uid."""
+    """The topology domains in which to try one gang; `of` maps a pod's uid to its bound set."""
 
     def __init__(
         self,
@@ -66,10 +67,10 @@ class GangDomains:
         self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
-        """Choose where the next try starts, given what the last one placed. False if none is left.
+        """Choose where the next try starts, given what the last try placed. False if none is left.
 
-        The last set that had a pod placed excludes its domain; later sets may use all domains
-        again."""
+        Of the sets that the last try began, the last one excludes its domain. The sets after it may
+        use all their domains again."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -127,7 +128,7 @@ class GangDomains:
 
 
 class GangTurn:
-    """The decision for a gang, over one state."""
+    """Decides for one gang at a time, using the current reservations of one state."""
 
     def __init__(
         self,
@@ -144,9 +145,10 @@ class GangTurn:
         self._refusing = refusing
 
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
-        """Reserve and return placements for all that the gang lacks, or return why it cannot.
+        """Reserve and return placements for all pods that the gang needs, or the reasons to refuse.
 
-        Returns None if it lacks more pods than `events_left`: it waits for a batch of its own."""
+        Return None if that takes more than `events_left` events: the gang then gets its own batch.
+        """
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
@@ -207,11 +209,11 @@ class GangTurn:
     def _place(
         self, waiting: list[PodState], deficit: GangDeficit, near: dict[str, BoundPods]
     ) -> tuple[list[Placed], PodState | None]:
-        """Reserve placements for what a gang lacks, skipping pods that fit nowhere.
+        """Reserve placements for the pods that a gang needs, skipping those that fit nowhere.
 
-        If too few fit, the first skipped pod is returned as well. Skipped pods are retried, as they
-        may have affinity to pods placed since. `near` has the bound pods by uid, which start on
-        `open` rows."""
+        If too few fit, return the first skipped pod too. Skipped pods are retried, because they may
+        have affinity to pods placed since. `near` maps uids to bound sets, which start on `open`.
+        """
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

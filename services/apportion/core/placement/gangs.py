@@ -1,8 +1,8 @@
-"""Compute what a gang lacks before its pods may start.
+"""Compute which pods of a gang must be placed before any of them may start.
 
-First, `min_available` pods, with the minimum of each task, are placed in one batch; the others
-follow one by one, like Volcano's elastic members. As in Volcano, task minimums that exceed
-`min_available` in total are ignored. Invariant: no pod of an undeclared gang is placed."""
+First, `min_available` pods, with the minimum of each task, are placed in one batch. The others
+follow one by one, like Volcano's elastic members. As in Volcano, task minimums are ignored if they
+exceed `min_available` in total. Invariant: no pod of a gang without a PodGroup is placed."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -11,23 +11,23 @@ from apportion.core.ledger.state import GroupState, PodState
 
 
 class GangDeficit(NamedTuple):
-    """The pods that must be placed together next: per task, and `others` of any task."""
+    """How many pods the next batch must place: per task, and `others` of any task."""
 
     tasks: Counter[str]
     others: int
 
     @property
     def pods(self) -> int:
-        """Return the total number of pods that are lacking."""
+        """Return how many pods the next batch must place in total."""
         return self.tasks.total() + self.others
 
     def met_by(self, waiting: list[PodState]) -> bool:
-        """Return True if enough pods of the right tasks are pending."""
+        """Return True if `waiting` has enough pods of each task."""
         there = Counter(pod.submitted.task for pod in waiting)
         return len(waiting) >= self.pods and self.tasks <= there
 
     def less(self, pod: PodState) -> "GangDeficit | None":
-        """Return what is lacking after this pod is placed, or None if the pod is not lacking."""
+        """Return the deficit after this pod is placed; None if the pod would not reduce it."""
         task = pod.submitted.task
         if self.tasks[task]:
             return GangDeficit(self.tasks - Counter([task]), self.others)
@@ -35,12 +35,12 @@ class GangDeficit(NamedTuple):
 
 
 def held(group: GroupState) -> list[PodState]:
-    """Return the placed pods of the gang."""
+    """Return the gang's pods that are placed."""
     return [pod for pod in group.pods.values() if pod.placement is not None]
 
 
 def deficit_of(group: GroupState) -> GangDeficit | None:
-    """Return what the gang's next batch must contain; None for an undeclared gang."""
+    """Return what the gang's next batch must place; None if the gang has no PodGroup yet."""
     if group.observed is None:
         return None
     placed = held(group)

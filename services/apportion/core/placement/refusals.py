@@ -1,7 +1,7 @@
-"""Explain why a class fits nowhere: count nodes by refusing filter, and find near misses.
+"""Explain why a pod fits nowhere: count nodes by the filter that refused them; find near misses.
 
-Filters are ranked in their order, so the node with the highest rank is the nearest. Invariant:
-reasons are computed from the same columns as the decision, so they never contradict it."""
+A near miss is a node that a late filter refused, by a small shortage. Invariant: reasons are
+computed from the same columns as the decision, so they never contradict it."""
 
 from typing import Final
 
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def explain(
     class_: PlacementClass, columns: Columns
 ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-    """Return the nodes per refusal code, and the near misses, for a class that fits nowhere."""
+    """Return how many nodes each code refused, and the near misses; the class fits nowhere."""
     if not columns.count:
         return {}, ()
     ranks = node_ranks(class_, columns)
@@ -152,7 +152,7 @@ def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
 def miss(
     class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
 ) -> tuple[float, NearMiss]:
-    """Return the near miss of a node with this code, and its shortage relative to the need."""
+    """Return how the pod misses this node, and the shortage as a fraction of the need."""
     node = columns.nodes[row]
     found = _verdict(class_, columns, row, code)
     missed = NearMiss(
@@ -199,7 +199,7 @@ def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) 
 
 
 class Refusing:
-    """The reasons of pods that were refused since the last reservation."""
+    """Computes why pods are refused; the results are cached until the next reservation."""
 
     def __init__(self, finder: PlaceFinder, limits: Limits, reservations: Reservations) -> None:
         self._finder = finder
@@ -216,7 +216,7 @@ class Refusing:
         return self._as_of == self._reservations.version and self._key_of(pod) in self._known
 
     def reasons_once(self, pod: PodState) -> Reasons:
-        """Return the `reasons` of a pod that fits nowhere, cached for identical pods."""
+        """Return `reasons` for a pod that fits nowhere, cached for identical pods."""
         self._reservations.charge()
         if self._as_of != self._reservations.version:
             self._as_of = self._reservations.version
@@ -232,7 +232,7 @@ class Refusing:
         return key if shortage is None else key + _encode((pod.submitted.namespace, shortage))
 
     def reasons(self, pod: PodState) -> Reasons:
-        """Count nodes by the filter that refused them, and find the limit that refused the pod."""
+        """Return why the pod fits nowhere: node counts by filter, and the limit that refuses it."""
         self._reservations.charge()
         shortage = self._finder.volumes.shortage(pod)
         if shortage is not None:

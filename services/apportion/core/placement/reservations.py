@@ -1,4 +1,4 @@
-"""Reserve placements that count before the ledger has them, for one decision.
+"""Assume placements within one decision, before they are in the ledger.
 
 Invariant: after `roll_back()` the state, columns, limits and neighbours are as before."""
 
@@ -14,11 +14,11 @@ Placed = tuple[PodState, PodPlaced]
 
 
 class Reservations:
-    """The placements that are assumed now, the newest last.
+    """The placements that the current decision assumes, oldest first.
 
-    The newest is charged only by `charge`, which must be called before free amounts are read; most
-    decisions are about one pod and never charge it. `met` is set when a pod that others have
-    affinity to is reserved. `version` changes with every charge or undo."""
+    Only `charge` subtracts the newest from the free amounts, so call it before reading them. Most
+    decisions are about one pod and need no charge. `met` is set when a pod is reserved that others
+    have affinity to; `version` changes with every charge or undo."""
 
     def __init__(
         self, state: State, columns: Columns, limits: Limits, neighbours: Neighbours | None
@@ -38,7 +38,7 @@ class Reservations:
         self._newest = (pod, placed)
 
     def charge(self) -> None:
-        """Charge the newest reservation, if any. Raises `Oversold` if its devices are in use."""
+        """Subtract the newest reservation, if any. Raise `Oversold` if its devices are in use."""
         if self._newest is None:
             return
         pod, placed = self._newest
@@ -54,12 +54,12 @@ class Reservations:
         self.version += 1
 
     def checkpoint(self) -> Int64:
-        """Charge everything, and return the point for `roll_back`."""
+        """Charge all reservations, and return their number, for a later `roll_back`."""
         self.charge()
         return len(self._charged)
 
     def roll_back(self, checkpoint: Int64 = 0) -> None:
-        """Undo the reservations since the checkpoint, newest first; by default all."""
+        """Undo the reservations made since the checkpoint, newest first; by default all."""
         self._newest = None
         self.version += 1
         while len(self._charged) > checkpoint:

@@ -1,4 +1,4 @@
-"""Resize the shares of running pods: check if that is possible, and compute the new shares.
+"""Resize the shares of running pods: check if there is room, and compute the new shares.
 
 Invariant: a resize stays on the pod's devices, within their free amounts and all limits."""
 
@@ -18,7 +18,7 @@ _FAMILY = "nvidia"
 
 
 class CannotResize(Exception):
-    """The resize is not possible; `why` has the fields of ResizeRefused that explain it."""
+    """Raised if a resize is impossible; `why` has the fields of ResizeRefused that explain it."""
 
     def __init__(self, code: ResizeCode, **why: Any) -> None:
         super().__init__(code)
@@ -26,7 +26,7 @@ class CannotResize(Exception):
 
 
 class Resizing:
-    """The answers to the resize requests of one state, one per decision."""
+    """Answers requests to resize running pods, one per decision."""
 
     def __init__(self, state: State, limits: Limits, waiting: Waiting) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class Resizing:
 def wanted_shares(
     node: NodeState, held: tuple[Share, ...], asked: ResizeAsked
 ) -> tuple[Share, ...]:
-    """Return the shares of the pod after the resize; raises `CannotResize`."""
+    """Return the shares that the pod would have after the resize; raise `CannotResize`."""
     names = tuple(dict.fromkeys(share.container for share in held))
     if not names:
         raise CannotResize("no-device")

@@ -1,4 +1,4 @@
-"""Evaluate a pod's volume claims: which nodes the pod may use, or why none yet.
+"""Evaluate a pod's volume claims: which nodes the pod may use, or why it must wait.
 
 A volume that is attached but mounted by no pod does not count. A volume that several pods of a node
 mount counts once there. Without Kubernetes, claims have no effect. Source: kube-scheduler's
@@ -38,14 +38,14 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """The volumes of one driver: the number that no other pod mounts, and the shared volumes."""
+    """A pod's volumes of one CSI driver: how many no other pod mounts, and which are shared."""
 
     fresh: int
     shared: tuple[ClaimKey, ...]
 
 
 class VolumeNeeds:
-    """The requirements of a class's volumes; equal `key` means equal requirements.
+    """What a pod's volumes require of a node; an equal `key` means equal requirements.
 
     `places` has the nodes of each volume that is not available everywhere. `attached` has the
     volumes by driver, for drivers with a limit per node."""
@@ -63,7 +63,7 @@ class VolumeNeeds:
         self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
 
     def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
-        """Return the need and the room of the first driver without enough room on the node."""
+        """Return (needed, available) of the first driver that lacks room on the node, or zeros."""
         limits = node.observed.volume_limits if node.observed is not None else {}
         for driver, (fresh, shared) in sorted(self.attached.items()):
             limit = limits.get(driver)
@@ -96,7 +96,7 @@ def mounted(node: NodeState) -> set[ClaimKey]:
 
 
 class Volumes:
-    """The volume claims of one state, and the pods that mount them."""
+    """Tracks all volume claims, and the pods that mount them."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -114,7 +114,7 @@ class Volumes:
             self._drivers.update({(namespace, name): fact.driver for name, fact in claims.items()})
 
     def observe(self, change: Change) -> None:
-        """Update for pods that came or went, nodes, and the drivers of claims."""
+        """Apply the fold's change: pods that came or went, nodes, and drivers of claims."""
         data = change.data
         kind = type(data)
         if isinstance(data, NodeObserved | NodeGone):
@@ -160,7 +160,7 @@ class Volumes:
                     del self._pods[key]
 
     def needs(self, pod: PodState) -> VolumeNeeds | None:
-        """Return what the pod's volumes require of a node, or None."""
+        """Return what the pod's volumes require of a node; None if they require nothing."""
         about = pod.submitted
         if not self._minds(about):
             return None
@@ -188,7 +188,7 @@ class Volumes:
         return bool(about.volume_claims) and self._state.of_kubernetes and not about.chooser
 
     def shortage(self, pod: PodState) -> VolumeShortage | None:
-        """Return the first claim that keeps the pod from every node, and its state."""
+        """Return the first claim that keeps the pod off every node, with its state, or None."""
         about = pod.submitted
         if not self._minds(about):
             return None
@@ -216,7 +216,7 @@ def _add(counts: Counter[Key], key: Key, amount: int) -> None:
 
 
 def code_of(shortage: VolumeShortage) -> RefusalCode:
-    """Return the refusal code for the shortage."""
+    """Return the refusal code for a claim in this state."""
     if shortage.state == "in-use":
         return RefusalCode.VOLUME_CLAIM_IN_USE
     return RefusalCode.VOLUME_CLAIM_NOT_READY

@@ -31,10 +31,10 @@ SLACK: Final = 64  # growth beyond twice the number of unschedulable ones, befor
 
 
 class Unschedulable:
-    """The unschedulable shape queues by key, with their needs; some must always be rechecked.
+    """Index of unschedulable shape queues by what they need, to find those that a change may help.
 
-    One pass over the changed nodes compares all their needs, and only those with room are evaluated
-    in full. Invariant: a queue that `helped` leaves out fits on none of the nodes changed since."""
+    One pass over the changed nodes compares all needs; only queues with room are evaluated in full.
+    Invariant: a queue that `helped` leaves out fits on none of the nodes changed since."""
 
     def __init__(self) -> None:
         self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
@@ -45,7 +45,7 @@ class Unschedulable:
         return len(self._slots) + len(self._always)
 
     def clear(self) -> None:
-        """Drop all needs, so that every shape queue is rechecked."""
+        """Forget all shape queues; the caller rechecks them."""
         self._slots: dict[bytes, int] = {}
         self._keys: list[bytes] = []
         self._vacant: list[int] = []
@@ -55,7 +55,7 @@ class Unschedulable:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """Add a shape queue whose pods fit only if `ask` fits; None if the ask is unknown.
+        """Add a shape queue whose pods fit only where `ask` fits; None to always recheck it.
 
         With `ordered`, the result may depend on the order in which devices are tried."""
         self.forget(key)
@@ -75,7 +75,7 @@ class Unschedulable:
         self._counts[slot] = ask.ask.count
 
     def forget(self, key: bytes) -> None:
-        """Remove a shape queue that is retried or empty."""
+        """Remove a shape queue, because it is retried or empty."""
         self._always.pop(key, None)
         self._ordered.pop(key, None)
         slot = self._slots.pop(key, None)
@@ -84,9 +84,9 @@ class Unschedulable:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
-        """Return the keys to recheck for room that appeared since the last call; None for all.
+        """Return the keys to recheck because nodes changed since the last call; None for all.
 
-        All are rechecked if rows, kinds or geometries changed, and at times to drop empty keys."""
+        It returns None if rows, kinds or geometries changed, and at times, to drop empty keys."""
         seen, self._seen = self._seen, columns.changed.end
         before = self._as_of
         self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
@@ -130,7 +130,7 @@ class Unschedulable:
 
 
 class Waking:
-    """Marks and wakes unschedulable shape queues, depending on which events may help them."""
+    """Marks shape queues as unschedulable, and wakes those that an event may help."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ class Waking:
         self._anew = False  # True if their needs are to be noted again
 
     def mark_unschedulable(self, shape_queue: ShapeQueue, reasons: Reasons) -> None:
-        """Record that the shape queue's head fits nowhere; skip it until an event may help."""
+        """Record that the first pod fits nowhere; skip the shape queue until an event may help."""
         self._queue.mark_unschedulable(shape_queue, reasons)
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
-        """Record that an assumed placement did not happen, so there is room again."""
+        """Recheck, because a placement that was assumed did not happen and its room is free."""
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
@@ -179,8 +179,8 @@ class Waking:
     def wake(self, looks_max: int) -> bool:
         """Recheck the shape queues that an event may have helped since their last check.
 
-        Returns False if queues are left after about `looks_max` rows. These are then checked in
-        order together with newly helped ones, so that room goes to the first pod."""
+        Return False if queues are left after about `looks_max` rows. These are then checked in
+        order, together with newly helped ones, so that the first pod gets the room."""
         self._finder.classes.looks = 0
         if self._hints != self._hints_seen:
             self._hints_seen = self._hints
@@ -202,10 +202,10 @@ class Waking:
         return self._ask_doubted(looks_max)
 
     def wake_affinity(self, looks_max: int) -> bool:
-        """Recheck shape queues with affinity or spread after a pod that they select was reserved.
+        """Recheck queues with affinity or spread if a pod that they select was just reserved.
 
-        Otherwise they would wait until the decision comes back, unlike after a restart. Returns
-        False if some are left, which are then rechecked like others that may have been helped."""
+        They would otherwise wait until the decision is in the ledger; after a restart they would
+        not. Return False if some are left; the next `wake` rechecks those."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False

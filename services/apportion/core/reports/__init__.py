@@ -1,4 +1,4 @@
-"""Report allocated, used and priced GPU time, from a second fold of the ledger.
+"""Report how much GPU time was allocated, used and charged, from a second fold of the ledger.
 
     events ──► fold ──► Change ──► Account (rates, summed over time) ──► answers, CSV, FOCUS
 

@@ -1,4 +1,4 @@
-"""Convert the changes of one state to rates for the meters.
+"""Convert what the fold changes into rates (devices and MiB in use) for the meters.
 
 A share counts as the fraction of the device's memory that it has. An event dated before its
 predecessor gets the predecessor's time. Invariant: the parts of a device add up to one device, or
@@ -21,7 +21,7 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
-    """Return a share's fraction of its device in millionths, by memory or else cores."""
+    """Return what fraction of its device a share is, in millionths, by memory or else cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -36,7 +36,7 @@ class _Held(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """The unallocated remainder of a device, and its state."""
+    """What is not allocated of a device, and its state."""
 
     key: Key
     part: Part
@@ -45,10 +45,10 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """An account of the changes of one state; `by` defines the rows."""
+    """Meters what pods have allocated over time; `by` is how pods are grouped into rows."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start an account; `idle` is the shortest idle period, as in `Used`."""
+        """Start with what is allocated now; `idle` is the shortest idle period, as in `Used`."""
         self._state, self._by, self._meters = state, by, meters
         self._held: dict[str, tuple[_Held, ...]] = {}
         self._of_device: dict[tuple[str, str], list[int]] = {}
@@ -64,11 +64,11 @@ class Account:
 
     @property
     def over(self) -> bool:
-        """Return True if no later event can belong to the period."""
+        """Return True if the period has ended, so that later events do not matter."""
         return self._time >= self._meters.end + LATE
 
     def observe(self, change: Change, moment: int) -> None:
-        """Record a change that the fold made at `moment`. Raises `TooMuch`."""
+        """Meter a change that the fold made at `moment`. Raises `TooMuch`."""
         if self._from_the_first:
             self.begins, self._from_the_first = moment, False
         self._time = max(self._time, moment)
@@ -94,7 +94,7 @@ class Account:
             self._node_changed(change, change.node)
 
     def finish(self) -> None:
-        """End the period; current allocations count until the end."""
+        """End the period; what is still allocated counts until its end."""
         self._meters.finish()
 
     def _node_changed(self, change: Change, node: NodeState) -> None:

@@ -10,10 +10,10 @@ from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
-    """The figures of one row, of a row in one step (`from`), or of all rows (empty `key`).
+    """The figures of one row, of one row in a step (`from`), or of all rows together (empty `key`).
 
     `used_gpu_hours` is the work that nodes reported, out of `reported_gpu_hours`. The capacity of a
-    node or of the total includes all parts; that of other rows is what was granted, because free
+    node or of the total includes all parts. That of other rows is what was granted, because free
     devices belong to no namespace. `cost` is that of granted hours; None without prices."""
 
     key: Everyone[str]
@@ -36,7 +36,7 @@ class ReportRow(Answer, frozen=True):
 
 
 class ReportAnswer(Answer, frozen=True):
-    """Granted and used device time and its cost in a period, as of a revision.
+    """How much device time was granted and used in a period, and its cost, as of a revision.
 
     `rows` with the most hours come first. `steps` are in order of time. There is no cost if models
     are `unpriced`. `begins` is the start of the ledger, if it is after `from`."""
@@ -56,7 +56,7 @@ class ReportAnswer(Answer, frozen=True):
 
 
 class IdleRow(Answer, frozen=True):
-    """The number of idle periods of shares, each at least an hour long, and their total hours."""
+    """How many idle periods a row's shares had, each at least an hour long, and the total hours."""
 
     key: Everyone[str]
     shares: Everyone[int]
@@ -66,7 +66,7 @@ class IdleRow(Answer, frozen=True):
 
 
 class IdleShare(Answer, frozen=True):
-    """One idle period of one share; `idle_now`: the period had not ended at the last report."""
+    """A period in which a share was idle; `idle_now`: it had not ended at the last report."""
 
     key: str
     namespace: Namespace
@@ -86,7 +86,7 @@ class IdleShare(Answer, frozen=True):
 
 
 class IdleAnswer(Answer, frozen=True):
-    """Shares that were idle for an hour or more; `shares` lists the first of `found`.
+    """Which shares were idle for an hour or more; `shares` lists the first of `found`.
 
     `reported`: some node reported usage in the period; otherwise idle shares are unknown.
     `unpriced` and `begins` are as in `ReportAnswer`."""

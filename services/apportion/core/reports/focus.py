@@ -1,4 +1,4 @@
-"""Write a report as FOCUS 1.0, the FinOps Open Cost and Usage Specification.
+"""Format a report as FOCUS 1.0, the FinOps Open Cost and Usage Specification.
 
 One record is what one row used of one model in one charge period. Invariant: every record has all
 mandatory columns, empty only where the specification allows null."""
@@ -33,7 +33,7 @@ _PLACES: Final = Decimal("0.000000001")
 
 
 def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str, str]]:
-    """Yield the records in order of time, for cluster `account`. Raises `PriceError`."""
+    """Yield a record per row, model and period, in order of time; raises `PriceError`."""
     found = sorted(read.meters.cells(), key=lambda cell: cell[:2])
     for step, (key, model), sums in found:
         cards = sums.cards[Part.GRANTED]

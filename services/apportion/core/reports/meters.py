@@ -1,4 +1,4 @@
-"""Integrate rates over time, by row and model, as the arithmetic of a report.
+"""Add up rates over time, by row and model: the arithmetic of a report.
 
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
 sum is its rate integrated over the period, and each bit of time is in one step only."""
@@ -15,7 +15,7 @@ CELLS_MAX: Final = 200_000
 
 
 class Part(IntEnum):
-    """The state of a fraction of a device and of its memory."""
+    """What a part of a device is at a time: granted, free, cordoned or broken."""
 
     GRANTED = 0
     FREE = 1
@@ -28,11 +28,11 @@ Key = tuple[str, str]  # row and model
 
 
 class TooMuch(ValueError):
-    """A report has too many rows or steps; the message suggests a smaller report."""
+    """Raised if a report has too many rows or steps; suggests how to make it smaller."""
 
 
 class Sums(Struct):
-    """For each `Part`: millionths of devices, and MiB, each multiplied by microseconds."""
+    """Time totals for each `Part`: millionths of devices, and MiB, each times microseconds."""
 
     cards: list[int]
     mib: list[int]
@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """The rates of one row and model since `since`, and the sums up to that time."""
+    """What one row has of one model now (rates), since when, and the sums up to then."""
 
     since: int
     cards: list[int]
@@ -58,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add the rates' contribution up to `now` to the sums."""
+        """Add to the sums what the rates amount to up to `now`."""
         passed = now - self.since
         if passed <= 0:
             return
@@ -86,7 +86,7 @@ class Meters:
         self._cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
-        """Change a rate by these amounts from the current time on."""
+        """Change the rates of a row and model by these amounts, from the current time on."""
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
@@ -97,7 +97,7 @@ class Meters:
         meter.mib[part] += mib
 
     def go_to(self, moment: int) -> None:
-        """Advance the time to `moment`, within the period. Time never decreases."""
+        """Move the current time to `moment`, but not back and not beyond the period."""
         moment = min(moment, self.end)
         while self._edge <= moment:
             self._close(self._edge)
@@ -105,7 +105,7 @@ class Meters:
         self.now = max(self.now, moment)
 
     def finish(self) -> None:
-        """Advance the time to the end of the period."""
+        """Move the current time to the end of the period."""
         self.go_to(self.end)
         if self.end > self._edge - self._step:
             self._close(self.end)
@@ -126,7 +126,7 @@ class Meters:
         return max(begin, self.start), min(begin + self._step, self.end)
 
     def _close(self, edge: int) -> None:
-        """Move the sums of the current step into cells, and drop meters without a rate."""
+        """Store the sums of the current step; forget meters without a rate."""
         step = self.step_of(edge - 1)
         self.now = max(self.now, edge)
         for key, meter in list(self._meters.items()):

@@ -1,4 +1,4 @@
-"""Prices of a device hour by model, read from a small TOML file.
+"""Read the prices of a device hour, by model, from a small TOML file.
 
     currency = "EUR"
     [models]                          # one whole device for an hour
@@ -28,7 +28,7 @@ EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
 
 
 class PriceError(ValueError):
-    """The prices cannot be used; the message names the field, the value and the fix."""
+    """Raised for prices that cannot be used; names the field, the value and the fix."""
 
 
 class Prices(Struct, frozen=True):
@@ -56,12 +56,12 @@ class Prices(Struct, frozen=True):
         )
 
     def cost(self, model: str, cards: int) -> Decimal:
-        """Return the cost of device millionths times microseconds. Raises `PriceError`."""
+        """Return the cost of `cards`: device millionths times microseconds. Raises `PriceError`."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
 
 
 def lacking_words(models: Iterable[str]) -> str:
-    """Return an error that lists the models without a price, with the fix."""
+    """Return the error for models without a price, with the fix."""
     named = " and ".join(map(repr, models))
     return f'[models] has no price for {named}; add it there, or a pattern such as "*" = 0.50'
 

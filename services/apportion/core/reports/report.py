@@ -1,4 +1,4 @@
-"""Build the answers of reports from an account.
+"""Compute the answers of reports from what an account has metered.
 
 Invariant: a total is the sum of its parts before rounding."""
 
@@ -31,7 +31,7 @@ class Period(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """The result of reading the ledger for a report."""
+    """What was read from the ledger for a report: meters and account, up to a revision."""
 
     revision: int
     by: By
@@ -41,7 +41,7 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    """The sums of one row before rounding."""
+    """What one row adds up to, before rounding."""
 
     sums: Sums
     used: UsedSums
@@ -57,7 +57,7 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Return granted and used time and cost by row. Raises `PriceError` for the cost report."""
+    """Return granted and used time and cost, by row. The cost report raises `PriceError`."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -150,7 +150,7 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
 
 
 def _begins(read: Reading) -> str:
-    """Return when the ledger starts if that is within the period, or an empty string."""
+    """Return when the ledger starts, if that is within the period; else empty."""
     begins = read.account.begins
     return text_of(begins) if read.period.start < begins < read.period.end else ""
 

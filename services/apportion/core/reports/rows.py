@@ -1,6 +1,6 @@
 """Group pods into the rows of a report: by namespace, queue, user, node or label.
 
-Invariant: every pod is in one row, or in `UNNAMED`; the unallocated remainder is in `NOBODY`."""
+Invariant: every pod is in one row, or in `UNNAMED`; what is not allocated is in `NOBODY`."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ NOBODY: Final = ""
 
 
 class WrongBy(ValueError):
-    """The text names no supported way to group pods."""
+    """Raised if the text names no supported way to group pods."""
 
 
 class By(Struct, frozen=True):
-    """A way to group pods: by namespace, queue, user, node, or the value of one label."""
+    """How to group pods: by namespace, queue, user, node, or the value of one label."""
 
     kind: str
     label: str = ""
@@ -35,7 +35,7 @@ class By(Struct, frozen=True):
         return self.kind == "node"
 
     def row_of(self, state: State, pod: PodState, node: str) -> str:
-        """Return the row of a pod that is placed on `node`."""
+        """Return the name of the row for a pod that is placed on `node`."""
         match self.kind:
             case "namespace":
                 row = pod.submitted.namespace

@@ -1,4 +1,4 @@
-"""Sum up the usage of shares from the hourly reports of nodes, and find idle periods.
+"""Add up how much of their shares pods used, from nodes' hourly reports, and find idle periods.
 
 A record is divided among steps in proportion to its seconds in each step. A share is idle if its
 record shows no core time and no core peak, or, if cores are not measured, no memory. Invariant: a
@@ -22,7 +22,7 @@ IDLE_MAX: Final = 200_000
 
 
 class UsedSums(Struct):
-    """Device millionths reported and used, and MiB used, all times microseconds."""
+    """Totals of usage: device millionths reported and used, and MiB used, times microseconds."""
 
     reported: int = 0
     cards: int = 0
@@ -51,10 +51,10 @@ _Share = tuple[str, str, str, object]
 
 
 class Used:
-    """The usage in one period; `reported`: at least one record was added."""
+    """Usage in one period; `reported` is True if any node reported."""
 
     def __init__(self, by: By, meters: Meters, idle: int = IDLE) -> None:
-        """Start without usage; `idle` is the shortest idle period to report, in microseconds."""
+        """Start with no usage; `idle` is the shortest idle period to find, in microseconds."""
         self.reported = False
         # a minute of an hour is the tolerance of a node's sampling
         self._least = idle - idle // 60
@@ -65,13 +65,13 @@ class Used:
         self._done: list[Idle] = []
 
     def leave(self, pod: PodState, row: str) -> None:
-        """Keep the row of a pod that has ended, because its last hour is reported later."""
+        """Remember the row of a pod that has ended, because its last hour is reported later."""
         self._rows[pod.uid] = row
         if len(self._rows) > ENDED_MAX:
             del self._rows[next(iter(self._rows))]
 
     def take(self, state: State, data: UsageRecorded, now: int) -> None:
-        """Add one record that was written at `now`."""
+        """Add the usage in one hourly report, which was written at `now`."""
         began = now - data.seconds * SECOND
         self.reported |= began < self._meters.end and now > self._meters.start
         node = state.nodes.get(data.node)

@@ -1,5 +1,5 @@
-"""Read the documents that users have today into pods that can be submitted.
+"""Read Kubernetes and Volcano manifests into pods that can be submitted.
 
-`reading` is the entry point. `kinds/` has one function per kind of document, `pods/` reads the
-parts of a pod, `dialects/` the names of devices, `lint/` finds mistakes, and `adoption/` reads
-bound pods. Invariant: every document has its own outcome, so an invalid one hides no valid one."""
+`reading` is the entry point. `kinds/` has one function per kind of document. `pods/` reads the
+parts of a pod, and `dialects/` the names of devices. `lint/` finds mistakes, and `adoption/` reads
+bound pods. Invariant: an invalid document never keeps another one from being read."""

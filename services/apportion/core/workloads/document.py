@@ -1,8 +1,8 @@
-"""Read one parsed document safely: typed, with errors that name the field.
+"""Read one parsed document into typed structs, with errors that name the field.
 
-Invariant: reading any value ends in a result or a `ManifestError`, a line of bounded length. It
-refuses depth, numbers and text that no event can carry, and names that Kubernetes refuses (RFC
-1123)."""
+Invariant: reading any value gives a result or a `ManifestError` of one line. Values that are too
+deep, too long or too large for an event are refused, and names that Kubernetes refuses (RFC 1123).
+"""
 
 import json
 import re
@@ -19,7 +19,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class ManifestError(ValueError):
-    """An unusable manifest: the field, its value, the problem and the fix.
+    """Raised for an unusable manifest: names the field, its value, the problem and the fix.
 
     `field` is a path from the root of the document, as in
     `spec.containers[0].resources.limits["nvidia.com/gpumem"]`."""
@@ -41,19 +41,19 @@ class ManifestError(ValueError):
 
 
 def within(field: str, key: str) -> str:
-    """Return the path of an entry under an arbitrary key."""
+    """Return the path of an entry in a map: `field["key"]`."""
     return f'{field}["{ascii(key[:VALUE_CHARS_MAX])[1:-1]}"]'
 
 
 def below(field: str, key: str) -> str:
-    """Return the path of a field: `.key`, or as `within` if the key is not a plain word."""
+    """Return the path of a subfield: `field.key`, or `field["key"]` if the key is no plain word."""
     if not _WORD.fullmatch(key):
         return within(field, key)
     return f"{field}.{key}" if field else key
 
 
 def shown(value: object) -> str:
-    """Format a value for a message: short, on one line, and cheap."""
+    """Format a value for an error message: shortened, and on one line."""
     match value:
         case None:
             return "it"
@@ -115,7 +115,7 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
 
 
 def typed(document: dict[str, Any], kind: type[T]) -> T:
-    """Convert the document to a struct of the fields that we read.
+    """Convert the document to a struct of type `kind`, which has the fields that we read.
 
     Raises ManifestError if a field is missing or of the wrong type or size."""
     try:
@@ -125,7 +125,7 @@ def typed(document: dict[str, Any], kind: type[T]) -> T:
 
 
 def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestError:
-    """Convert a validation error of msgspec, as in ``Expected `int`, got `str` - at `$.a[0]` ``."""
+    """Turn msgspec's error, as in ``Expected `int`, got `str` - at `$.a[0]` ``, into ours."""
     problem, _, path = message.partition(" - at `$")
     field = root
     value: Any = document
@@ -151,7 +151,7 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
 
 
 def part(whole: object, *keys: str) -> dict[Any, Any]:
-    """Return the object below these keys, or an empty object if there is none."""
+    """Return the object at this path of keys, or an empty object if there is none."""
     for key in keys:
         whole = whole.get(key) if isinstance(whole, dict) else None
     return whole if isinstance(whole, dict) else {}
@@ -166,7 +166,7 @@ def entries(whole: object, key: str) -> Iterator[tuple[int, dict[Any, Any]]]:
 
 
 def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:
-    """Return labels or annotations, which map text to text.
+    """Return the map if all its values are text, as labels and annotations must be.
 
     Raises ManifestError with the key of a value that is not text, such as an unquoted number."""
     for key, value in mapping.items():
@@ -187,7 +187,9 @@ def _text(value: object, field: str) -> str:
 
 
 def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
-    """Split a List: return its items with their paths, and the error of an invalid List."""
+    """Split a List into its items with their paths; any other document is its own only item.
+
+    The second result is the error of an invalid List."""
     if not isinstance(document, dict) or document.get("kind") != "List":
         return [("", document)], None
     items: Any = document.get("items") or []
@@ -204,7 +206,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def dns_label(value: str, field: str) -> str:
-    """Return the name of a container, namespace, task or queue if it is a DNS label.
+    """Return the value if it is a DNS label: a container, namespace, task or queue name.
 
     Raises ManifestError if it is empty, too long, or has other characters."""
     if len(value) > LABEL_MAX or not _LABEL.fullmatch(value):
@@ -214,7 +216,7 @@ def dns_label(value: str, field: str) -> str:
 
 
 def dns_subdomain(value: str, field: str) -> str:
-    """Return the name of a pod or job if it is DNS labels joined by dots.
+    """Return the value if it is DNS labels joined by dots: a pod or job name.
 
     Raises ManifestError if it is missing, too long, or has other characters."""
     if not value:
@@ -226,7 +228,7 @@ def dns_subdomain(value: str, field: str) -> str:
 
 
 def qualified_name(value: str, field: str) -> str:
-    """Return the name of a scheduling gate: letters, optionally after a DNS name and "/".
+    """Return the value if it can name a scheduling gate: letters, optionally after "DNS name/".
 
     Raises ManifestError if it is empty, too long, or has other characters."""
     prefix, slash, name = value.rpartition("/")
@@ -239,7 +241,7 @@ def qualified_name(value: str, field: str) -> str:
 
 
 def joined_name(*parts: object, field: str, by: str = "-") -> str:
-    """Join parts of a name. Raises ManifestError if the result is too long."""
+    """Return the parts joined by `by` as one name. Raises ManifestError if it is too long."""
     name = by.join(map(str, parts))
     if len(name) > NAME_MAX:
         fix = f"shorten it to {NAME_MAX}"

@@ -1,4 +1,4 @@
-"""The fields of Kubernetes and Volcano objects that we read, as their APIs spell them.
+"""Structs for the fields of Kubernetes and Volcano objects that we read, named as in their APIs.
 
 Other fields are ignored, or refused by `unsupported.py`. Invariant: every list and every name has
 its limit in its type."""
@@ -16,7 +16,7 @@ Replicas = Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
 
 
 class Kube(Struct, frozen=True, rename="camel", kw_only=True):
-    """Base class of Kubernetes objects and of structs in them."""
+    """Base class of all structs for Kubernetes objects and their parts."""
 
 
 class OwnerReference(Kube, frozen=True):
@@ -26,7 +26,7 @@ class OwnerReference(Kube, frozen=True):
 
 
 class Metadata(Kube, frozen=True):
-    """The `metadata` of an object or of a template, which has no name."""
+    """The `metadata` of an object, or of a template, where it has no name."""
 
     name: Text = ""
     namespace: Text = "default"
@@ -36,7 +36,7 @@ class Metadata(Kube, frozen=True):
 
 
 class Object(Kube, Generic[S], frozen=True):
-    """An object whose `spec` has the type `S`."""
+    """A Kubernetes object whose `spec` has the type `S`."""
 
     metadata: Metadata
     spec: S
@@ -55,7 +55,7 @@ class Port(Kube, frozen=True):
 
 
 class EnvVar(Kube, frozen=True):
-    """One entry of `env[]`, without `valueFrom`, which is not read."""
+    """One entry of `env[]`; entries with `valueFrom` are read without a value."""
 
     name: str = ""
     value: str = ""
@@ -178,7 +178,7 @@ class CephImage(Kube, frozen=True):
 
 
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`, with the sources that affect placement; `ephemeral` makes a claim."""
+    """An entry of `volumes`: the sources that matter for placement; `ephemeral` makes a claim."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None

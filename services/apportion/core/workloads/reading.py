@@ -1,4 +1,4 @@
-"""Read documents with one outcome each, by the function for its kind, or skip them.
+"""Read documents with the function for each kind, and report one outcome each.
 
 Kinds whose controllers create pods are refused, because nothing here would create them. A
 PriorityClass applies to the pods given with it, and overrides none of the configuration. Invariant:
@@ -22,7 +22,7 @@ TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one document, or one item of a List; `document` counts from 1.
+    """What came of one document, or one item of a List; `document` counts from 1.
 
     Exactly one of `manifest` and `error` is set. `name` is the document's own name as far as it can
     be read, as in `Pod default/trainer`."""
@@ -39,7 +39,7 @@ def read_documents(
     *,
     leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each document, or item of a List, that `leaves` does not skip."""
+    """Yield an outcome for each document or List item; skip those for which `leaves` is True."""
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
@@ -81,7 +81,7 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
 
 
 def known_kinds() -> str:
-    """Format the kinds that can be submitted, for an error."""
+    """Return the kinds that can be submitted, as a text for errors."""
     return ", ".join(f"{kind} ({api_version})" for api_version, kind in TAKEN)
 
 
@@ -103,7 +103,7 @@ def title(document: object) -> str:
 
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
-    """Prefix the field of errors raised inside, for a document within another document."""
+    """Prefix the field in errors raised inside; for a document within another document."""
     try:
         yield
     except ManifestError as error:
@@ -132,7 +132,7 @@ KUBERNETES_CLASSES: Final = "system-"
 
 
 def with_classes(config: ManifestConfig, documents: Iterable[object]) -> ManifestConfig:
-    """Return the configuration extended by the documents' priority classes."""
+    """Return the configuration plus the PriorityClasses among these documents."""
     made = dict(
         found
         for document in documents
@@ -168,16 +168,16 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """Yield the names of the skipped documents in a document, or in the items of a List.
+    """Yield names of documents to skip: this document's, or those of the List's items.
 
-    A PriorityClass applies to the pods with it, so it is not skipped."""
+    A PriorityClass is not skipped, because it applies to the pods given with it."""
     for _, item in items_of(document)[0]:
         if is_other(item) and class_of(item) is None:
             yield called(item)
 
 
 def is_other(document: object) -> bool:
-    """Return True for a document that is neither a workload nor a limit, and is skipped."""
+    """Return True for a document to skip: neither a workload nor a queue or quota."""
     if not isinstance(document, dict) or not document:
         return False
     if holds_pods(document) or unusable(document):
@@ -191,7 +191,7 @@ def is_other(document: object) -> bool:
 
 
 def holds_pods(value: object) -> bool:
-    """Return True if a document contains a pod at any depth."""
+    """Return True if the value contains a pod spec at any depth."""
     if isinstance(value, dict):
         listed = value.get("containers")
         first = listed[0] if isinstance(listed, list) and listed else value.get("container")
@@ -202,9 +202,9 @@ def holds_pods(value: object) -> bool:
 
 
 def called(document: object) -> str:
-    """Return the name of a document for a list, as in `Service web`.
+    """Return a short name for a document, as in `Service web`.
 
-    The namespace is included only if the document sets it, because most have only the default."""
+    It includes the namespace only if the document sets one; most leave it to the default."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)
@@ -212,19 +212,19 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """Return what identifies a skipped document: its name, or its file if it has no kind."""
+    """Return how to list a skipped document: by name, plus its file if it has no kind."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 
 def passed_over_words(names: Collection[str]) -> str:
-    """Format the line that lists the skipped documents."""
+    """Return the line that lists the skipped documents for users."""
     first = list(names)[:LISTED]
     more = len(names) - len(first)
     return f"skipped: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def nothing_taken_words(contents: Iterable[object]) -> str:
-    """Return the error for files that contain only skipped documents or priority classes."""
+    """Return the error for files in which no document can be submitted."""
     items = (item for document in contents for _, item in items_of(document)[0])
     if any(class_of(item) is not None for item in items):
         return (

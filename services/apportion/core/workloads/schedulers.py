@@ -1,4 +1,4 @@
-"""Decide by `spec.schedulerName` which scheduler chooses a pod's node.
+"""Derive from a pod's `spec.schedulerName` which scheduler chooses its node.
 
 Invariant: watcher and webhook use the same names, those of the ledger's configuration or else of
 their options, so they never disagree on a pod."""
@@ -16,7 +16,7 @@ DEFAULT = "default-scheduler"  # what the API server sets if a pod names no sche
 
 
 class Chooser(Enum):
-    """The scheduler that chooses the node of a pod."""
+    """Which scheduler chooses a pod's node."""
 
     US = "us"
     EXTENDED = "a kube-scheduler with our extender"
@@ -25,13 +25,13 @@ class Chooser(Enum):
 
 
 class SchedulerNames(Struct, frozen=True):
-    """The values of `spec.schedulerName` for us and for extended kube-schedulers."""
+    """The `spec.schedulerName` values of pods for us, and for kube-schedulers with our extender."""
 
     ours: frozenset[str] = frozenset(OURS)
     extended: frozenset[str] = frozenset()
 
     def chooser(self, name: str) -> Chooser:
-        """Return which scheduler chooses for this `spec.schedulerName`; it may be empty."""
+        """Return which scheduler a `spec.schedulerName`, possibly empty, selects."""
         if name in self.ours:
             return Chooser.US
         if name in self.extended or (not name and DEFAULT in self.extended):
@@ -40,7 +40,7 @@ class SchedulerNames(Struct, frozen=True):
 
 
 def scheduler_names(configuration: Configuration, given: Collection[str] = OURS) -> SchedulerNames:
-    """Return the names in force: the configuration's override the `given` ones."""
+    """Return the names in force: the configuration's own, or `given` if it has none."""
     return SchedulerNames(
         frozenset(configuration.scheduler_names) or frozenset(given),
         frozenset(configuration.extended_scheduler_names),

@@ -1,4 +1,4 @@
-"""Read the CSV columns of the `openb` production traces as pods, row by row.
+"""Read pods from the CSV files of the `openb` production traces, row by row.
 
 `gpu_milli` is the share of one GPU in thousandths if `num_gpu` is 1; a pod with more GPUs takes
 whole GPUs. The trace has no GPU memory, so a share gets the same fraction of the memory. Invariant:
@@ -25,7 +25,7 @@ WHOLE_MILLI = 1000
 
 
 class _Row(Struct, frozen=True):
-    """The columns of `pods_*.csv` that we read."""
+    """The columns of `pods_*.csv` that are used."""
 
     name: Name
     cpu_milli: CpuMilli
@@ -36,9 +36,7 @@ class _Row(Struct, frozen=True):
 
 
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
-    """Yield the pods of a trace, in its order.
-
-    Raises ManifestError with the line and the column, as in `line 7.gpu_milli`."""
+    """Yield the pods of a trace, in its order. ManifestError names the line and the column."""
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(

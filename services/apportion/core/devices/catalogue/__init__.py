@@ -1,4 +1,4 @@
-"""The device catalogue: the properties of each device family, in one TOML file per vendor.
+"""The properties of each device family, in one TOML file per vendor.
 
 A new vendor is a new file; only a new way of cutting devices needs code. Invariant: the catalogue
 is read once, at import, and never changes."""
@@ -19,7 +19,7 @@ _MIG_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: memory, cores (percent), and its slices `[start, start + size)`.
+    """A MIG profile: memory, cores (percent), `size` in slices, and the slices to start at.
 
     A profile `by_name` has as much memory as another profile, so only its name selects it."""
 
@@ -32,19 +32,19 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Return the start and memory slice mask of each possible position, preferred first."""
+        """Return the possible positions of an instance, preferred first: start and slice mask."""
         return tuple((start, ((1 << self.size) - 1) << start) for start in self.starts)
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, matched by whole words, with its MIG profiles from small to large."""
+    """A model of a family, with its MIG profiles, smallest first; names match by whole words."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
 
 
 class Template(Struct, frozen=True, forbid_unknown_fields=True):
-    """A vNPU template: memory in MiB, AI cores and AI CPUs."""
+    """A vNPU template, a fixed part of an NPU: memory in MiB, AI cores and AI CPUs."""
 
     name: str
     memory_mib: int
@@ -53,7 +53,7 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The family of devices that one resource name requests.
+    """The devices that one resource name requests, such as NVIDIA's GPUs.
 
     `modes` are the ways in which they are shared, the default first. A family with templates is
     shared by them; a model with profiles can also be cut into MIG instances. `brand` is the word
@@ -95,7 +95,7 @@ def template_of(family: str, name: str) -> Template | None:
 
 
 def module_of(family: str) -> int:
-    """Return how many devices of this family are allocated together; 1 if each is separate."""
+    """Return how many devices of this family form one module; 1 if it has no modules."""
     known = FAMILIES.get(family)
     return known.module if known else 1
 
@@ -109,7 +109,7 @@ def normal(model: str) -> str:
 def mig_profiles(
     family: str, model: str, sizes: tuple[MigSize, ...] = ()
 ) -> tuple[MigProfile, ...]:
-    """Return the MIG profiles of a device, smallest first; `sizes` override their memory."""
+    """Return the MIG profiles of a device, smallest first; memory in `sizes` takes precedence."""
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():
@@ -119,7 +119,7 @@ def mig_profiles(
 
 
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
-    """Return the profile with this name of an NVIDIA model, or None; `sizes` override memory.
+    """Return this profile of an NVIDIA model, or None; memory in `sizes` takes precedence.
 
     Drivers round gigabytes differently: 7g.79gb is 7g.80gb. A larger difference in memory makes
     another profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
@@ -138,13 +138,13 @@ def _renamed(name: str, known: str) -> bool:
 
 
 def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
-    """Return the profile, with the memory in `sizes` if they contain the profile's name."""
+    """Return the profile with the memory that `sizes` has for it, if any."""
     memory_mib = (each.memory_mib for each in sizes if each.profile == profile.name)
     return structs.replace(profile, memory_mib=next(memory_mib, profile.memory_mib))
 
 
 def registered(family: str, model: str) -> str:
-    """Return the model name that HAMi up to 2.7 and Volcano register, with the brand first.
+    """Return the model's name as registered by Volcano and by HAMi up to 2.7: the brand first.
 
     Even `NVIDIA A100` gets the brand (`register.go`); later versions of HAMi do not repeat it."""
     brand = FAMILIES[family].brand if family in FAMILIES else ""
@@ -155,9 +155,9 @@ def registered(family: str, model: str) -> str:
 def type_matches(pattern: str, model: str) -> bool:
     """Return True if a type that a user wrote selects this model, ignoring case.
 
-    The annotation is `nvidia.com/use-gputype`. Whole names win over substrings: `A10` does not
-    match an A100, nor `910B4` a 910B4-1, because A100 and 910B4-1 are separate types. `SXM4` is not
-    a type, so it matches as a substring."""
+    Users write it in `nvidia.com/use-gputype`. Whole names win over substrings: `A10` does not
+    match an A100, nor `910B4` a 910B4-1, because A100 and 910B4-1 are types of their own. `SXM4` is
+    no type, so it matches as a substring."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

@@ -1,4 +1,4 @@
-"""Make the sentences of answers from their other fields.
+"""Fill in the sentences of answers, which are made from the answers' other fields.
 
 Invariant: a tenant's sentences are made after redaction, so they reveal no more than the fields."""
 
@@ -27,7 +27,7 @@ _THEN: Final = ("was", "had been")
 
 
 def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
-    """Add to the cause what would unblock it: the cure, the pods at the limit, the cordons."""
+    """Fill in what would unblock the pod: the cure, the pods that use a limit, the cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; used by pods of several namespaces"  # and no count
@@ -45,7 +45,7 @@ def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
 
 
 def refused_with_text(refused: reads.WhyRefused) -> reads.WhyRefused:
-    """Add to the refusal what became unavailable later, with cordons first."""
+    """Fill in which nodes and devices became unavailable after the refusal, cordons first."""
     cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
     cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
     out = [_off_words(each) for each in refused.since if each.state != "cordoned"]
@@ -62,7 +62,7 @@ def _off_words(off: reads.OffOffer) -> str:
 
 
 def node_with_text(node: reads.NodeAnswer) -> reads.NodeAnswer:
-    """Add to the node the reason why it takes no new pods."""
+    """Fill in why the node takes no new pods."""
     return structs.replace(
         node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
     )
@@ -73,7 +73,7 @@ def _node_cordon(cordons: Sequence[reads.CordonAnswer], *, unschedulable: bool) 
 
 
 def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
-    """Add to the device the reasons why the device or its node takes no new pods."""
+    """Fill in why the device, and why its node, takes no new pods."""
     return structs.replace(
         device,
         cordon=cordon_words(device.cordons),
@@ -82,14 +82,14 @@ def device_with_text(device: reads.DeviceAnswer) -> reads.DeviceAnswer:
 
 
 def closed_with_text(device: reads.ClosedDevice) -> reads.ClosedDevice:
-    """Add to the device the reason why it is closed, as in `has failed (XID 79)`."""
+    """Fill in why the device takes no new pods, as in `has failed (XID 79)`."""
     causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
     causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
     return structs.replace(device, cause=" and ".join(causes))
 
 
 def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
-    """Add to the pod a sentence: where pods are evicted for it, and how many must still end."""
+    """Fill in on which node pods are evicted for the pod, and how many must still end."""
     if not pod.nominated:
         return pod
     if not pod.leaving_names:
@@ -100,14 +100,14 @@ def queued_with_text(pod: reads.QueuedPod) -> reads.QueuedPod:
 
 
 def eviction_with_text(eviction: reads.Eviction) -> reads.Eviction:
-    """Add to the eviction a sentence about its victim and beneficiary."""
+    """Fill in the sentence: which pod is evicted for which."""
     if eviction.event is None:
         return eviction
     return structs.replace(eviction, sentence=words.eviction(eviction.event))
 
 
 def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
-    """Add to the plan its sentence: the summary, and gangs that a drain would move whole."""
+    """Fill in the plan's sentence: the summary, and gangs that a drain would move whole."""
     said = plan.summary
     if plan.moved_whole:
         more = words.many(plan.moved_along, "more pod")
@@ -116,7 +116,7 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
 
 
 def change_with_text(change: PlanChange) -> PlanChange:
-    """Add to the change its description, as in `without node-3`."""
+    """Fill in the description of the change, as in `without node-3`."""
     of = f"{device_words(change.device)} of {change.node}" if change.device else change.node
     limit = f"quota {change.quota}" if change.quota else f"queue {change.queue}"
     words_of = {
@@ -130,13 +130,13 @@ def change_with_text(change: PlanChange) -> PlanChange:
 
 
 def differing(changes: Sequence[ManifestChange]) -> list[str]:
-    """Return the first differences of a manifest, as in `path: old → new`."""
+    """Return the first fields that differ, as in `path: old → new`."""
     said = [f"{each.path}: {each.was} → {each.wanted}" for each in changes[:CHANGES_SAID]]
     return [*said, *(["and more"] if len(changes) > CHANGES_SAID else [])]
 
 
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
-    """Add to the planned pod its cause and its sentence, with and without the pod's name."""
+    """Fill in the pod's cause, and its sentence with and without the pod's name."""
     refused, cause = pod.refused, pod.awaits
     if pod.outcome == "unchanged":
         cause = f"{pod.phase} on {pod.node}"
@@ -182,17 +182,17 @@ def _planned(pod: PlannedPod) -> str:
 
 
 def log_with_text(row: LogRow) -> LogRow:
-    """Add to the row its sentence, made from parts and clauses."""
+    """Fill in the row's sentence, made from `parts` and `clauses`."""
     return structs.replace(row, sentence=joined(row.parts) + "; ".join(row.clauses))
 
 
 def mark_with_text(row: MarkRow) -> MarkRow:
-    """Add to the row its sentence, made from the parts."""
+    """Fill in the row's sentence, made from `parts`."""
     return structs.replace(row, sentence=joined(row.parts))
 
 
 def diff_with_text(row: DiffRow) -> DiffRow:
-    """Add to the row the text of both sides and the sentence of the event."""
+    """Fill in both sides as text, and the sentence of the event that changed them."""
     return structs.replace(
         row,
         before=side_words(row.was),
@@ -202,7 +202,7 @@ def diff_with_text(row: DiffRow) -> DiffRow:
 
 
 def side_words(side: Side) -> str:
-    """Return one side as text, as in `n1: GPU-1a2b3c4d 3,000 MiB` or `failed: XID 79`."""
+    """Return one side of a difference as text, as in `n1: GPU-1a2b3c4d 3,000 MiB`."""
     if side.node:
         return f"{side.node}: {shares_words(side.shares)}"
     if side.cards is not None:
@@ -214,7 +214,7 @@ def side_words(side: Side) -> str:
 
 
 def why_with_text(why: reads.Why) -> reads.Why:
-    """Add to the explanation its sentence and its cause."""
+    """Fill in the explanation's sentence and its cause."""
     cause, end = _cause(why), why.end
     awaits = (
         "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)
@@ -316,7 +316,7 @@ def _while_it_waits(why: reads.Why) -> str:
 
 
 def _who_ends(why: reads.Why, pods: int) -> str:
-    """Return which component ends evicted pods without an API server."""
+    """Return as text how evicted pods end in a cluster without an API server."""
     if why.of_kubernetes:
         return ""
     whom, they = ("it", "it returns") if pods == 1 else ("them", "they return")
@@ -324,7 +324,7 @@ def _who_ends(why: reads.Why, pods: int) -> str:
 
 
 def placed_words(placed: reads.WhyPlaced) -> str:
-    """Return the node and its score, as in `node-3 (score 91.0), ahead of node-7 …`."""
+    """Return where the pod is and its score, as in `node-3 (score 91.0), ahead of node-7 …`."""
     if placed.found_there:
         return f"{placed.node}, where it already ran before it was adopted"
     score, nodes = placed.score, placed.nodes

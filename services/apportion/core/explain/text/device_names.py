@@ -1,4 +1,4 @@
-"""The names by which users can refer to a device: its id, or a prefix of that id.
+"""Match the names by which users refer to a device: its id, or a prefix of the id.
 
 Invariant: all commands and answers accept the same names; an ambiguous prefix selects no device."""
 
@@ -21,13 +21,13 @@ def means(name: str, device: str) -> bool:
 
 
 def meant(name: str, devices: Iterable[str]) -> list[str]:
-    """Return the device with this id, or else all devices whose ids begin with the name."""
+    """Return the device with this id; if there is none, all devices whose ids begin so."""
     found = sorted(device for device in devices if means(name, device))
     return [name] if name in found else found
 
 
 def unclear(name: str, found: Sequence[str]) -> str:
-    """Return an error about an ambiguous or short prefix; empty for other names."""
+    """Return an error if the name is an ambiguous or too short prefix; else empty."""
     if len(found) > 1:
         return f"{name!r} is the beginning of {len(found)} device ids: {listed(list(found))}"
     if (match := _too_little(name)) is None:

@@ -1,4 +1,4 @@
-"""Describe events in one line each, for `tail` and every log of the ledger.
+"""Describe each event in one line, for `tail` and every log of the ledger.
 
 Pods and nodes are marked as names, so that clients can link them. Invariant: every event of the
 catalogue has a line (a test checks them all)."""
@@ -22,7 +22,7 @@ SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usua
 
 
 class Line(NamedTuple):
-    """One event as text: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
+    """An event as text: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Return the whole line, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        """Return the whole line as text, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
         return joined(self.parts) + "; ".join(self.clauses)
 
 
@@ -38,7 +38,7 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 
 
 class Teller:
-    """A describer of events in ledger order, which remembers the newest `NAMES_MAX` pod names.
+    """Describes events in ledger order; remembers the newest `NAMES_MAX` pod names.
 
     Most events identify a pod only by uid; `find` returns the names of other pods. If a pod ends
     after its name was reused, as after a drain, the line calls the pod `the previous pod`."""
@@ -50,11 +50,11 @@ class Teller:
         self._find = find
 
     def line(self, data: Any) -> str:
-        """Return one event's payload as text, as in `default/a placed on node-1: …`."""
+        """Return the line for an event with this payload, as in `default/a placed on node-1: …`."""
         return self.parts(data).sentence
 
     def parts(self, data: Any) -> Line:
-        """Return the description of one event, with its names marked."""
+        """Return the line for an event with this payload, with its names marked."""
         match data:
             case schemas.PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
@@ -93,7 +93,7 @@ class Teller:
         return _filled(data, pod)
 
     def name_of(self, uid: str) -> str:
-        """Return the pod's name as `namespace/name`; empty if it is unknown."""
+        """Return the `namespace/name` of the pod with this uid; empty if it is unknown."""
         found = self._names.get(uid)
         if found is None and self._find is not None:
             found = self._find(uid)
@@ -116,7 +116,7 @@ def share_words(share: schemas.Share) -> str:
 
 
 def shares_words(shares: Iterable[schemas.Share]) -> str:
-    """Return a pod's shares, with equal ones combined: `GPU-1+GPU-2 5 MiB each`."""
+    """Return a pod's shares as text; equal ones are combined: `GPU-1+GPU-2 5 MiB each`."""
     devices: dict[str, list[str]] = {}
     for share in shares:
         devices.setdefault(_piece(share), []).append(device_words(share.device))
@@ -155,20 +155,20 @@ def ask_words(ask: schemas.Ask) -> str:
 
 
 def room_made(node: str, leaving: list[str]) -> str:
-    """Return which pods have to end first, as in `it will run on n1 once … has left`."""
+    """Return which pods must end before the pod can run, as in `it will run on n1 once …`."""
     left = "has left" if len(leaving) == 1 else "have left"
     return f"it will run on {node} once {listed(leaving)} {left}"
 
 
 def limit_name(limit: schemas.QueueObserved | schemas.QuotaObserved) -> str:
-    """Return the name of a limit for users."""
+    """Return the name of a queue or quota, as users know it."""
     if isinstance(limit, schemas.QueueObserved):
         return f"queue {limit.queue}"
     return quota_name(limit.namespace, limit.quota)
 
 
 def quota_name(namespace: str, quota: str) -> str:
-    """Return the name of a quota for users."""
+    """Return the name of a quota, as users know it."""
     return f"quota {namespace}/{quota}"
 
 
@@ -187,7 +187,7 @@ def _queue(data: schemas.QueueObserved) -> str:
 
 
 def rejection_words(rejected: schemas.PodRejected) -> str:
-    """Return why a pod cannot be read, as in `spec.nodeName: 'n1' …: remove it`."""
+    """Return why a pod's manifest cannot be read, as in `spec.nodeName: 'n1' …: remove it`."""
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
 
 
@@ -204,7 +204,7 @@ def _said(text: str) -> Part:
 
 
 def difference_words(data: schemas.DifferenceFound) -> str:
-    """Return a difference, as in `default/a: the ledger has …, the cluster has …`."""
+    """Return the difference as text, as in `default/a: the ledger has …, the cluster has …`."""
     said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
     return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
 
@@ -218,7 +218,7 @@ def policy_words(policy: schemas.PolicyChanged) -> str:
 
 
 def breach_words(data: schemas.ShareBreached) -> str:
-    """Return the breach as text, as in `container main set its limit of GPU-1a2b to …`."""
+    """Return how a share was exceeded, as in `container main set its limit of GPU-1a2b to …`."""
     device, granted = device_words(data.device), f"{data.memory_mib:,} MiB"
     used = f"{data.memory_found_mib:,} MiB"
     whose = f"container {data.container}"
@@ -259,7 +259,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _usage(data: schemas.UsageRecorded) -> Pod:
-    """Return how much of a node's shares was used, and processes without a share."""
+    """Return how much of the shares on a node was used, and which processes have no share."""
     seconds = max(1, data.seconds)
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024

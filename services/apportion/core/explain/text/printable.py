@@ -20,7 +20,7 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def escaped_json(data: bytes) -> bytes:
-    r"""Return the same JSON document, with DEL and unprintable non-ASCII escaped."""
+    """Return the JSON document with DEL and unprintable non-ASCII characters escaped."""
     if data.isascii() and b"\x7f" not in data:
         return data
     text = _BEYOND_ASCII.sub(

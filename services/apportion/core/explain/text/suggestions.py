@@ -13,13 +13,13 @@ def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> st
 
 
 def named(what: str, known: Iterable[str]) -> str:
-    """Return the existing names, as in `the nodes are big-1, mig-1, mps-1 and 4 more`."""
+    """Return which names exist, as in `the nodes are big-1, mig-1, mps-1 and 4 more`."""
     names = sorted(set(known), key=natural)
     return f"the {what} are {listed(names)}" if names else f"there are no {what}"
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
-    """Return similar names of nodes and devices, or the commands that list them."""
+    """Return nodes and devices with similar names, or else the commands that list them."""
     listing = "list them with `apportion get nodes` or `apportion get devices`"
     shown = [(each, device_words(each)) for each in devices]
     ids = [short if len(name) <= len(short) else each for each, short in shown]

@@ -1,4 +1,4 @@
-"""Display names for codes of the API; a code without one is displayed as it is."""
+"""Names to show to users for codes of the API; a code without one is shown as it is."""
 
 from typing import Final
 

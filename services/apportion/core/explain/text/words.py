@@ -1,6 +1,6 @@
 """Describe refusals: the only place that turns codes and amounts into sentences.
 
-Descriptors of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
+Descriptions of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
 Invariants: a text contains no number that is not in the refusal. A cause that blocks the pod on
 every node is stated once, whatever nodes lack."""
 
@@ -47,19 +47,19 @@ VOLUME_CLAIMS: Final = {
 
 
 def of_refusal(refused: PodRefused) -> list[str]:
-    """Return the volume, queue and quota that block the pod on every node, as text."""
+    """Return one text for each volume, queue or quota that blocks the pod on every node."""
     limits = [volume(refused.volume)] if refused.volume is not None else []
     limits += [queue(refused.queue)] if refused.queue is not None else []
     return limits + ([quota(refused.quota)] if refused.quota is not None else [])
 
 
 def volume(shortage: VolumeShortage) -> str:
-    """Return a volume shortage, as in `its PersistentVolumeClaim data is not bound yet`."""
+    """Return what the volume claim lacks: `its PersistentVolumeClaim data is not bound yet`."""
     return f"its PersistentVolumeClaim {shortage.claim} {VOLUME_CLAIMS[shortage.state]}"
 
 
 def queue(shortage: QueueShortage) -> str:
-    """Return a queue shortage, as in `its queue ml is short of A100: 1 left, 2 needed`."""
+    """Return what the queue lacks, as in `its queue ml is short of A100: 1 left, 2 needed`."""
     if not shortage.resource:
         return f"its queue {shortage.queue} is closed"
     needed, available = (
@@ -72,7 +72,7 @@ def queue(shortage: QueueShortage) -> str:
 
 
 def quota(shortage: QuotaShortage) -> str:
-    """Return a quota shortage, as in `its ResourceQuota gpus is short of …`."""
+    """Return what the quota lacks, as in `its ResourceQuota gpus is short of …`."""
     return (
         f"its ResourceQuota {shortage.quota} is short of {shortage.resource}: "
         f"{shortage.used:,} of {shortage.most:,} used, {shortage.needed:,} more needed"
@@ -80,13 +80,13 @@ def quota(shortage: QuotaShortage) -> str:
 
 
 def of_resource(resource: str, value: int) -> str:
-    """Format an amount with the unit of its resource."""
+    """Format an amount of this resource with its unit."""
     unit = {"cpu": " CPU", "memory": " MiB"}.get(resource, "")
     return number_of_resource(resource, value) + unit
 
 
 def number_of_resource(resource: str, value: int) -> str:
-    """Format an amount without its unit."""
+    """Format an amount of this resource without its unit."""
     return f"{value / 1000:,g}" if resource == "cpu" else f"{value:,}"
 
 
@@ -101,7 +101,7 @@ _OPERATORS: Final = {
 
 
 def labels(shape: Shape) -> str:
-    """Return the selected labels, as in `zone=b, disk in (ssd, nvme)`."""
+    """Return the node labels that the pod requires, as in `zone=b, disk in (ssd, nvme)`."""
     node = shape.node
     if len(node.required) > 1:
         return ""
@@ -115,7 +115,7 @@ def labels(shape: Shape) -> str:
 
 
 def types(shape: Shape) -> str:
-    """Return the device types the pod accepts, as in `H100 or A100`; empty for any."""
+    """Return the device types that the pod accepts, as in `H100 or A100`; empty for any."""
     only, but = shape.devices.use_types, shape.devices.nouse_types
     if only and but:
         return f"{' or '.join(only)}, and not {' or '.join(but)}"
@@ -123,19 +123,19 @@ def types(shape: Shape) -> str:
 
 
 def resources(shape: Shape) -> str:
-    """Return the extended resources that the pod requests."""
+    """Return the names of the extended resources that the pod requests, joined by "or"."""
     return " or ".join(sorted(shape.node.extended))
 
 
 def modes(shape: Shape) -> str:
-    """Return the sharing modes the pod accepts, as in `mps or mig`; empty for any."""
+    """Return the sharing modes that the pod accepts, as in `mps or mig`; empty for any."""
     if shape.devices.modes:
         return " or ".join(shape.devices.modes)
     return "mig" if any(ask.profile for ask in shape.asks) else ""
 
 
 def devices(shape: Shape) -> list[str]:
-    """Return the device constraints, as in `type H100`, `mps`, `only device indexes 0 and 2`."""
+    """Return the pod's device constraints: `type H100`, `mps`, `only device indexes 0 and 2`."""
     wanted, of = shape.devices, types(shape)
     said = [f"type {of}"] if of else []
     said += [" or ".join(wanted.modes)] if wanted.modes else []
@@ -143,7 +143,7 @@ def devices(shape: Shape) -> list[str]:
 
 
 def cards(shape: Shape) -> str:
-    """Return the required devices, as in `the pod accepts only …`, or an empty string."""
+    """Return which devices the pod accepts, as in `the pod accepts only …`; empty for any."""
     said = " and ".join(_cards(shape.devices))
     return f"the pod accepts {said}" if said else ""
 
@@ -155,7 +155,7 @@ def _cards(wanted: DeviceConstraints) -> list[str]:
 
 
 def indexes(wanted: DeviceConstraints) -> str:
-    """Return the required device indexes, as in `device indexes 0 and 2`."""
+    """Return the device indexes that the pod accepts, as in `device indexes 0 and 2`."""
     return ("device index " if len(wanted.indexes) == 1 else "device indexes ") + _all(
         map(str, wanted.indexes)
     )
@@ -194,7 +194,7 @@ def device_words(device: str) -> str:
 
 
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
-    """Return the cause, as in `not enough free memory on the device`."""
+    """Return the text of a code, as in `not enough free memory on the device`."""
     known = cause_of(code)
     return (never and known.when_empty) or known.phrase
 
@@ -202,7 +202,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock the pod; with `never`, ending other pods does not help."""
+    """Return what would unblock the pod. With `never`, that other pods end is no cure."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -219,7 +219,7 @@ def amount(code: RefusalCode, value: int) -> str:
 
 
 def missing(miss: NearMiss) -> str:
-    """Return the missing amount with its unit, or an empty string for a code without an amount."""
+    """Return how much is missing, with its unit; empty for a code without amounts."""
     return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
 
 
@@ -265,7 +265,7 @@ def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """Return the cause, with the pod's own requirement if `shape` is known."""
+    """Return the text of a code; if `shape` is known, with what the pod requires."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and _coreless(shape):
@@ -276,7 +276,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return the pod's requirements for this code; for None, the required devices."""
+    """Return what the pod requires that this code is about; for None, the required devices."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -295,7 +295,7 @@ def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
 
 
 class Causes(NamedTuple):
-    """A refusal as one sentence: `lead`, then the clauses joined by semicolons."""
+    """A refusal in one sentence: `lead`, then the clauses joined by semicolons."""
 
     lead: str
     clauses: tuple[str, ...]
@@ -309,14 +309,14 @@ class Causes(NamedTuple):
 def refusal(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> str:
-    """Return a refusal as one sentence, as in `refusal_causes`."""
+    """Return the refusal as one sentence; arguments are as in `refusal_causes`."""
     return refusal_causes(refused, shape, short=short, never=never).sentence
 
 
 def refusal_causes(
     refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
 ) -> Causes:
-    """Return the nodes, causes and nearest miss of a refusal; `short` is for lists."""
+    """Return why no node fits: node counts, causes and nearest miss; `short` is for lists."""
     near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
     most = 1 if short else CAUSES_NAMED
     return _causes(refused, shape, near, most=most, never=never)
@@ -325,7 +325,7 @@ def refusal_causes(
 def event_causes(
     refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
 ) -> Causes:
-    """Return a refusal from its event alone, which may not have the nearest node.
+    """Return why no node fits, from the event alone, which may lack the nearest node.
 
     `even_when_empty`: the near node could not run the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
@@ -359,7 +359,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return the limit that blocks the pod on all nodes; empty if nodes are the reason."""
+    """Return the limit that blocks the pod on all nodes; empty if only nodes block it."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -369,13 +369,13 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return the limit that blocks `whom` of a gang, counting the gang's pods that fit."""
+    """Return the limit for `whom` of a gang, after its pods that still fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """Return the first cause of a refusal, for a list: a limit, or the nearest node's cause.
+    """Return the first cause of a refusal, for a list: a limit, or what the nearest node lacks.
 
     `nearest` must contain only nodes that could ever run the pod. An example is `not enough of
     example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
@@ -421,7 +421,7 @@ def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[st
 
 
 def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
-    """Return what the nearest node lacks, as in `closest: n1 g0 (15,436 MiB short)`."""
+    """Return which node comes nearest, as in `closest: n1 g0 (15,436 MiB short)`."""
     device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
@@ -439,7 +439,7 @@ def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
 
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:
-    """Return what a near node lacks, as in `n1 g0 is 15,436 MiB short`, or an empty string."""
+    """Return what this node lacks, as in `n1 g0 is 15,436 MiB short`; may be empty."""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
         return f"{needs}, but {miss.node} has too few" if needs else ""
@@ -462,7 +462,7 @@ def _empty_cards(shape: Shape | None) -> str:
 
 
 def undeclared(group: str) -> str:
-    """Return a clause about a gang that waits for its PodGroup."""
+    """Return a clause for a gang that waits for its PodGroup."""
     said = f"its gang {group} has no PodGroup yet"
     if api_of(group) == KUBERNETES:
         said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)} (the supported versions)"
@@ -474,7 +474,7 @@ def _where(miss: NearMiss) -> str:
 
 
 def gang(shortage: GangShortage) -> str:
-    """Return what a gang lacks: pods that do not exist yet, or nodes with room."""
+    """Return what the gang lacks: pods that do not exist yet, or nodes with room."""
     if shortage.present < shortage.needed:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} to start, but has {shortage.present:,}"
@@ -486,13 +486,13 @@ def gang(shortage: GangShortage) -> str:
 
 
 def mixed_gang(group: str, models: dict[str, int]) -> str:
-    """Return a note that the pods of a gang use devices of different models."""
+    """Return a note that the gang's pods use devices of different models."""
     counts = (f"{many(count, 'pod')} on {model}" for model, count in models.items())
     return f"gang {group} uses different device models: {', '.join(counts)}"
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return a sentence about victim, beneficiary (gone if `in_vain`) and exceeded budgets."""
+    """Return a sentence: which pod is evicted for which (gone if `in_vain`), and the budgets."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -500,7 +500,7 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
 
 def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return the part of `eviction` that follows the victim's name."""
+    """Return the sentence of `eviction` without the victim's name at its start."""
     said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has since ended"
@@ -537,23 +537,23 @@ def resize_refused(refused: ResizeRefused) -> str:
 
 
 def nodes(count: int) -> str:
-    """Return `1 node` or `2 nodes`."""
+    """Return `1 node`, or the number with `nodes`."""
     return many(count, "node")
 
 
 def many(count: int, noun: str) -> str:
-    """Return text such as `1 pod` or `2,000 pods`, for a noun with a regular plural."""
+    """Return the number with the noun, as in `1 pod` or `2,000 pods`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def listed(things: list[str], most: int = LISTED) -> str:
-    """Join the first few of several things, and count the rest."""
+    """Return the first few of several things as a list, and how many more there are."""
     more = len(things) - most
     return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence, including "can never fit"; `short` is for lists."""
+    """Return a refusal as one sentence, with "can never fit" if so; `short` is for lists."""
     return explained_causes(explained, short=short).sentence
 
 
@@ -570,12 +570,12 @@ def explained_causes(
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
-    """Return the refusal as one sentence, without "can never fit"."""
+    """Return the refusal as one sentence that never begins with "can never fit"."""
     return explained_causes(explained, short=short, lead="").sentence
 
 
 def cause_words(explained: Explained) -> str:
-    """Return the refusal in a few words: its limit, or its first cause in the current state."""
+    """Return the refusal in a few words: the limit, or the first cause, as of the current state."""
     if limit := limit_words(explained):
         return limit
     said = cause(explained.refused, explained.shape, never=explained.never)
@@ -587,7 +587,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return a prefix for a refusal that may be about another pod of the gang, else empty."""
+    """Return "for one pod of its gang, " if another pod of the gang may be meant; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
@@ -607,7 +607,7 @@ def blocking_limit(explained: Explained) -> str:
 
 
 def limit_words(explained: Explained) -> str:
-    """Describe the limit that is too small for the pod; empty if there is none."""
+    """Return a sentence about the limit that is too small for the pod; empty if none is."""
     match explained.limit:
         case BeyondLimit(queue, quota, resource, most, needed, together):
             allowed, wanted = (of_resource(resource, of) for of in (most, needed))

@@ -1,1 +1,1 @@
-"""Event handlers of the fold; only `fold` may call them to change a state."""
+"""The functions that apply one type of event each; only `fold` may call them."""

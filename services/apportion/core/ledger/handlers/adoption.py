@@ -1,8 +1,8 @@
 """Adopt running pods that this ledger has not placed, with the devices they use.
 
-A pod may be adopted before the node's agent has reported its devices. These are then absent devices
-of exactly the claimed size, until the report replaces them. Invariant: a claim is charged as a
-whole or not at all, and never oversells a device."""
+A pod may be adopted before the node's agent has reported its devices. Until the report comes, they
+are recorded as absent devices of exactly the claimed size. Invariant: a claim is charged as a whole
+or not at all, and never oversells a device."""
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ _AMOUNTS = (
 
 
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
-    """Return copies of the claim's devices with its shares charged.
+    """Return copies of the devices in the claim, with its shares taken from their free amounts.
 
     The state is not changed. Raises Oversold if a device has too little free for its share."""
     if data.pod != data.submitted.uid:
@@ -46,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Copy the charged amounts of `devices` to the node; new devices come last."""
+    """Apply the copies that `charged` returned to the node; add devices that it lacks."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)
@@ -60,7 +60,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
-    """Mark the pod as bound or allocated since the revision and time of its submission."""
+    """Mark the adopted pod as bound, or allocated if it is running, since it was submitted."""
     charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision
@@ -95,7 +95,7 @@ def _copy(
 
 
 def _make_room(state: DeviceState, share: Share) -> None:
-    """Enlarge an absent device by the amounts that it lacks for the share, which is in use."""
+    """Enlarge an absent device so that the share, which is in use, fits on it."""
     device = state.device
     memory_mib = max(share.memory_mib - state.memory_free_mib, 0)
     cores = max(share.cores - state.cores_free, 0)

@@ -1,4 +1,4 @@
-"""The arguments and result of a fold handler, and the registry of handlers.
+"""What a fold handler gets and returns, and the registry of handlers.
 
 Invariant: a handler that raises `Refused` has changed nothing."""
 
@@ -12,13 +12,12 @@ from apportion_schemas import Share
 
 
 class Change(Struct, frozen=True, gc=False):
-    """The effects of one event, for indexes and accounts derived from the state.
+    """What one event changed, for indexes and accounts derived from the state.
 
     `node` is set if what it offers or has in use changed, not if a placed pod only changes phase.
     `refused` is the reason why the event was not applied, or empty. `shares` are those that came or
     left with the pod if nothing else on the node changed, and None if anything may have. `before`
-    is the pod before the event, if what it is or requests changed. `forgotten` are dropped nodes.
-    """
+    is the pod before the event, if its shape or identity changed. `forgotten` are dropped nodes."""
 
     data: Any
     node: NodeState | None = None
@@ -30,11 +29,11 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class Refused(Exception):
-    """The event contradicts the state, so the fold does not apply it."""
+    """Raised by a handler if the event contradicts the state; the fold then skips the event."""
 
 
 class Context(Struct, frozen=True, gc=False):
-    """The arguments of a handler in addition to the event's payload."""
+    """What a handler gets in addition to the event's payload."""
 
     state: State
     revision: int
@@ -47,7 +46,7 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Change])
 
 
 def folds(*payloads: type) -> Callable[[_Handler], _Handler]:
-    """Register the decorated function as the handler of these payloads."""
+    """Register the decorated function as the handler of events with these payloads."""
 
     def register(handler: _Handler) -> _Handler:
         HANDLERS.update(dict.fromkeys(payloads, handler))

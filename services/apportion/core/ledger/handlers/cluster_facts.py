@@ -1,4 +1,4 @@
-"""Handlers of cluster-wide facts, such as gangs, quotas, policy and prices.
+"""Apply events about cluster-wide facts, such as gangs, quotas, policy and prices.
 
 They change no node and place no pod. Invariant: the newest event about an object replaces all
 earlier facts about that object."""
@@ -40,7 +40,7 @@ def _group_observed(context: Context, data: PodGroupObserved) -> Change:
 
 @folds(PodGroupGone)
 def _group_gone(context: Context, data: PodGroupGone) -> Change:
-    """Drop the gang only if it has no pods left; otherwise its pods stay together."""
+    """Forget the gang if it has no pods left; otherwise its pods still belong together."""
     group = context.state.groups.get(data.group)
     if group is not None and not group.pods:
         del context.state.groups[data.group]

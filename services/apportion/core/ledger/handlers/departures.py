@@ -1,11 +1,11 @@
-"""Fold nodes that left the cluster, evictions of pods, and cordons.
+"""Apply events about nodes that left the cluster, evictions of pods, and cordons.
 
-A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave,
-so that it has its devices at once if it comes back. Then it is forgotten, except for its fences,
-which are kept for the newest `DEPARTED_MAX` nodes so that a node of that name continues its chain.
+A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave.
+So if it comes back, it has its devices at once. After that it is forgotten, except for its fences:
+those of the newest `DEPARTED_MAX` nodes are kept, so that a node of that name continues its chain.
 
-Invariants: what is forgotten follows from the events alone, and nothing kept refers to it; a pod is
-evicted only for a pending pod of higher priority, and a noted eviction is of a pod still placed; a
+Invariants: what is forgotten follows from the events alone, and nothing kept refers to it. A pod is
+evicted only for a pending pod of higher priority, and is listed as evicted only while placed. A
 node or device with several cordons is open again only after all are lifted."""
 
 from typing import Final
@@ -32,7 +32,7 @@ Said = (
 
 
 def node_of(state: State, name: str) -> NodeState:
-    """Return the node of that name; add it to the state if it is new.
+    """Return the node of that name, after adding it to the state if it is new.
 
     In a Kubernetes cluster, a new node counts as gone until Kubernetes observes it."""
     node = state.nodes.get(name)
@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Record that a gone node may have become empty; return the nodes now forgotten."""
+    """Keep a node that left and is now empty among the last ones; return the nodes forgotten."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()
@@ -70,7 +70,7 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
 
 
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
-    """Record that the pod must be evicted for the event's beneficiary."""
+    """Record that the pod must end so that the event's beneficiary can be placed."""
     state = context.state
     if data.pod in state.evictions:
         raise Refused(
@@ -94,20 +94,20 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
 
 
 def leave(state: State, uid: str) -> None:
-    """Drop the resize, eviction and nomination of a pod that has ended."""
+    """Forget the resize, eviction and nomination of a pod that has ended."""
     state.resizes.pop(uid, None)
     state.evictions.pop(uid, None)
     state.nominated.pop(uid, None)
 
 
 def give_up(state: State, uid: str) -> None:
-    """Free the node nominated for the pod, unless an eviction for the pod is outstanding."""
+    """End the pod's nomination to a node, unless an eviction for the pod is outstanding."""
     if uid in state.nominated and not awaited(state, uid):
         del state.nominated[uid]
 
 
 def awaited(state: State, uid: str) -> list[PodEvicted]:
-    """Return the outstanding evictions for this pod."""
+    """Return the evictions for this pod whose victims have not ended yet."""
     return [each for each in state.evictions.values() if each.beneficiary == uid]
 
 

@@ -1,9 +1,9 @@
-"""Fold resizes of running pods: the request, and the scheduler's answer.
+"""Apply resizes of running pods: the request, and the scheduler's answer.
 
-A resize is requested in the ledger and answered by the pod's scheduler, fenced and chained on the
-node like a placement. The pod's asks change as well, so that quotas count the new size and the pod
-keeps it when it is placed again. Invariant: a pod has the same devices before and after, none of
-them is oversold, and each request is answered once."""
+A resize is requested in the ledger. The pod's scheduler answers it with an event that is fenced and
+chained on the node like a placement. The pod's asks change as well, so that quotas count the new
+size and the pod keeps it if it is placed again. Invariant: a pod has the same devices before and
+after, none of them is oversold, and each request is answered once."""
 
 from copy import copy
 
@@ -18,7 +18,7 @@ from apportion_schemas.quantities import WHOLE
 
 @folds(ResizeAsked)
 def asked(context: Context, data: ResizeAsked) -> Change:
-    """Record the requested resize; the newest request for a pod counts."""
+    """Record the request to resize a pod; it replaces an earlier one."""
     state = context.state
     pod = state.pods.get(data.pod)
     if pod is None:
@@ -30,9 +30,7 @@ def asked(context: Context, data: ResizeAsked) -> Change:
 
 
 def resized(context: Context, data: PodResized, pod: PodState) -> Change:
-    """Replace the charges of the pod's old shares by those of the new ones.
-
-    Raises Oversold if a device has not enough free; then nothing changes."""
+    """Replace the pod's shares by those of the new size; `Oversold` if they do not fit."""
     state = context.state
     _check_asked(state, data)
     placed = pod.placement
@@ -105,7 +103,7 @@ def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
 
 
 def _place(share: Share) -> Share:
-    """Return the part of a share that a resize keeps; instances and templates have one size."""
+    """Return the share without the amounts that a resize may change; instances keep theirs."""
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)

@@ -1,4 +1,4 @@
-"""The order of binding on a node whose container runtime has no CDI support.
+"""Decide the order of binding on a node whose container runtime has no CDI support.
 
 There the kubelet requests a container's environment at admission without naming the pod, so only
 one pod may be in flight. Invariant: of a node's placed pods that are not allocated yet, the one
@@ -21,12 +21,12 @@ AT_START: Final = "start"
 
 
 def handing_out(host: Host, when: str) -> Host:
-    """Return the host with a label for when its agent allocates shares to containers."""
+    """Return the host with a label for when its agent hands shares to containers."""
     return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 
 def ahead(state: State, pod: PodState) -> PodState | None:
-    """Return the pod that must be allocated before this one may be bound, if any."""
+    """Return the pod that must be allocated before this one may be bound, or None."""
     placed = pod.placement
     node = state.nodes.get(placed.node) if placed is not None else None
     if placed is None or not placed.shares or node is None or node.reported is None:

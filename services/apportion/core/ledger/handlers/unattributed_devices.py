@@ -1,9 +1,10 @@
-"""Charge a bound pod when no trusted source reports which devices it uses.
+"""Charge devices to a bound pod when no trusted source reports which ones it uses.
 
-The pod is charged the rest of as many devices as it requested, emptiest first; closing all of them
-would let one pod close a node. A MIG device is different: the pod may run on any of its instances,
-even one that looks free. Invariants: such a pod closes at most as many devices as it requested, and
-no MIG instance is offered that a pod may be using without being charged for it."""
+The pod is charged as many devices as it requested, the emptiest first, with all that is left of
+them. Closing all devices would let one pod close a node. A MIG device is different: the pod may use
+any of its instances, even one that looks free. Invariants: such a pod closes at most as many
+devices as it requested. No MIG instance is offered that a pod may be using without being charged.
+"""
 
 from collections.abc import Iterator
 
@@ -22,10 +23,10 @@ EVIDENCE = "what it asks for; nobody says what it has"
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
     """Return the event that charges devices to the pod, or None if no charge is possible.
 
-    It is None while the node has reported no devices, and for a pod on a MIG device whose instances
-    are not reported. Until it is adopted, the node then offers no device of these families
-    (`NodeObserved.unnamed_families`); HAMi fails closed there as well. `known` are the possible MIG
-    geometries (`knownMigGeometries`)."""
+    It is None while the node has reported no devices, or if the instances of a MIG device are not
+    reported. Until the pod is adopted, the node then offers no device of its families
+    (`NodeObserved.unnamed_families`), like HAMi. `known` are the possible MIG geometries
+    (`knownMigGeometries`)."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
     on_unreported_slices = (
         any(device.family in claim.families for device in cut.values())
@@ -67,7 +68,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield shares that use up a device; a MIG device is charged as a whole or not at all."""
+    """Yield shares that use up what is left of a device; of a MIG device, all of it or none."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

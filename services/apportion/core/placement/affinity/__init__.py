@@ -1,1 +1,1 @@
-"""Apply pod affinity, anti-affinity and topology spread: pod counts, refusals, preferences."""
+"""Filter and score nodes by pod affinity, anti-affinity and topology spread constraints."""

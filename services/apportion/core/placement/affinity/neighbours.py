@@ -1,8 +1,8 @@
-"""Count the placed pods by node, for each label selector that is in use.
+"""Count the placed pods on each node that match each label selector in use.
 
-Nothing is counted before the first pod with an affinity or spread term. Topology spread ignores
-terminating pods, so its selectors have counts of their own. Derived: can be rebuilt from the
-`State`. Invariant: each count equals that of a walk over all placed pods."""
+Counting starts with the first pod that has an affinity or spread term. Topology spread ignores
+terminating pods, so its selectors have separate counts. Invariant: each count equals that of a walk
+over all placed pods, so it can be rebuilt from the `State`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for 
 
 
 class Counts:
-    """The number of pods per node for one selector or term; every change has a new `version`."""
+    """The number of matching pods per node for one selector; each change gets a new `version`."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Counts:
         self._stale[node] = None
 
     def rows(self, columns: Columns) -> NDArray[np.int64]:
-        """Return the count of each row, updating only what changed since the last call."""
+        """Return the number of matching pods on each node, in the row order of `columns`."""
         changed = columns.facts_changed.since(self._seen)
         self._seen = columns.facts_changed.end
         if self._generation != columns.generation or changed is None:
@@ -65,7 +65,7 @@ class Counts:
 
 
 class _Kind:
-    """Pods with the same namespace, labels and terminating flag, which selectors treat alike."""
+    """Placed pods that no selector can tell apart: same namespace, labels and terminating flag."""
 
     def __init__(self, key: KindKey, *, terminating: bool) -> None:
         self.key = (key, terminating)
@@ -76,10 +76,10 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """The restrictions of one pod by other pods: `guards` are anti-affinity terms that select it.
+    """How other pods restrict where a pod may go; `guards` are anti-affinity terms that match it.
 
-    `wishes` is True if it has terms of its own. `itself` has, for each selector of its affinity and
-    then of its spread, True if the selector matches the pod itself."""
+    `wishes` is True if the pod has its own affinity or spread terms. `itself` has, for each
+    selector of its affinity and then of its spread, True if the selector matches the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -91,7 +91,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """The placed pods by namespace, labels and node, including pods of other schedulers."""
+    """An index of all placed pods, including other schedulers', to count those that match."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -111,7 +111,7 @@ class Neighbours:
             self._activate()
 
     def note(self, pod: PodState) -> bool:
-        """Count a pod that was submitted, placed or removed. Return True if a count changed."""
+        """Update the counts after a pod was placed or removed. Return True if a count changed."""
         if not self.active:
             if not has_wishes(pod.submitted.shape.pods):
                 return False
@@ -134,7 +134,7 @@ class Neighbours:
         return changed
 
     def look_at(self, node: NodeState) -> bool:
-        """Recount the node's pods of other schedulers. Return True if a count changed."""
+        """Recount pods of other schedulers on this node. Return True if a count changed."""
         if not self.active:
             if not _keeps_away(node):
                 return False
@@ -159,7 +159,7 @@ class Neighbours:
         return changed
 
     def rename(self, pod: PodState) -> bool:
-        """Recount a pod whose labels changed or that is being deleted. True if a count changed."""
+        """Recount a pod that got other labels or is terminating. Return True if a count changed."""
         at = self._at.get(pod.uid) if self.active else None
         if at is None:
             return False
@@ -173,7 +173,7 @@ class Neighbours:
         return changed
 
     def concern(self, pod: PodSubmitted) -> Concern:
-        """Return how other pods restrict this pod."""
+        """Return which affinity and spread terms, of this pod and of others, restrict the pod."""
         if not self.active:
             return NO_CONCERN
         self.count(len(self._uncounted))
@@ -194,9 +194,10 @@ class Neighbours:
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
-        """Return the counts of the pods that the selector matches; maintain them from now on.
+        """Return the live counts of placed pods that the selector matches.
 
-        `spread` leaves out terminating pods, like kube-scheduler's `countPodsMatchSelector`."""
+        With `spread`, leave out terminating pods, like kube-scheduler's `countPodsMatchSelector`.
+        """
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:
@@ -220,11 +221,11 @@ class Neighbours:
         return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
-        """Return the counts of the placed pods that have this anti-affinity term."""
+        """Return, for each node, the number of placed pods that have this anti-affinity term."""
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """Recount a namespace whose labels changed. True if any term selects by such labels."""
+        """Recount after a namespace's labels changed. Return False if no term selects by them."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
@@ -263,7 +264,7 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count at most `some` pods and nodes from before the first affinity term; True if done."""
+        """Count at most `some` of the pods and nodes not counted yet. True when none is left."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):
@@ -312,7 +313,7 @@ def _keeps_away(node: NodeState) -> bool:
 
 
 def kind_of(pod: PodSubmitted) -> KindKey:
-    """Return the key that is equal for pods that every selector treats alike."""
+    """Return a pod's namespace and sorted labels, which are all that a selector can look at."""
     return pod.namespace, tuple(sorted(pod.labels.items()))
 
 

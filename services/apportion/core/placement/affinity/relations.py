@@ -1,7 +1,7 @@
-"""Refuse and prefer nodes for one class by the pods that are already placed.
+"""Refuse or prefer nodes for pods of one shape because of the pods already placed.
 
-The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread, except that
-preferred terms of placed pods do not count."""
+The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread. One exception: a
+placed pod's own preferred terms do not count."""
 
 from typing import NamedTuple
 
@@ -21,14 +21,14 @@ Numbers = NDArray[np.int64]
 
 
 class _Here(NamedTuple):
-    """The domain of each row, and the number of pods in that domain."""
+    """For the node in each row: its topology domain, and the number of pods in that domain."""
 
     ids: Numbers
     pods: Numbers
 
 
 class Relations:
-    """The relations of one class to all placed pods; `points` is None without preferences."""
+    """The affinity and spread rules for pods of one shape, evaluated for every node."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Relations:
         self.points: NDArray[np.int32] | None = None
 
     def refresh(self, columns: Columns, eligible: Eligible) -> bool:
-        """Recompute everything if a count or a node changed. Return True after a change."""
+        """Recompute all rows if a pod count or a node changed. Return True if it recomputed."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
             wishes, counts = self._wishes, self._neighbours.counts
@@ -140,7 +140,7 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """The pods of each row's domain, the lowest count of any domain, and the number of domains."""
+    """The pods in the domain of each row's node, the lowest such sum, and the number of domains."""
 
     here: Numbers
     least: int
@@ -159,7 +159,7 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
 
 
 def _normal(values: Numbers, counted: Flags) -> Numbers:
-    """Scale to points: the lowest counted value is 0, the highest `POINTS`; 0 if all are equal."""
+    """Scale the counted values linearly, the lowest to 0 and the highest to `POINTS`."""
     among = values[counted]
     if not len(among) or among.min() == among.max():
         return np.zeros(len(values), np.int64)

@@ -1,8 +1,8 @@
 """Choose the exact devices of each container on the chosen node.
 
-The hardest asks go first: exclusive devices, then the most memory. If a choice leaves nothing for
-the next container, other choices are tried: a pod refused only because of the order of devices
-would wait for an event that never comes. Invariant: `assign` does not change the columns."""
+The hardest asks go first: exclusive devices, then the most memory. If no device is left for the
+next container, other choices are tried. Without this, a pod would be refused only because of the
+device order, and no event would retry it. Invariant: `assign` does not change the columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -25,9 +25,10 @@ UNCUT: Final[Left] = (0, "", 0)  # if the ask takes no MIG instance of any kind 
 
 
 class _Room:
-    """The free amounts of the node's devices while the pod's containers take their shares.
+    """One node's free device amounts, updated while the containers of a pod take their shares.
 
-    `free` and `kinds` are rows without the host; `cuts` are slices and group of cut MIG devices."""
+    `free` and `kinds` have an entry per device; `cuts` has the occupied slices and group of each
+    MIG device from which a container took an instance."""
 
     def __init__(self, columns: Columns, row: int) -> None:
         self.devices: list[DeviceState] = columns.nodes[row].devices
@@ -45,7 +46,7 @@ class _Room:
         return other
 
     def alike(self, option: Iterable[int]) -> tuple[object, ...]:
-        """Return a key that is equal for sets of devices that are interchangeable now."""
+        """Return a key that is equal for sets of devices with equal kinds and free amounts."""
         found = [(self.kinds[at], self.free[at], *self._cut(at)) for at in option]
         return tuple(sorted(found))
 
@@ -65,7 +66,7 @@ class _Room:
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
-    """Return the shares of a pod of this class on the node, in the order of its asks, or None."""
+    """Return the shares to give a pod of this class on the node, ask by ask; None if it fails."""
     if class_.picks_one:
         ask, at = class_.asks[0], class_.pick(columns, row)
         if at >= 0:
@@ -115,7 +116,7 @@ def _assign(
 
 
 class _Search:
-    """A search of the choices of all containers, preferred ones first, at most STEPS_MAX."""
+    """A backtracking search over the devices of all containers, limited to STEPS_MAX steps."""
 
     def __init__(
         self, class_: PlacementClass, row: int, chosen: Sequence[int], order: Order
@@ -175,10 +176,10 @@ def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence
 
 
 def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[list[int]]:
-    """Yield positions of `count` devices in whole modules of `size`, preferred ones first.
+    """Yield the positions of `count` devices that fill whole modules of `size`, best choice first.
 
-    Source: HAMi's `computeBestCombination910C`: devices with one quotient of their index, such as
-    the two dies of an Ascend 910C, are a module."""
+    Devices with the same `index // size` are a module, such as the two dies of an Ascend 910C.
+    Source: HAMi's `computeBestCombination910C`."""
     modules: dict[int, list[int]] = {}
     for position, device in enumerate(devices):
         modules.setdefault(device.index // size, []).append(position)
@@ -189,7 +190,7 @@ def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
-    """Return a sort key that is lowest for the ask that is hardest to meet on these kinds."""
+    """Return a sort key: lowest for the ask that is hardest to meet with devices of these kinds."""
     wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
     alone = any(found.alone for found in wanted)
     return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count
@@ -272,17 +273,17 @@ SEEDS_MAX: Final = 16  # first devices from which sets are grown
 
 
 class Linked(NamedTuple):
-    """The positions of the chosen devices, in order, and the lanes between all pairs of them."""
+    """The positions of the chosen devices, and the sum of NVLink lanes over all pairs of them."""
 
     positions: tuple[int, ...]
     lanes: int
 
 
 def best_linked(devices: Sequence[Device], count: int) -> Linked:
-    """Return `count` of these devices with many NVLink lanes between them.
+    """Choose `count` of these devices with many NVLink lanes between them.
 
-    Finding the optimum is hard, so the search is greedy: each step adds the device with the most
-    lanes to the set. Among equal sets, the one whose devices come first is taken."""
+    The search is greedy, because finding the optimum is hard: each step adds the device with the
+    most lanes to those chosen. Among equally good sets, the first in device order wins."""
     lanes = [[_lanes(one, other) for other in devices] for one in devices]
     if count >= len(devices):
         pairs = [sum(row[at + 1 :]) for at, row in enumerate(lanes)]
@@ -306,7 +307,7 @@ def best_linked(devices: Sequence[Device], count: int) -> Linked:
 
 
 def least_linked(devices: Sequence[Device]) -> int:
-    """Return the position of the first device with the fewest lanes to all others."""
+    """Return the position of the (first) device with the fewest NVLink lanes to the others."""
     return min(
         range(len(devices)),
         key=lambda at: (sum(_lanes(devices[at], other) for other in devices), at),

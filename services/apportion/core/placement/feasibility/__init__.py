@@ -1,1 +1,1 @@
-"""Filter nodes for a pod: the filters, and the evaluator that applies them to a node."""
+"""The filters that exclude nodes for a pod, and the evaluator that applies them to a node."""

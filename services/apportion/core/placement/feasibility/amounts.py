@@ -1,4 +1,4 @@
-"""Device filters `(demand, device state) → (needed, available)`, passed if enough is available."""
+"""Device filters that return `(needed, available)`; a device passes if enough is available."""
 
 from collections.abc import Callable
 
@@ -29,12 +29,12 @@ def cordon(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def alone(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Require that all slots are free if the pod needs an exclusive device."""
+    """Require a device without shares if the pod needs an exclusive one."""
     return (state.device.slots if demand.alone else 0), state.slots_free
 
 
 def slots(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Require a free slot of the device, which has `deviceSplitCount` slots."""
+    """Require a free slot; a device has `deviceSplitCount` slots, one per share."""
     del demand
     return 1, state.slots_free
 
@@ -50,7 +50,7 @@ def memory(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Require a free position for an instance of the MIG profile."""
+    """Require a position on the MIG device where an instance of the profile can start."""
     if demand.profile is None:
         return 0, 0
     free = demand.free_places(state.taken, state.group, state.memory_free_mib)

@@ -1,6 +1,6 @@
-"""Describe all refusal codes, those of filters and those that no filter returns.
+"""Describe every refusal code, with or without a filter.
 
-Invariant: every `RefusalCode` is in `CAUSES` once; unknown codes of newer builds are accepted."""
+Invariant: each `RefusalCode` is in `CAUSES` once. A code of a newer build is shown as its name."""
 
 from typing import Any, Final, NamedTuple
 
@@ -120,13 +120,13 @@ CAUSES: Final[dict[RefusalCode, Cause[Any]]] = {
 
 
 def cause_of(code: RefusalCode) -> Cause[Any]:
-    """Return the descriptor of a code; the text of an unknown code is the code itself."""
+    """Return the description of a code; an unknown code is described by its own name."""
     known = CAUSES.get(code)
     return known or Cause(code, f"{code.value} (unknown to this build)", "", ())
 
 
 def of_kind(kind: Kind) -> frozenset[RefusalCode]:
-    """Return the codes of one kind."""
+    """Return the refusal codes of one kind."""
     return frozenset(code for code, cause in CAUSES.items() if cause.kind is kind)
 
 
@@ -136,7 +136,7 @@ LASTING: Final = of_kind(Kind.LASTING)  # properties of nodes and devices
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits, then the nearest miss's cause, then the most frequent."""
+    """Return the causes in order: limits, the nearest miss's cause, then by frequency."""
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
@@ -145,7 +145,7 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """Return the causes: limits first, permanent causes last, others by count and code."""
+    """Return the causes in order: limits, then by count; lasting properties of nodes are last."""
     order = list(RefusalCode)
     return sorted(
         refused.reasons.items(),
@@ -159,7 +159,7 @@ def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
 
 
 def without_gone(refused: PodRefused) -> PodRefused:
-    """Return the refusal without nodes that had left the cluster, unless all had left."""
+    """Return the refusal without counting nodes that left the cluster, unless all have left."""
     left = refused.reasons.get(_C.NODE_GONE, 0)
     if left in (0, refused.nodes):
         return refused
@@ -168,7 +168,7 @@ def without_gone(refused: PodRefused) -> PodRefused:
 
 
 class BeyondLimit(NamedTuple):
-    """A queue or quota that is too small for a pod, or for its gang `together`."""
+    """A limit of a queue or quota that is too small for a pod, or for its gang (`together`)."""
 
     queue: str
     quota: str
@@ -179,7 +179,7 @@ class BeyondLimit(NamedTuple):
 
 
 class TooFewPlaces(NamedTuple):
-    """The empty fleet has room for `places` pods of a gang; `none` are pods that fit nowhere."""
+    """A gang that needs more places than an empty fleet has; pods in `none` fit nowhere."""
 
     needed: int
     places: int
@@ -187,7 +187,7 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with nearest nodes that could run the pod; `never`: no node ever could.
+    """A refusal with the nearest nodes that could run the pod; `never`: no node ever could.
 
     `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
     which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
@@ -201,7 +201,7 @@ class Explained(NamedTuple):
 
     @property
     def of_limits(self) -> bool:
-        """Return True if a queue, quota, volume or incomplete gang blocks the pod on all nodes."""
+        """Return True if the pod is blocked on all nodes: by a queue, quota, volume or its gang."""
         refused, gang = self.refused, self.refused.gang
         short = gang is not None and gang.present < gang.needed
         return bool(refused.queue or refused.quota or refused.volume or short)

@@ -1,7 +1,7 @@
-"""Describe a refusal code and its filter: texts, unit and hints.
+"""The fields that describe a refusal code: texts, unit, the events that may end it, its filter.
 
-Command line, API, console, documentation and the scheduler read these. Invariant: only this package
-handles a code by its name, except for the module that returns the code."""
+The command line, API, console, documentation and scheduler read them. Invariant: apart from this
+package, only the module that returns a code refers to it by name."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -27,7 +27,7 @@ FREED: Final = 8
 
 
 class Hint(NamedTuple):
-    """An event that may help, the shape queues that it wakes, and the results that it must have."""
+    """An event that may end a refusal, the shape queues to wake, and the outcomes that count."""
 
     event: type[Payload]
     asks: int
@@ -106,7 +106,7 @@ COMPLETED: Final = (*FEWER, Hint(events.PodSubmitted, GANG), Hint(events.Placeme
 
 
 class Unit(Enum):
-    """The unit of the needed and available amounts of a code."""
+    """The unit of the needed and available amounts that come with a refusal code."""
 
     NOTHING = ""
     MIB = "MiB"
@@ -125,7 +125,7 @@ class Unit(Enum):
 
 
 class Kind(Enum):
-    """The kind of a cause, by what can end it."""
+    """Groups refusal codes by what ends the refusal: a release, a change of nodes, or a limit."""
 
     OTHER = "other"
     FREED = "freed"  # ends when shares are freed on a node that is large enough
@@ -161,5 +161,5 @@ class Cause(NamedTuple, Generic[Check]):
 
 
 def pairs(filters: tuple[Cause[Check], ...]) -> tuple[tuple[RefusalCode, Check], ...]:
-    """Return only the codes and checks, for loops that run often."""
+    """Return each filter's code and check only, for loops that run often."""
     return tuple((each.code, each.check) for each in filters if each.check is not None)

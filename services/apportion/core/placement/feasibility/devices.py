@@ -1,4 +1,4 @@
-"""Device rules `(ask, constraints, device) → bool`: True if such a device can ever serve."""
+"""Device rules that ignore what is in use: True if such a device could ever serve the ask."""
 
 from collections.abc import Callable
 
@@ -8,17 +8,17 @@ from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
 def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """Require a device of the family of the requested resource name."""
+    """Require a device of the family that the requested resource name belongs to."""
     del constraints
     return device.family == ask.family
 
 
 def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """Require a device in a sharing mode that the pod accepts (`volcano.sh/vgpu-mode`).
+    """Require a sharing mode that the pod accepts (`volcano.sh/vgpu-mode`).
 
     A CUDA process sees only one MIG instance, so an ask for several devices takes MIG devices only
-    on request. The same holds for a part of a softly split NPU (`huawei.com/vnpu-mode`): other pods
-    get a template."""
+    if the pod names that mode. A softly split NPU is shared only with pods that name it
+    (`huawei.com/vnpu-mode`); other pods get a template."""
     if constraints.modes:
         return device.mode in constraints.modes
     if device.mode == "hami-core" and not ask.whole:
@@ -28,7 +28,7 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """Require a model that `nvidia.com/use-gputype` and `.../nouse-gputype` allow (HAMi)."""
+    """Require a model allowed by `nvidia.com/use-gputype` and `nvidia.com/nouse-gputype` (HAMi)."""
     del ask
     if any(_means(name, device) for name in constraints.nouse_types):
         return False
@@ -43,7 +43,7 @@ def _means(name: str, device: Device) -> bool:
 
 
 def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """Require a device id that `nvidia.com/use-gpuuuid` and `.../nouse-gpuuuid` allow (HAMi)."""
+    """Require an id that `nvidia.com/use-gpuuuid` and `nvidia.com/nouse-gpuuuid` allow (HAMi)."""
     del ask
     if device.id in constraints.nouse_ids:
         return False
@@ -51,7 +51,7 @@ def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """Require that the device's index on its node is in `volcano.sh/gpu-index`."""
+    """Require a device whose index on its node is listed in `volcano.sh/gpu-index`."""
     del ask
     return not constraints.indexes or device.index in constraints.indexes
 

@@ -48,7 +48,7 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """The reason why something does not fit; `place` is the position of the device at fault."""
+    """Why a pod does not fit: code, amounts, and in `place` the position of the device at fault."""
 
     code: RefusalCode
     needed: int
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
     @property
     def order(self) -> tuple[int, float]:
-        """Return a sort key, nearest first: last filter, then smallest relative shortage."""
+        """Return a sort key, nearest to fitting first: latest filter, then least shortage."""
         return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
 
 
@@ -73,7 +73,7 @@ def first_lacking(
     wanted: object,
     there: object,
 ) -> Verdict | None:
-    """Return the verdict of the first check with less available than needed, or None."""
+    """Return the first check whose available amount is less than the needed one, or None."""
     for code, check in checks:
         needed, available = check(wanted, there)
         if available < needed:
@@ -87,13 +87,13 @@ def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
 
 
 def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """Return the first filter of cluster facts that the node does not pass, or None."""
+    """Return the code of the first filter of cluster facts that refuses the node, or None."""
     found = first_lacking(FACT_FILTERS, shape, node)
     return None if found is None else found.code
 
 
 def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> RefusalCode | None:
-    """Return the first device rule that the device does not pass, or None."""
+    """Return the first device rule that refuses the device, whatever is in use, or None."""
     for code, passes in DEVICE_RULES:
         if not passes(ask, constraints, device):
             return code
@@ -101,7 +101,7 @@ def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> Re
 
 
 def refused_amount(demand: Demand, state: DeviceState) -> Verdict | None:
-    """Return the first amount that the device does not have free, or None."""
+    """Return the first amount that the device has too little of, or None."""
     return first_lacking(AMOUNTS, demand, state)
 
 
@@ -116,7 +116,7 @@ CONDITIONS: Final = frozenset((
 
 
 def now(node: NodeState) -> NodeState:
-    """Return the node in its current state."""
+    """Return the node unchanged: the occupancy that counts all pods now placed there."""
     return node
 
 
@@ -141,7 +141,7 @@ def empty(node: NodeState) -> NodeState:
 
 
 def empty_device(device: Device) -> DeviceState:
-    """Return the state of the device without shares and closed slices."""
+    """Return the device's state with nothing allocated and no slices closed."""
     return DeviceState(
         device=structs.replace(device, closed_slices=0) if device.closed_slices else device,
         memory_free_mib=device.memory_mib,
@@ -152,7 +152,7 @@ def empty_device(device: Device) -> DeviceState:
 
 
 def mended(observed: NodeObserved) -> NodeObserved:
-    """Return the observed node as ready and without pods of other schedulers."""
+    """Return the node's facts as if it were ready and ran no pods of other schedulers."""
     return structs.replace(
         observed,
         ready=True,
@@ -166,7 +166,7 @@ def mended(observed: NodeObserved) -> NodeObserved:
 
 
 def without(pods: Iterable[PodState]) -> Occupancy:
-    """Return the occupancy of a node as if these pods had ended."""
+    """Return a function that gives a node's state as if these pods had ended."""
     ended = tuple(pods)
 
     def occupancy(node: NodeState) -> NodeState:
@@ -187,7 +187,7 @@ def without(pods: Iterable[PodState]) -> Occupancy:
 
 
 def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
-    """Return the occupancy without the one cordon that causes this refusal."""
+    """Return a function that gives a node's state without the cordon that caused this refusal."""
 
     def occupancy(node: NodeState) -> NodeState:
         if code is RefusalCode.DEVICE_CORDONED:
@@ -226,7 +226,7 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """The MIG geometries in force; with `idle_only`, a device with any share is refused."""
+    """What filters need of the cluster: MIG geometries, and whether only idle devices count."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -243,9 +243,9 @@ def feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Return the first rule that keeps a pod of this shape from the node, or None if pods fit.
+    """Return the first rule that keeps a pod of this shape from the node, or None if it fits.
 
-    With `large_enough`, devices too small even when empty are ignored, for advice."""
+    With `large_enough`, ignore devices that would be too small even if empty."""
     left = occupancy(node)
     refused = refused_node(shape, left)
     return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
@@ -258,7 +258,7 @@ def devices_feasibility(
     *,
     large_enough: bool = False,
 ) -> Verdict | None:
-    """Apply `feasibility` to devices only; `place` is a position in `devices`."""
+    """Apply `feasibility` to these devices only; the verdict's `place` is an index of `devices`."""
     for ask in shape.asks:
         needs = [need_of(ask, shape.devices, held.device, rules) for held in devices]
         places: Sequence[int] = range(len(devices))
@@ -271,7 +271,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """Return the ask's demand on such a device, or the rule that refuses it permanently."""
+    """Return what the ask takes of such a device, or the rule by which it can never serve."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused
@@ -286,7 +286,7 @@ def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rul
 def usable(
     ask: Ask, constraints: DeviceConstraints, devices: Sequence[DeviceState], rules: Rules
 ) -> Iterator[tuple[int, Demand]]:
-    """Yield position and demand of each device that could meet the ask when empty."""
+    """Yield the position and the demand of each device that could meet the ask when empty."""
     for at, held in enumerate(devices):
         need = need_of(ask, constraints, held.device, rules)
         if isinstance(need, Demand) and refused_amount(need, empty_device(held.device)) is None:
@@ -300,9 +300,9 @@ def refused_ask(
     geometries: Known,
     places: Sequence[int],
 ) -> Verdict | None:
-    """Return the rule by which the node has too few devices for the ask; None if the ask fits.
+    """Return why too few of the devices can serve the ask, or None if enough can.
 
-    `needs` has an entry for each device; `places` are the positions to consider."""
+    `needs` has an entry for each device; only the positions in `places` are considered."""
     lacking: list[tuple[int, float, str, int, Verdict]] = []
     would_do = 0
     for at in places:
@@ -340,7 +340,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Lifting(Enum):
-    """What a pod still needs after a cordon that it was refused for is lifted."""
+    """Whether a pod fits once a cordon ends, or what else must end: failures or other pods."""
 
     SUFFICES = auto()
     WITH_OTHERS = auto()  # other cordons or failures must end too
@@ -348,7 +348,7 @@ class Lifting(Enum):
 
 
 class Room:
-    """Capacity queries about empty nodes, for one unchanged state."""
+    """Questions about what nodes could run when empty, answered for one unchanged state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -357,7 +357,7 @@ class Room:
         self._unbelieved: list[NodeState] | None = None
 
     def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
-        """Return the result of `work`, computed once per key."""
+        """Return the result of `work`, which is called only once per key."""
         if key not in self._done:
             self._done[key] = work()
         found: T = self._done[key]
@@ -372,10 +372,10 @@ class Room:
     def in_context(
         self, pod: PodState, refused: PodRefused, *, brief: bool = False
     ) -> tuple[PodRefused, bool]:
-        """Return the refusal with the nearest nodes that could run the pod, and False.
+        """Return the refusal with the nearest nodes that could run the pod when empty, and False.
 
-        Without such nodes, return what each node lacks when empty, and True. `brief` is for lists:
-        those of the event's nearest nodes that could run the pod suffice."""
+        If there are none, return what each node lacks even when empty, and True. `brief` is for
+        lists: it keeps the event's own nearest nodes if any of them could run the pod."""
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
         if brief and kept:
@@ -396,7 +396,7 @@ class Room:
         return structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), False
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
-        """Return nodes that may fit, but whose agents' reports are refused."""
+        """Return nodes that may fit the pod, but whose agents' reports the ledger refuses."""
         if refused.gang or refused.queue or refused.quota or refused.volume:
             return ()
         if self._unbelieved is None:
@@ -408,12 +408,12 @@ class Room:
         )
 
     def could_count(self, pod: PodState) -> int:
-        """Return how many nodes could run the pod when empty."""
+        """Return how many nodes could run the pod if they were empty."""
         shape = pod.submitted.shape
         return self.once(("could", pod.shape_key), lambda: sum(1 for _ in self.could(shape)))
 
     def recovers(self, pod: PodState) -> bool:
-        """Return True if the pod would fit after the failed devices of one node recover."""
+        """Return True if the pod would fit on some node once its failed devices recover."""
         shape, nodes = pod.submitted.shape, self._state.nodes.values()
         failed = (node for node in nodes if any(not held.healthy for held in node.devices))
         return self.once(
@@ -422,9 +422,9 @@ class Room:
         )
 
     def liftable(self, pod: PodState, code: RefusalCode) -> tuple[list[str], Lifting]:
-        """Return cordoned nodes or devices that could run the pod, and what else is needed.
+        """Return cordoned nodes or devices that could run the pod, and what else must end.
 
-        If lifting a single cordon suffices for some of them, return only these."""
+        If removing one cordon is enough for some of them, return only these."""
         key = f"liftable {code.value}", pod.shape_key
         return self.once(key, lambda: self._liftable(pod.submitted.shape, code))
 
@@ -440,7 +440,7 @@ class Room:
         return [name for name, _ in could], Lifting.THEN_WAIT
 
     def cordoned(self, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
-        """Yield what the cordon of this refusal code is on: a node or device, and its node."""
+        """Yield each node or device whose cordon gives this refusal code, and its node."""
         state = self._state
         if code is RefusalCode.DEVICE_CORDONED:
             there = (device for device in state.device_cordons if device in state.node_of_device)
@@ -452,7 +452,7 @@ class Room:
                 yield name, node
 
     def most(self, shape: Shape) -> int:
-        """Return an upper bound for the number of pods of this shape on the empty fleet."""
+        """Return an upper bound for the number of pods of this shape if all nodes were empty."""
         rules = self.rules(shape)
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
@@ -469,14 +469,14 @@ class Room:
         return tuple(miss for miss in there if self.holds(shape, nodes[miss.node]))
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return the shortages of the nearest nodes that could run the pod, or None."""
+        """Return what the nearest nodes lack that could run the pod when empty, or None."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
-        """Return the refusal as it would be on an empty fleet, where no node could run the pod."""
+        """Return the refusal that the pod would get if all nodes were empty."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
         rules, verdicts = self.rules(shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
@@ -499,23 +499,23 @@ class Room:
         )
 
     def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
-        """Return True if the node lacks only what ending `pods` would free."""
+        """Return True if the pod does not fit now, but would once `pods` end."""
         if self.miss(shape, node) is None:
             return False
         return self.miss(shape, node, without(pods)) is None
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
-        """Return True if the pod would fit now without cordons and device failures."""
+        """Return True if the pod would fit now if all cordons and device failures ended."""
         return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
 
     def fits_uncordoned(
         self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
     ) -> bool:
-        """Return True if the pod would fit now after this one cordon is lifted."""
+        """Return True if the pod would fit now if this one cordon were removed."""
         return self.miss(shape, node, uncordoned(code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
-        """Return the devices of the node that could satisfy one of the pod's asks when empty."""
+        """Return the devices that, if empty, could meet one of the pod's asks."""
         rules = self.rules(shape)
         found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
         return {node.devices[place].device.id for each in found for place, _ in each}
@@ -565,21 +565,21 @@ class Room:
     def miss(
         self, shape: Shape, node: NodeState, occupancy: Occupancy = now
     ) -> tuple[tuple[int, float], NearMiss] | None:
-        """Return a node's nearness and what it lacks; None if the pod fits or never could.
+        """Return what the node lacks, and a sort key; None if the pod fits or never could.
 
-        Nearness is as in the events: the last filter first, then the least shortage."""
+        The order is that of refusal events: latest filter first, then the least shortage."""
         rules = self.rules(shape)
         verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
         return (verdict.order, _near(node, verdict)) if verdict is not None else None
 
 
 def host_holds(shape: Shape, node: NodeState) -> bool:
-    """Return True if the empty node would be suitable and large enough."""
+    """Return True if the node, when empty, passes every filter that is not about devices."""
     return refused_node(shape, empty(node)) is None
 
 
 def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
-    """Return an upper bound for the number of such pods on the empty node, ask by ask."""
+    """Return an upper bound for pods of this shape on the empty node, counting each ask alone."""
     if not host_holds(shape, node):
         return 0
     needs, host = shape.node, node.host

@@ -1,4 +1,4 @@
-"""Node filters `(shape, node) → (needed, available)`; a node passes if enough is available."""
+"""Node filters that return `(needed, available)`; a node passes if enough is available."""
 
 from collections.abc import Callable
 
@@ -32,9 +32,9 @@ def present(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require the condition `Ready`, or that the pod tolerates the taints of a node without it.
+    """Require the node condition `Ready`, or that the pod tolerates the taints of an unready node.
 
-    While Kubernetes has not added these taints, only pods without devices are admitted."""
+    Until Kubernetes has added these taints, only pods without devices are admitted."""
     if node.runs:
         return YES
     closing = [t for t in _keeping_out(node) if t.key in _UNREADY]
@@ -44,7 +44,7 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require that the node's agent reports; on Kubernetes, only for pods with devices."""
+    """Require that the node's agent reports; on Kubernetes, pods without devices do not need it."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed else YES
 
@@ -126,7 +126,7 @@ def pods(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require enough extended resources that no dialect reads; return the first shortage."""
+    """Require enough of each extended resource that is not a device; return the first shortage."""
     offered = node.observed.extended if node.observed else {}
     for name, needed in sorted(shape.node.extended.items()):
         available = max(offered.get(name, 0) - node.extended_used.get(name, 0), 0)
@@ -174,7 +174,7 @@ def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
 
 
 def value_of(expression: NodeExpression, node: NodeState) -> str | None:
-    """Return the label's value, or the node's name for `matchFields`."""
+    """Return the label that the expression is about, or the node's name for `matchFields`."""
     return node.name if expression.of_field else node.host.labels.get(expression.key)
 
 
@@ -252,5 +252,5 @@ def closed(node: NodeState) -> bool:
 
 
 def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeCheck], ...]:
-    """Return the filters in `NEEDS` that may refuse a node for a pod of this shape."""
+    """Return the filters in `NEEDS` that apply to pods of this shape."""
     return pairs(tuple(each for each in NEEDS if each.wanted is None or each.wanted(shape)))

@@ -1,1 +1,1 @@
-"""Index the nodes as columns, with the loops over these columns."""
+"""Index the nodes as numpy columns, and provide the compiled loops over these columns."""

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of `AskColumns`, which compare the devices of nodes with one ask.
+"""Compiled loops of `AskColumns`, which compare the devices of nodes with one ask.
 
 Arrays with a row per node are flat: `width` values per node, the host's first. `fits` has `cuts`
 values per kind. Compiled loops do not check array bounds. Invariant: see `row_loops`."""
@@ -56,7 +56,7 @@ def look(
     enough: UInt8s,
     given: Int32s,
 ) -> None:
-    """Run `AskColumns.look` for `number` rows. Unless `noted`, stop at the last device needed."""
+    """Implement `AskColumns.look`; unless `noted`, check no more devices than needed."""
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64
@@ -88,7 +88,7 @@ def look(
 def house(
     rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
 ) -> None:
-    """Refuse the rows whose host lacks room for a pod that requests no device."""
+    """Refuse each node whose host lacks room for a pod without devices."""
     i: Int64
     for i in range(number):
         if lacking(free[rows[i] * width + HOST], need):
@@ -105,7 +105,7 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """Fill `found` with the slots that have room, for `Unschedulable.helped`; return the number."""
+    """Put into `found` the entries of `Unschedulable` that have room now; return how many."""
     helped_count: Int64 = 0
     slot: Int64
     i: Int64
@@ -141,7 +141,7 @@ def pick(
     cuts: Int64,
     weight: Int64,
 ) -> Int64:
-    """Run `AskColumns.pick`; the first wins a tie. `totals` is memory, cores, slots per kind."""
+    """Implement `AskColumns.pick`; the first wins ties. `totals`: memory, cores, slots per kind."""
     host: Int64 = row * width + HOST
     best: Int64 = -1
     holders_least: Int64 = 0

@@ -1,6 +1,6 @@
 """Compare one ask with every kind of device, and with the devices of each changed node.
 
-Invariant: a device has enough here exactly if it passes every device filter."""
+Invariant: a device has room here exactly if it passes every device filter."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -26,7 +26,7 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 
 
 class AskColumns:
-    """The index of one ask: what each kind of device must have free, and which devices never fit.
+    """One ask, compared with all devices: what each kind must have free, which devices never fit.
 
     `module` is the number of devices taken together, else 1. `demands`, `needs` (packed, `NEVER` if
     refused) and `instance_fits` (by cut) have an entry per kind; `without` excludes kinds.
@@ -55,7 +55,7 @@ class AskColumns:
         self._flatten()
 
     def follow(self, geometries: Known) -> None:
-        """Use these MIG geometries from now on."""
+        """Use these MIG geometries from now on, and recompute what depends on them."""
         devices = self._devices
         self._begin(geometries)
         for device in devices:
@@ -74,7 +74,7 @@ class AskColumns:
         self.cuts_instances = False
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
-        """Recompute the facts of these rows, valid until their nodes are reported again."""
+        """Find which devices of these rows the pod's uuids and indexes exclude; learn new kinds."""
         unknown = columns.kinds[len(self.demands) - FIRST_KIND :]
         for device in unknown:
             self._learn(device)
@@ -94,14 +94,14 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
-        """Return the demand on a kind of device; raises `TypeError` if the kind refuses the ask."""
+        """Return what the ask takes of this kind of device; `TypeError` if it cannot serve."""
         found = self.demands[kind]
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")
         return found
 
     def wanted(self, row: int, kinds: Sequence[int]) -> Iterator[tuple[int, Demand]]:
-        """Yield position and demand of the node's devices that could serve the ask when free."""
+        """Yield the position and the demand of each device that could serve the ask when free."""
         elsewhere = self.elsewhere[row].tolist() if self.elsewhere is not None else ()
         for at, kind in enumerate(kinds):
             found = self.demands[kind]
@@ -109,10 +109,10 @@ class AskColumns:
                 yield at, found
 
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
-        """Refuse rows whose host or devices lack room; if `noted`, record the devices with room.
+        """Refuse rows whose host or devices lack room; if `noted`, record which devices have room.
 
-        An ask for one device must fit `times` together; its MIG instances per device are not
-        counted."""
+        An ask for one device must fit `times` at once; MIG instances on a device are not counted.
+        """
         columns = look.columns
         ask_loops.look(
             look.rows,
@@ -134,7 +134,7 @@ class AskColumns:
         )
 
     def capacity(self, columns: Columns) -> NDArray[np.int64]:
-        """Return, for each row, an upper bound of how often the ask fits on its devices."""
+        """Return for each row an upper bound of how many times the ask fits on its devices."""
         devices = np.s_[:, HOST + 1 :]
         kind = columns.kind[devices]
         needs, charges = np.array(self.needs, np.int64), np.array(self._charges, np.int64)
@@ -143,7 +143,7 @@ class AskColumns:
         return found
 
     def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
-        """Return the first device with room, by `BINPACK` or `SPREAD`, or -1."""
+        """Return the device with room that `BINPACK` or `SPREAD` prefers, or -1."""
         return ask_loops.pick(
             row,
             columns.flat_free,
@@ -201,7 +201,7 @@ class AskColumns:
 def unnamed(
     columns: Columns, wants: DeviceConstraints, rows: Rows
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return True for each device or empty column that the uuids exclude; the same for indexes."""
+    """Return which devices the pod's uuids exclude, and which its indexes exclude, by row."""
     ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
     by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
     if wants.use_ids:
@@ -214,5 +214,5 @@ def unnamed(
 
 
 def flags(answers: NDArray[np.bool_]) -> memoryview:
-    """Return a view of the booleans as single bytes, for the loops."""
+    """Return the booleans as a flat view of bytes, for the compiled loops."""
     return answers.reshape(-1).view(np.uint8).data

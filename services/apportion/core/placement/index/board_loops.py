@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of the `Scoreboard`, which write the points of rows and find the best rows.
+"""Compiled loops of the `Scoreboard`, which set the points of rows and find the best rows.
 
 Compiled loops do not check array bounds. Invariant: `most` has the highest points per block."""
 
@@ -20,9 +20,7 @@ Rows = NDArray[np.int64]
 def write(
     points: Int32s, most: Int32s, fitting: Int64s, rows: Int64s, count: Int64, given: Int32s
 ) -> None:
-    """Swap the points of the first `count` rows with `given`.
-
-    A row that occurs twice must have the same points twice."""
+    """Set the points of `count` rows to `given`, and `given` to the points that they had."""
     i: Int64
     # A separate loop lets the memory reads overlap; the loop below would wait for each row.
     for i in range(count):
@@ -71,7 +69,7 @@ def _least(most: Int32s, top: Int64s) -> Int64:
 
 
 def best(points: Int32s, most: Int32s, found: Int64s, top: Int64s) -> Int64:
-    """Fill `found` with the best rows in order; return their number. `top` has the same size."""
+    """Put the best rows into `found`, best first, and return how many. `top` is a work buffer."""
     wanted: Int64 = len(found)
     count: Int64 = 0
     least: Int64 = _least(most, top)

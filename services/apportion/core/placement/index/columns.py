@@ -1,9 +1,9 @@
 """Index the nodes as columns, so that numpy can evaluate many nodes at once.
 
-Rows are in the order of node names, so that ties never depend on the order in which nodes were
-added. Vacant rows let a new node use a row near its position, so that few rows move. Derived: can
-be rebuilt from the `State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two
-logs have every row that changed or moved since a reader last read them."""
+Rows are in the order of node names, so ties never depend on the order in which nodes joined. Spare
+rows between them let a new node join while few rows move. The index can be rebuilt from the
+`State`. Invariant: after `sync`, row i reflects node `names[i]`, and the two logs have every row
+that changed or moved since a reader last read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all ar
 
 
 class Moved(NamedTuple):
-    """A move of the rows from `begin` to `end` by `by`, which makes `row` free."""
+    """Which rows moved to make `row` free for a new node: `begin` to `end`, by `by`."""
 
     row: int
     begin: int
@@ -67,7 +67,7 @@ class Moved(NamedTuple):
 
 
 class RowOrder:
-    """The rows by name; a `vacant` row has an empty name."""
+    """Assigns rows to node names, in the order of names; a `vacant` row has an empty name."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -76,7 +76,7 @@ class RowOrder:
         self._order: list[str] = []  # the names without the vacant rows
 
     def insert(self, name: str) -> Moved | None:
-        """Assign a row to a new name. Return which rows moved, or None if no spare row is near."""
+        """Assign a row to a new name. Return which rows moved; None if no vacant row is near."""
         rank = self._rank(name)
         behind = self.row_of[self._order[rank - 1]] + 1 if rank else 0
         first = max(behind - MOVED_MAX, 0)
@@ -106,7 +106,7 @@ class RowOrder:
         return row
 
     def lay_out(self, joined: Iterable[str]) -> None:
-        """Add these names and reassign all rows, with spare rows between them."""
+        """Add these names, and assign all rows again with vacant rows between them."""
         for name in joined:
             if name not in self.row_of:
                 self._order.insert(self._rank(name), name)
@@ -125,7 +125,7 @@ class RowOrder:
 
 
 class Touch(Struct, gc=False):
-    """A changed node; only `shares` and their pods changed, or anything if None."""
+    """A node to update at the next `sync`: only its `shares` and their pods, or all if None."""
 
     node: NodeState
     shares: list[Share] | None
@@ -167,7 +167,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Record that the node changed: only `shares` and their pods, or anything if None."""
+        """Note for `sync` what changed: only `shares` and their pods, or anything if None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
@@ -179,7 +179,7 @@ class Columns:
             before.shares.extend(shares)
 
     def forget(self, node: NodeState) -> None:
-        """Mark the row of a node that left the state as vacant."""
+        """Make the row of a node vacant, because the node left the state."""
         self._touched.pop(node.name, None)
         if node.name not in self._row_of:
             return
@@ -192,7 +192,7 @@ class Columns:
         self.count = len(self._row_of)
 
     def sync(self) -> None:
-        """Update the rows from the state; the cost is proportional to the touched devices."""
+        """Update the rows of all touched nodes; the cost is proportional to touched devices."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
         if geometries is not self._configured:  # a new configuration may have the same geometries
             self._configured = geometries
@@ -225,13 +225,13 @@ class Columns:
             _cut_anew(self)
 
     def changed_from(self, begin: Int64) -> Int64:
-        """Fill `some` with the distinct rows logged from that position on; return their number."""
+        """Put the rows changed since that log position into `some`, each once; return how many."""
         self._turn += 1
         log = self.changed
         return row_loops.distinct(log.cells, begin, log.count, self._seen, self._turn, self.some)
 
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
-        """Return the kinds of the node's devices that have these shares."""
+        """Return the kinds of the devices on which the node has these shares."""
         row = self._row_of[name]
         node = self.nodes[row]
         columns = (_column(node, node.by_id[share.device]) for share in shares)
@@ -250,7 +250,7 @@ class Columns:
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:
-        """Create blank columns of this size."""
+        """Replace all columns with blank ones: `rows` rows of `width` values."""
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
         self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)

@@ -1,7 +1,7 @@
-"""Number the kinds of device: devices that every ask treats alike share a number.
+"""Give a number to each kind of device: devices that every ask treats alike share a kind.
 
-The demand of an ask is computed once per kind, not per device. Invariant: a number keeps its
-meaning as long as the index exists, even while no node has such a device."""
+What an ask needs is computed once per kind, not per device. Invariant: a number keeps its meaning
+as long as the index exists, even while no node has such a device."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -19,7 +19,7 @@ _kind_of = attrgetter(
 
 
 class DeviceKinds:
-    """The numbers of kinds from `FIRST_KIND` on; `devices` has one device of each kind in order."""
+    """Numbers the kinds of device, from `FIRST_KIND` on; `devices` has one example of each kind."""
 
     def __init__(self) -> None:
         self._number_of: dict[tuple[object, ...], int] = {}
@@ -40,7 +40,7 @@ class DeviceKinds:
         return known
 
     def id_number(self, name: str) -> int:
-        """Return a number for the device id, so that many ids can be compared at once."""
+        """Return a number for the device id; numbers are compared faster than ids."""
         return self._id_numbers.setdefault(name, len(self._id_numbers))
 
     def id_numbers(self, names: Iterable[str]) -> list[int]:
@@ -48,14 +48,14 @@ class DeviceKinds:
         return [self._id_numbers[name] for name in names if name in self._id_numbers]
 
     def count(self, numbers: Iterable[int], by: int) -> None:
-        """Add `by` to the count of each of these kinds."""
+        """Add `by` to the number of existing devices of each of these kinds."""
         for number in numbers:
             self._counts[number] += by
 
     def offered(self, as_of: Int64) -> list[Device | None]:
-        """Return the existing kinds of device, by number; None for kinds that no node has.
+        """Return an example device of each kind, by number; None for a kind that no node has.
 
-        The list is the same until kinds change; `as_of` must change if kinds may have changed."""
+        The list stays the same object until kinds change; `as_of` must grow if they may have."""
         if as_of != self._as_of:
             self._as_of = as_of
             offered = [

@@ -1,4 +1,4 @@
-"""Compare the cluster facts of every node with one shape, until a node is reported again.
+"""Apply the filters of cluster facts (labels, taints, volumes) for one shape to every node.
 
 Invariant: after `rebuild` of the changed rows, each row agrees with the filters of its node."""
 
@@ -25,23 +25,23 @@ _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
 
 
 class Eligible(NamedTuple):
-    """Nodes whose pods may count for spread: present, allowed by affinity, taints tolerated."""
+    """By row, whether a node's pods count for topology spread: present, labels match, tolerated."""
 
     present: Flags
     allowed: Flags
     tolerated: Flags
 
     def counted(self, spread: SpreadConstraint) -> Flags:
-        """Combine the marks by the node inclusion policies of this constraint (kube-scheduler)."""
+        """Return the rows that count under this constraint's node inclusion policies."""
         found: Flags = self.present if spread.any_node else self.present & self.allowed
         return found & self.tolerated if spread.untainted else found
 
 
 class FactColumns:
-    """The result of one shape on every node, by row; `places` are the nodes of its volumes.
+    """The result of the fact filters for one shape, by row; `places` are the nodes of its volumes.
 
-    `ranks` are those of the facts filter that refuses the node, or `FITS`. `eligible` are the nodes
-    whose pods count for spread. `preferred` are points for node affinity and taints."""
+    `ranks` has the rank of the filter that refuses the node, or `FITS`. `eligible`: whose pods
+    count for spread. `preferred`: points for preferred node affinity and taints."""
 
     def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape
@@ -51,7 +51,7 @@ class FactColumns:
         self.resize(0)
 
     def resize(self, rows: int) -> None:
-        """Reset to `rows` nodes that are not evaluated yet."""
+        """Reset to `rows` rows, none of them evaluated."""
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self.eligible = Eligible(*[np.ones(rows, np.bool_) for _ in range(3)])
         self._node_ok: Flags = np.ones(rows, np.bool_)
@@ -60,7 +60,7 @@ class FactColumns:
         self._prefer_among(rows if self.prefers else 0)
 
     def rebuild(self, columns: Columns, rows: Rows) -> bool:
-        """Evaluate these rows. Return True if the points of all other rows may change as well."""
+        """Evaluate these rows. Return True if this may change the points of all other rows too."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)

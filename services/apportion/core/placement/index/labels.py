@@ -1,6 +1,6 @@
 """Index the labels of nodes as columns: for each label key in use, the value by row.
 
-Most keys have few values, so a test of ten thousand nodes runs once per value."""
+Most keys have few distinct values, so a test of ten thousand nodes runs once per value."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +27,7 @@ ValueOf = Callable[[NodeState, str], str | None]
 
 
 class Nodes(Protocol):
-    """The required interface of the index: its nodes by row, and which were reported again."""
+    """What this index needs of `Columns`: the node of each row, and which rows changed."""
 
     generation: int
     nodes: list[NodeState]
@@ -36,23 +36,23 @@ class Nodes(Protocol):
 
 
 def label(node: NodeState, key: str) -> str | None:
-    """Return the node's label or None; `OWN_NAME` is the node's name."""
+    """Return the node's label, or None without it; for the key `OWN_NAME`, the node's name."""
     return node.name if key == OWN_NAME else node.host.labels.get(key)
 
 
 class LabelColumns:
-    """The columns by label key, always of the same nodes; `value_of` reads a node's value."""
+    """The columns by label key. `value_of` reads a node's value; always pass the same nodes."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of
         self._keys: dict[str, _Key] = {}
 
     def ids(self, nodes: Nodes, key: str) -> Ids:
-        """Number the rows by value: equal values share a number, no value is `NO_VALUE`."""
+        """Return the value of the label by row, as a number; `NO_VALUE` without the label."""
         return self._column(nodes, key).ids
 
     def allowed(self, nodes: Nodes, needs: NodeConstraints, rows: Rows) -> Flags:
-        """Return True for each of these rows whose labels match the pod's requirements."""
+        """Return for each of these rows whether its labels meet the pod's node requirements."""
         found: Flags = np.ones(len(rows), np.bool_)
         for key, value in needs.selector.items():
             found &= self._where(nodes, key, rows, partial(eq, value))
@@ -63,7 +63,7 @@ class LabelColumns:
         return found
 
     def match(self, nodes: Nodes, term: Sequence[NodeExpression], rows: Rows) -> Flags:
-        """Return True for each row that matches all expressions; an empty term matches nothing."""
+        """Return for each row whether all expressions match; an empty term matches nothing."""
         found: Flags = np.full(len(rows), bool(term))
         for each in term:
             key = OWN_NAME if each.of_field else each.key
@@ -92,7 +92,7 @@ class LabelColumns:
 
 
 class _Key:
-    """The column of one key: `ids` by row, and `values` by id; the last is that of `NO_VALUE`."""
+    """The column of one label: `ids` by row, and the `values` by id, `NO_VALUE`'s last."""
 
     def __init__(self, key: str, value_of: ValueOf) -> None:
         self.ids: Ids = np.zeros(0, np.int64)
@@ -103,7 +103,7 @@ class _Key:
         self._seen = 0
 
     def refresh(self, columns: Nodes) -> None:
-        """Update the rows whose node was reported again."""
+        """Update the rows whose node changed."""
         if self._seen == columns.facts_changed.end and self._generation == columns.generation:
             return
         rows = None

@@ -1,7 +1,7 @@
-"""Pack several amounts into one 64-bit integer, to compare all at once.
+"""Pack several amounts into one 64-bit integer, so that one subtraction compares them all.
 
-Each amount of a device or host has a field with a guard bit above it. The guards of what is free
-are set; after subtracting what is needed, a guard is still set exactly if there was enough.
+Each amount of a device or host has a field with a guard bit above it. Free amounts have their
+guards set. After subtracting the needed amounts, a guard is still set exactly if there was enough.
 Invariant: every packed amount is within its field; `clamped` limits computed ones."""
 
 from typing import Final
@@ -52,7 +52,7 @@ NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
 
 
 def clamped(amount: Int64, bits: Int64) -> Int64:
-    """Return the amount, limited to the maximum of its field."""
+    """Return the amount, or the largest that a field of so many bits can have."""
     return min(max(amount, 0), (1 << bits) - 1)
 
 
@@ -74,7 +74,7 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 def lacking(free: Int64, need: Int64) -> Int64:
-    """Return the guards of the amounts that `free` (guards set) lacks; 0 if all suffice."""
+    """Return the guard bits of the amounts of which `free` has too little; 0 if all suffice."""
     guards: Int64 = GUARDS  # a local variable, or C would treat it as a Python object
     return ~(free - need) & guards
 
@@ -88,9 +88,9 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 def times_each(
     free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return upper bounds of how often `need` fits if every time is charged `charge`.
+    """Return upper bounds of how often `need` fits if each time takes `charge`.
 
-    A field at its maximum may represent a larger amount, so it limits nothing."""
+    A field at its maximum may stand for a larger amount, so it limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1
@@ -107,19 +107,19 @@ def memory_of(amounts: Int64) -> Int64:
 
 
 def compute_of(amounts: Int64) -> Int64:
-    """Return the cores of a device, or the milli-CPU of a host."""
+    """Return the compute field: cores of a device, or milli-CPU of a host."""
     return amounts >> COMPUTE_AT & _COMPUTE_MAX
 
 
 def slots_of(amounts: Int64) -> Int64:
-    """Return the number of further shares or pods that fit."""
+    """Return the slots field: how many more shares or pods fit."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
 def mean_load(
     memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
 ) -> Int64:
-    """Return the mean used fraction of two resources, in `POINTS`; 0 if either has no total."""
+    """Return the mean of the used fractions of memory and cores, in `POINTS`; 0 without a total."""
     if not memory_total or not cores_total:
         return 0
     # Clamp to three times the total, which keeps the result and avoids 64-bit overflow.
@@ -132,7 +132,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """Pack the device's free amounts for new shares, guards set; zeros for a closed device."""
+    """Pack what new shares can get of the device, guards set; all 0 if it is closed."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

@@ -1,4 +1,4 @@
-"""Log the rows that changed, in order, for readers at their own pace.
+"""Log the rows that changed, so that each reader can catch up when it likes.
 
 Invariant: a reader gets every row that changed since its last read, or learns that some are lost.
 """
@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 
 
 class RowLog:
-    """The changed rows: the first `count` of `cells` are kept; `end` is the next position."""
+    """The changed rows, oldest first: the first `count` of `cells`; `end` is the next position."""
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
@@ -39,17 +39,17 @@ class RowLog:
         self.end += 1
 
     def place_of(self, position: Int64) -> Int64:
-        """Return the index in `cells` of the first row from `position` on, or `FORGOTTEN`."""
+        """Return the index in `cells` of a log position, or `FORGOTTEN` if it was dropped."""
         return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:
-        """Return the rows from `position` on as a view until the next `append`; None if dropped."""
+        """Return the rows from `position` on, valid until the next `append`; None if dropped."""
         if position < self._start:
             return None
         return self._rows[position - self._start : self.count]
 
     def distinct_since(self, position: Int64, every: Rows) -> Rows | None:
-        """Return these rows without duplicates, `every` if most changed, or None if dropped."""
+        """Like `since` without duplicates; `every` if that is shorter, None if dropped."""
         rows: Rows | None = self.since(position)
         if rows is None:
             return None

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""The loops of a class over the rows to evaluate, which find these rows and rate them.
+"""Compiled loops of a class: find the rows to evaluate, and compute their points.
 
 `given` has the points of each row, or `REFUSED`. Compiled loops do not check array bounds.
 Invariant: loops use only whole numbers, so the result is the same compiled or not."""
@@ -11,9 +11,9 @@ from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 def distinct(
     log: Int64s, begin: Int64, end: Int64, seen: Int64s, turn: Int64, rows: Int64s
 ) -> Int64:
-    """Fill `rows` with the distinct rows of the log from `begin` to `end`; return their number.
+    """Put the rows that the log has from `begin` to `end` into `rows`, once each; return how many.
 
-    `seen` has a cell for each row, and does not contain `turn` yet."""
+    `seen` has a cell for each row; `turn` is a number that no cell has yet."""
     count: Int64 = 0
     at: Int64
     for at in range(begin, end):
@@ -35,7 +35,7 @@ def admit(rows: Int64s, count: Int64, node_ok: UInt8s, given: Int32s) -> None:
 def give(
     rows: Int64s, count: Int64, column: Int32s, base: Int64, step: Int64, given: Int32s
 ) -> None:
-    """Set the points of every row to `base` plus `step` times its value in the column."""
+    """Set the points of each row to `base` plus `step` times its value in `column`."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:
@@ -43,7 +43,7 @@ def give(
 
 
 def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
-    """Average the points in `given` with those in `others`, which are by row."""
+    """Average the points in `given` with those in `others`, which has an entry for every row."""
     i: Int64
     for i in range(count):
         if given[i] != REFUSED:
@@ -51,7 +51,7 @@ def blend(rows: Int64s, count: Int64, others: Int32s, given: Int32s) -> None:
 
 
 def keep(rows: Int64s, count: Int64, given: Int32s, points: Int32s) -> None:
-    """Copy `given` to `points`, which are by row."""
+    """Copy the points in `given` to `points`, which has an entry for every row."""
     i: Int64
     for i in range(count):
         points[rows[i]] = given[i]

@@ -1,4 +1,4 @@
-"""The input of a score, its interface, and the board with the points of all nodes.
+"""What a score gets and must implement, and the board with the points of all nodes.
 
 Invariant: `best` and `fitting` equal the result of a walk over all points."""
 
@@ -18,10 +18,10 @@ _REFUSED: Final = np.int32(REFUSED)
 
 
 class ScoreInput:
-    """The rows that a class evaluates: the first `count` of `rows`, initially all.
+    """The rows to score: the first `count` of `rows`, initially all.
 
-    `given` has `REFUSED` or the points of each row. `enough`, by row and column, is True if a
-    device has room for the ask for which the score chooses a device (`NodeScore.ask_at`)."""
+    `given` has `REFUSED` or the points of each row. `enough` marks, by row and column, the devices
+    with room for the ask at `NodeScore.ask_at`, for which the score chooses a device."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
@@ -32,26 +32,26 @@ class ScoreInput:
 
 
 class NodeScore(Protocol):
-    """A scoring rule for one shape of pod; `ask_at` is the ask for which it chooses a device."""
+    """Interface of a score for one shape; `ask_at` is the ask for which it chooses a device."""
 
     policy: str
     ask_at: int = NO_ASK
 
     def rate(self, seen: ScoreInput) -> None:
-        """Rate every row that is not refused from 0 to `packed.POINTS`; more is better."""
+        """Set the points of each row not refused: 0 to `packed.POINTS`, more is better."""
 
     def device(self, row: int) -> int:
-        """Return the position of the device that gave the row its points, or `NO_DEVICE`."""
+        """Return the position of the device on which the row's points are based, or `NO_DEVICE`."""
         del row
         return NO_DEVICE
 
     def total(self, points: int) -> float:
-        """Return the points as displayed, 0 to 100."""
+        """Return the points on the scale that users see, 0 to 100."""
         return points * 100 / POINTS
 
 
 class Scoreboard:
-    """The points by row; `REFUSED` if the pods may not be placed there."""
+    """The points of every node for one class; `REFUSED` where its pods cannot go."""
 
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)
@@ -74,7 +74,7 @@ class Scoreboard:
         self.take(rows.data, len(rows))
 
     def take(self, rows: Int64s, count: Int64) -> None:
-        """Set the points of the first `count` of these rows from `given`."""
+        """Set the points of the first `count` of `rows` to those in `given`."""
         points, most = self.flat_points, self.most
         board_loops.write(points, most, self.fits, rows, count, self.given)
 
@@ -87,9 +87,9 @@ class Scoreboard:
         self.write(np.arange(len(points)), points)
 
     def best(self, count: int, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
-        """Return at most `count` best rows with their points; the first row wins a tie.
+        """Return up to `count` best rows with their points; the first row wins a tie.
 
-        If any row that `first` marks fits, only those rows count."""
+        If any row marked in `first` fits, consider only the marked rows."""
         if first is not None:
             among = Scoreboard(len(self.points))
             among.replace(np.where(first, self.points, _REFUSED))

@@ -1,1 +1,1 @@
-"""Apply limits on what pods use together: a queue's capability, a namespace's quota."""
+"""Limit what pods use in total: a queue's capability, a namespace's quota."""

@@ -1,7 +1,7 @@
 """Enforce queue and namespace limits, which refuse a pod although nodes have room.
 
-A limit is a rule of the scheduler and not an invariant of the ledger: the fold accepts placements
-beyond it. `queueing.sharding` keeps several schedulers from exceeding one together."""
+A limit is a rule of the scheduler, not an invariant of the ledger: the fold accepts placements
+beyond it. `queueing.sharding` prevents several schedulers from exceeding a limit together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,11 +46,11 @@ Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 
 
 class Holdings:
-    """The allocated amounts of each account and its limits; subclasses map pods to accounts.
+    """What each account has allocated, and its limits. An account is a queue or a namespace.
 
     When the first limit is set, all pods are queued to be counted. `count` counts some of them; a
-    query counts whatever is left. Derived: can be rebuilt from the `State`. Invariant: the amounts
-    of an account equal those of a walk over its placed pods."""
+    query counts the rest. Invariant: the amounts of an account equal those of a walk over its
+    placed pods, so they can be rebuilt from the `State`."""
 
     def __init__(self, state: State, taken: Taken, least: Callable[[Shape], Amounts]) -> None:
         self._state = state
@@ -64,11 +64,11 @@ class Holdings:
         self._epoch = 0
 
     def account_of(self, pod: PodState) -> str:
-        """Return the name of the pod's account."""
+        """Return the name of the pod's account; each subclass defines it."""
         raise NotImplementedError
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Update the account of a placed or released pod. True if the account has room again.
+        """Count a placed pod, or stop counting a released one. True if its account has more room.
 
         `undone`: the pod was only assumed. `again`: the amounts of its shares may have changed."""
         before, placed = self._at.get(pod.uid), pod.placement
@@ -96,10 +96,10 @@ class Holdings:
         return True
 
     def moved(self, name: str) -> None:
-        """Handle a change of the account's amounts; by default, do nothing."""
+        """Called when an account's amounts change; subclasses may drop what they cached."""
 
     def follow(self, change: Change) -> bool:
-        """Count the pods that the event concerns. Return True if an account has room again."""
+        """Count the pods that the event concerns again. True if an account has more room."""
         freed = False
         if change.node is not None and type(change.data) in OFFERS:
             for pod in change.node.pods.values():
@@ -118,7 +118,7 @@ class Holdings:
         return not self._uncounted
 
     def count_all(self) -> None:
-        """Count the usage of all queued pods."""
+        """Count all pods that are still queued to be counted."""
         self.count(len(self._uncounted))
 
     def note_freed(self) -> None:
@@ -128,7 +128,7 @@ class Holdings:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed; without `node`, one exceeded on any node."""
+        """Return the limit that the pod exceeds with these shares; without `node`, on any node."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -140,7 +140,7 @@ class Holdings:
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """Return the kinds of device on which one ask alone exceeds the account's limits."""
+        """Return the kinds of device on which one of the asks exceeds the account's limits."""
         name = self.account_of(pod)
         limits = self._limits.get(name)
         if limits is None:
@@ -175,7 +175,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """The allocated host and device amounts of queues, counted once a limit or share needs them."""
+    """What each queue has allocated of hosts and devices; counted only once it is needed."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -190,17 +190,17 @@ class Queues(Holdings):
         return queue_of(self._state, pod)
 
     def moved(self, name: str) -> None:
-        """Drop the cached share of the queue."""
+        """Drop the cached share of the queue, because its amounts changed."""
         self._shares.pop(name, None)
 
     def activate(self) -> None:
-        """Count the amounts of queues from now on."""
+        """Start counting what queues have allocated."""
         if not self.active:
             self.active = True
             self._uncounted = list(self._state.pods.values())
 
     def count_offers(self, nodes: int) -> bool:
-        """Count the capacity of at most `nodes` nodes. Return True when all are counted."""
+        """Add up the capacity of at most `nodes` more nodes. Return True when all are included."""
         return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
@@ -248,7 +248,7 @@ class Queues(Holdings):
 
 
 class _Totals:
-    """The capacity of the cluster; recounts a node that is reported again."""
+    """The capacity of the cluster, kept up to date as nodes change."""
 
     def __init__(self, state: State) -> None:
         self._sum: Counter[Amount] = Counter()
@@ -258,14 +258,14 @@ class _Totals:
         self._moved = False
 
     def refresh(self) -> bool:
-        """Count the touched nodes. Return True if the totals changed since the last call."""
+        """Recount all touched nodes. Return True if the totals changed since the last call."""
         self.count(0)
         self.count(len(self.touched))
         moved, self._moved = self._moved, False
         return moved
 
     def count(self, nodes: int) -> bool:
-        """Count at most `nodes` touched nodes. Return True when all are counted."""
+        """Recount at most `nodes` touched nodes. Return True when none is left."""
         if self._state is not None:
             self.touched = dict(self._state.nodes)
             self._state = None
@@ -285,13 +285,13 @@ class _Totals:
         return not self.touched
 
     def dominant(self, held: Amounts) -> float:
-        """Return the largest fraction of a cluster total among these amounts."""
+        """Return the largest of these amounts, each as a fraction of the cluster's total."""
         parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
         return max(parts, default=0.0)
 
 
 class Namespaces(Holdings):
-    """Device amounts of namespaces with a device quota; the API server enforces other limits."""
+    """What namespaces with a device quota have allocated; the API server enforces other limits."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_devices, quotas.devices_at_least)
@@ -307,7 +307,7 @@ class Namespaces(Holdings):
         return pod.submitted.namespace
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """Update the namespace of a placed or released pod; see `Holdings.note`."""
+        """Count or stop counting a pod if a quota limits its namespace; see `Holdings.note`."""
         if pod.submitted.namespace not in self._limits:
             self._at.pop(pod.uid, None)
             return False
@@ -348,9 +348,10 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """The limit that refused a pod: for the kinds `without`, or for any node if None.
+    """A limit that refused a pod: on device kinds `without`, or on every node if None.
 
-    Kinds that exceed it only together are not in `without`; `seen` changes if it may allow more."""
+    Kinds that exceed it only together are not in `without`. `seen` changes if more may be allowed.
+    """
 
     exceeded: LimitExceeded
     without: frozenset[int] | None
@@ -358,7 +359,7 @@ class Kept(NamedTuple):
 
 
 class Limits:
-    """All limits over one state; a pod must be within every limit that applies to it."""
+    """All queue and namespace limits of one state; a pod must stay within each that applies."""
 
     def __init__(self, state: State) -> None:
         self._queues = Queues(state)
@@ -366,12 +367,12 @@ class Limits:
         self.active = self._queues.active or self._namespaces.active
 
     def activate(self) -> None:
-        """Count the amounts of queues from now on, because the order of pods depends on them."""
+        """Start counting what queues have allocated, because the order of pods depends on it."""
         self._queues.activate()
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` newly limited pods, with `shares` also nodes. True when done."""
+        """Count at most `most` queued pods, with `shares` also nodes. True when none is left."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
@@ -381,14 +382,14 @@ class Limits:
         return self._queues.share(queue)
 
     def observe(self, change: Change) -> bool:
-        """Apply the fold's change. Return True if any limit may allow more."""
+        """Apply the fold's change. Return True if a limit may allow more than before."""
         freed = self._queues.observe(change)
         freed |= self._namespaces.observe(change)
         self.active = self._queues.active or self._namespaces.active
         return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
-        """Update the accounts of a placed or released pod; see `Holdings.note` for `undone`."""
+        """Count a placed pod, or stop counting a released one; see `Holdings.note` for `undone`."""
         if self._queues.active:
             self._queues.note(pod, undone=undone)
         self._namespaces.note(pod, undone=undone)
@@ -401,17 +402,17 @@ class Limits:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that these shares exceed; without `node`, one exceeded on any node."""
+        """Return the limit that the pod exceeds with these shares; without `node`, on any node."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
-        """Return the kinds of device on which one ask alone exceeds the pod's limits."""
+        """Return the kinds of device on which one of the asks exceeds the pod's limits."""
         of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 
     def seen(self, pod: PodState) -> int:
-        """Return a number that changes when the limits may allow the pod more."""
+        """Return a number that changes when limits may allow the pod more."""
         return self._queues.seen(pod) + self._namespaces.seen(pod)

@@ -1,9 +1,9 @@
-"""Express limits of queues and namespaces as bounds on the amounts of shares.
+"""Express the limits of queues and namespaces as bounds on amounts, and compute amounts.
 
-A limit of device memory or cores counts all such devices, by whichever names the pods requested
-them, so another dialect does not bypass it. Only `volcano.sh/gpu-number` counts just whole devices,
-and `volcano.sh/gpu-memory` just partial ones, because Volcano uses them side by side. Invariant:
-amounts are computed from what the pod gets, not from what it requested."""
+A limit of device memory or cores counts all such devices, whichever resource names the pods used,
+so another dialect does not bypass it. Exceptions, because Volcano uses them side by side:
+`volcano.sh/gpu-number` counts only whole devices, `volcano.sh/gpu-memory` only partial ones.
+Invariant: amounts are computed from what the pod gets, not from what it requested."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ _OF_CLAIMS: Final = ("requests.", "limits.")
 
 
 class Bound(NamedTuple):
-    """The maximum of an amount, named and counted in `unit` as in the limit."""
+    """The maximum of one amount, with the name and `unit` that the limit uses."""
 
     resource: str
     amount: Amount
@@ -59,13 +59,13 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """Return the amount in `more` if `held` and `more` exceed the bound together, else 0."""
+        """Return what `more` adds if it and `held` together exceed the bound, else 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
 
 class LimitExceeded(NamedTuple):
-    """The reason why a limit of a queue or namespace refuses a pod."""
+    """The limit of a queue or namespace that refuses a pod, and by how much."""
 
     code: RefusalCode
     queue: QueueShortage | None = None
@@ -73,7 +73,7 @@ class LimitExceeded(NamedTuple):
 
 
 class Quota:
-    """The limits of one queue."""
+    """The limits of one queue, as bounds on amounts."""
 
     def __init__(self, queue: QueueObserved, configuration: Configuration) -> None:
         names = amounts_by_name(dialect_config(configuration))
@@ -92,7 +92,7 @@ class Quota:
         return bool(self._closed or self._bounds or self._cards)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return the limit that `more` exceeds in a queue with the amounts `held`, or None."""
+        """Return the limit that `more` exceeds in addition to the allocated `held`, or None."""
         if self._closed:
             return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
@@ -148,7 +148,7 @@ class NamespaceQuota:
         return bool(self._bounds)
 
     def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
-        """Return the limit that `more` exceeds in a namespace with the amounts `held`, or None."""
+        """Return the limit that `more` exceeds in addition to the allocated `held`, or None."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:
@@ -168,14 +168,14 @@ def _ceil(amount: int, unit: int) -> int:
 
 
 def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts:
-    """Return the amounts that a pod of this shape uses with these shares of the node."""
+    """Return what a pod of this shape uses of host and devices with these shares."""
     taken = of_host(shape)
     taken.update(of_devices(shape, shares, node))
     return taken
 
 
 def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
-    """Return the peak amounts of these shares: init containers run before the others."""
+    """Return the peak device amounts of these shares; init containers run before the others."""
     taken: Counter[Amount] = Counter()  # not `Counter[Amount]()`, which takes half as long again
     before: dict[str, Counter[Amount]] = {
         ask.container: Counter() for ask in shape.asks if ask.init
@@ -190,7 +190,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """Return the minimum amounts of `count` shares of such devices."""
+    """Return the least that `count` shares of such devices use."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count
@@ -199,14 +199,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """Return the minimum amounts that a pod of this shape uses on any node."""
+    """Return the least that a pod of this shape uses on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the minimum of the peak device amounts on any node; see `of_devices`."""
+    """Return the least device amounts that a pod of this shape has at its peak, on any node."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -224,7 +224,7 @@ def _most(taken: Counter[Amount], before: Iterable[Counter[Amount]]) -> Counter[
 
 
 def of_host(shape: Shape) -> Counter[Amount]:
-    """Return the amounts that a pod of this shape uses in addition to devices."""
+    """Return what a pod of this shape uses apart from devices."""
     needs = shape.node
     taken: Counter[Amount] = Counter({PODS: 1})
     if needs.cpu_milli:
@@ -256,7 +256,7 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """Return the card quota's key that matches a share of such a device, or an empty string.
+    """Return the key of the card quota for such a device, or an empty string.
 
     `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
     model over a part of it, such as `A100`."""
@@ -272,7 +272,7 @@ def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
 
 @lru_cache(maxsize=8)
 def amounts_by_name(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
-    """Return the amount that each resource name limits, and its unit."""
+    """Return which amount each resource name limits, and in which unit."""
     of_devices = {
         name: ((bound.counts, bound.of), bound.unit)
         for name, resource in resources(config).items()

@@ -1,9 +1,9 @@
-"""Decide for which pod to evict pods of lower priority, as the last step of a decision.
+"""Decide for which pending pod to evict pods of lower priority, as the last step of a decision.
 
-Until its victims have ended, the pod is nominated to the node: no pod of the same or lower priority
-is placed there. If the pod does not fit then, its refusal ends the nomination. Source:
-kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, nor while pods that are
-already leaving free enough room; without a new event no pod is evicted."""
+Until the victims have ended, the pod is nominated to the node: no other pod of the same or lower
+priority is placed there. If it does not fit then, its refusal ends the nomination. Source:
+kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, or while pods that are
+already leaving free enough room. Without a new event, no pod is evicted."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ FOUND_MAX: Final = 8  # nodes compared for each pod of a gang
 
 
 class Search:
-    """The search for the node where evictions for one pod cost least, a few nodes at a time.
+    """Searches for the node where evictions for one pod cost least, a few nodes at a time.
 
     Invariant: the result does not depend on the number of steps."""
 
@@ -61,7 +61,7 @@ class Search:
         self._compared = 0
 
     def go_on(self, tries_max: Int64) -> bool:
-        """Try at most `tries_max` more nodes. Return True if all nodes are tried."""
+        """Try at most `tries_max` more nodes. Return True when the search is complete."""
         while self.rows:
             best = self.best
             if self._compared >= COMPARED_MAX and best is not None and not best.budgets:
@@ -82,7 +82,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A failed search; `generation` is that of the columns, or for a gang that of volume claims."""
+    """A search that found nothing, with the facts whose change makes another search useful."""
 
     priority: int
     key: bytes
@@ -91,9 +91,9 @@ class _Vain(NamedTuple):
 
 
 class GangRoom:
-    """A search for evictions that let a whole gang fit, by reserving one pod after the other.
+    """Searches for evictions that let a whole gang fit, by placing its pods one after the other.
 
-    Invariant: lifted and reserved pods are restored before the result is returned."""
+    Invariant: before it returns, the state is restored: no reservation or lifted pod is left."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, reservations: Reservations, dry_run: DryRun
@@ -104,7 +104,7 @@ class GangRoom:
         self.dry_run = dry_run
 
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
-        """Return the evictions for the gang; empty if none suffice or some are under way."""
+        """Return evictions that let the gang fit; empty if none do, or if some are under way."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
         if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):
@@ -177,7 +177,7 @@ class GangRoom:
 
 
 class Preempting:
-    """The choice of evictions for the pods of one queue, over one state."""
+    """Decides which pods to evict for the pending pods of one engine."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Preempting:
         self._as_of = -1
 
     def observe(self, change: Change) -> bool:
-        """Apply the fold's change. Return True if a node is no longer nominated."""
+        """Apply the fold's change. Return True if it ended the nomination of a node."""
         kind = type(change.data)
         self._forget_gang(change)
         if kind in _OF_CLAIMS:
@@ -223,7 +223,7 @@ class Preempting:
         return False
 
     def look_again(self) -> None:
-        """Search again at this revision, because the set of pending pods changed."""
+        """Search again before the next event, because the set of pending pods changed."""
         self._as_of = -1
 
     def _forget_gang(self, change: Change) -> None:
@@ -241,7 +241,7 @@ class Preempting:
             self._in_vain.clear()
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
-        """Return the evictions for one pod or gang, and True if there is more to search."""
+        """Return evictions for one pod or gang, or final refusals; True if more may follow."""
         if self._highest <= self._least or self._as_of == self._state.revision:
             return [], False
         refused = self._given_up()

@@ -1,10 +1,10 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are lifted, then put back if the pod still fits: first those whose
-eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A gang is evicted
-whole, unless its pods can run alone. Only pods of the same queue are evicted, like Volcano's action
-`preempt`: priority does not take back what a queue got by its share. Invariant: the state is
-restored, and the pod would not fit if any one of the victims were put back."""
+All pods of lower priority are lifted (removed for a trial). Each is put back if the pod still fits,
+first those whose eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A
+gang is evicted whole, unless its pods can run alone. Only pods of the same queue are evicted, like
+Volcano's action `preempt`: priority does not take what another queue got by its share. Invariant:
+the state is restored, and the pod would not fit if any victim stayed."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -31,7 +31,7 @@ _LEAST_PRIORITY = -(1 << 31)
 
 
 class Unit(NamedTuple):
-    """Pods that are evicted together, most important first: higher priority, earlier start."""
+    """Pods that are evicted together: one pod, or a gang, its most important pod first."""
 
     rank: int
     since: str
@@ -40,7 +40,7 @@ class Unit(NamedTuple):
 
 
 class Victims(NamedTuple):
-    """The pods to evict so that a pod fits on a node; none if enough are already leaving."""
+    """The pods to evict so that a pod fits on a node; empty if those already leaving are enough."""
 
     row: int
     node: str
@@ -49,14 +49,14 @@ class Victims(NamedTuple):
 
     @property
     def pods(self) -> list[PodState]:
-        """Return all pods that must be evicted."""
+        """Return the pods of all units."""
         return list(chain.from_iterable(unit.pods for unit in self.units))
 
     def better_than(self, other: "Victims") -> bool:
-        """Return True if kube-scheduler prefers to evict these victims; False for a tie.
+        """Return True if kube-scheduler would rather evict these victims; False for a tie.
 
-        The criteria in order: fewest that exceed a budget, lowest highest priority, lowest sum of
-        priorities, fewest pods, and latest start of the most important ones."""
+        The criteria in order: fewest pods that exceed a budget, lowest highest priority, lowest sum
+        of priorities, fewest pods, and latest start of the most important ones."""
         mine, others = self.cost, other.cost
         if mine != others:
             return mine < others
@@ -64,7 +64,7 @@ class Victims(NamedTuple):
 
     @property
     def cost(self) -> tuple[int, int, int, int]:
-        """Return the first criteria of the comparison; lower is better."""
+        """Return the criteria to compare, except the start time; lower is better."""
         priorities = [pod.submitted.priority for pod in self.pods]
         highest = max(priorities, default=_LEAST_PRIORITY)
         total = sum(priority - _LEAST_PRIORITY for priority in priorities)
@@ -72,12 +72,12 @@ class Victims(NamedTuple):
 
     @property
     def since(self) -> str:
-        """Return the earliest start of the most important victims."""
+        """Return when the earliest of the most important victims was placed."""
         return min(self.units).since
 
 
 class DryRun:
-    """A trial of a node without some pods, counting current reservations."""
+    """Tries whether a pod fits on a node without some of its pods, then restores the state."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, limits: Limits, neighbours: Neighbours
@@ -88,7 +88,7 @@ class DryRun:
         self._neighbours = neighbours
 
     def victims(self, pod: PodState, row: Int64) -> Victims | None:
-        """Return the pods to evict there, or None if the pod would not fit even then."""
+        """Return which pods of the node to evict for this pod, or None if no eviction helps."""
         node = self._finder.columns.nodes[row]
         leaving, units = self._below(pod, node)
         if not leaving and not units:
@@ -118,7 +118,7 @@ class DryRun:
         return Victims(row, node.name, tuple(sorted(chosen)), budgets)
 
     def lift(self, pod: PodState) -> "Lifted":
-        """Remove the pod from the state; the result is for `put_back`."""
+        """Remove a placed pod from the state for a trial; pass the result to `put_back`."""
         placement = _place_of(pod)
         lifted = Lifted(pod, placement, *(getattr(pod, name) for name in _KEPT))
         fold.unplace(self._state, pod)
@@ -126,7 +126,7 @@ class DryRun:
         return lifted
 
     def put_back(self, lifted: "Lifted") -> None:
-        """Restore a lifted pod with its shares and its place in the order."""
+        """Restore a lifted pod with its shares, and the order of the node's pods."""
         pod, placement = lifted.pod, lifted.placement
         node = self._state.nodes[placement.node]
         for share in placement.shares:
@@ -190,7 +190,7 @@ class DryRun:
 
 
 class Lifted(NamedTuple):
-    """A lifted pod, with its former values."""
+    """A pod that was removed for a trial, with the values to restore."""
 
     pod: PodState
     placement: Placement
@@ -205,7 +205,7 @@ _KEPT = Lifted._fields[2:]
 
 
 def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
-    """Return the event that evicts the victim for this pod."""
+    """Return the event that evicts `victim` so that `pod` fits on the node of `found`."""
     about, placement = victim.submitted, _place_of(victim)
     return PodEvicted(
         pod=about.uid,
@@ -237,7 +237,7 @@ def _unit(pods: list[PodState]) -> Unit:
 
 
 def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
-    """Return the pods whose eviction, in this order, exceeds a disruption budget.
+    """Return which of these pods, evicted in this order, would exceed a disruption budget.
 
     As in kube-scheduler's DefaultPreemption, such pods are evicted only if no others suffice."""
     if not state.budgets:

@@ -1,4 +1,4 @@
-"""Compute the value of frequent pods, and how much a node could still earn from them.
+"""Compute what frequent pods are worth, and how many of them a node could still run.
 
-A solver outside of core computes prices from `shape_histogram` and `program`; prices arrive as a
-`PricesLearnt` event. `price_table` turns prices into tables for the scores `price` and `fgd`."""
+A solver outside of core computes prices from `shape_histogram` and `program`; they arrive as a
+`PricesLearnt` event. `price_table` turns them into tables for the scores `price` and `fgd`."""

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""Compute the cost of a pod for a node: the value and variety that the node loses.
+"""Compiled loops that compute what a node loses by a pod: value, and variety of pods that fit.
 
 `read` computes a node's values before the pod, `weigh` those after it; see `scores.by_shape`.
 Compiled loops do not check array bounds. Invariant: see `row_loops`."""
@@ -36,7 +36,7 @@ def read(
     tables: Tables,
     readings: Readings,
 ) -> None:
-    """Recompute the readings of the rows from `begin` to `end`."""
+    """Recompute the readings of the nodes in `rows[begin:end]`."""
     i: Int64
     for i in range(begin, end):
         row: Int64 = rows[i]
@@ -108,7 +108,7 @@ def _read_room(
 
 
 def weigh(look: ScoreInput, free: Int64s, tables: Tables, readings: Readings, taken: Taken) -> None:
-    """Rate the rows that fit, and record for every row the device that loses least."""
+    """Set the points of the rows that fit, and note which device of each loses least."""
     width: Int64 = readings.width
     i: Int64
     at: Int64

@@ -1,9 +1,9 @@
-"""Tables of one set of prices for the existing kinds of device, and the nodes valued by them.
+"""Turn one set of prices into tables by kind of device, and compute the value of each node.
 
-All numbers are whole, so that every machine gets the same result: values in millionths of a device,
-CPU prices in millionths of a device per milli-core. Derived: rebuilt when prices are learnt or a
-new kind of device appears, in steps, because it takes longer than a decision may. Invariant: the
-result of `read` does not depend on how much was prepared."""
+All numbers are whole, so every machine gets the same result. Values are in millionths of a device,
+CPU prices in millionths of a device per milli-core. Tables are rebuilt when prices or kinds change,
+in steps, because that takes longer than a decision may. Invariant: the result of `read` does not
+depend on how much was prepared."""
 
 from math import isqrt
 from typing import Final, NamedTuple
@@ -43,14 +43,14 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the prices for a node's CPU; the lowest is what CPU alone could earn."""
+    """Return the CPU prices to compute values for; the lowest is what CPU alone earns."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that shares can earn on one device, net of CPU, by CPU price and state."""
+    """Return the most that shares can earn on a device, less CPU, by CPU price and device state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -76,7 +76,7 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
 def device_values(
     shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
 ) -> Values:
-    """Return the most that idle devices can earn, whole or shared, by CPU price and number."""
+    """Return the most that idle devices can earn together, by CPU price and number of devices."""
     net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
         sort = sort_of(shape)
@@ -91,7 +91,7 @@ def device_values(
 
 
 def share_room(sort: Sort, device: Device) -> Values:
-    """Return how many such shares fit, by state."""
+    """Return for each state of a device how many such shares still fit."""
     room = [0] * STATES
     if sort.size_on(device) not in (NEVER, WHOLE):
         after = after_share(sort.ask, device)
@@ -102,7 +102,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return how many pods with whole devices fit, by idle devices; unlimited without an ask."""
+    """Return for each number of idle devices how many such pods fit; unlimited without an ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)
@@ -121,7 +121,7 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """The tables of one kind of device: by state or idle number, then by price or shape."""
+    """The tables of one kind of device: by state or number of idle devices, then price or shape."""
 
     share_value: Ints
     device_value: Ints
@@ -139,7 +139,7 @@ TOO_BIG = WHOLE + 1
 
 
 class Fragments:
-    """The distribution of shapes; `pods` are the weights, which sum to `total`.
+    """The frequencies of shapes, for the score `fgd`; `pods` are the weights, `total` is their sum.
 
     `sizes` is by kind and shape: percent of one device, or `TOO_BIG` if the shape does not fit."""
 
@@ -166,7 +166,7 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """One independent piece of a frequent pod; `weight` is the value of room for one more.
+    """A frequent pod, or one independent piece of it; `weight` is what room for one more is worth.
 
     It is half the frequency times the root of the size in thousandths, in device millionths."""
 
@@ -177,7 +177,7 @@ class Frequent(NamedTuple):
 
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
-    """Return the shapes with the most weight, merged over the models that they require."""
+    """Return the shapes with most weight; shapes that differ only in required models are one."""
     merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)
@@ -195,7 +195,7 @@ def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
 
 
 class PriceTable:
-    """The tables of one set of prices; kinds are reused from `before` if its prices match."""
+    """The tables for one set of prices; reuses those of `before` if its prices are the same."""
 
     def __init__(
         self, prices: PricesLearnt, offered: list[Device | None], before: "PriceTable | None" = None
@@ -218,17 +218,17 @@ class PriceTable:
         self._read_to: Int64 = 0
 
     def fragments(self) -> Fragments:
-        """Return the fragments for the published measure (FGD)."""
+        """Return what the score `fgd` needs of the prices."""
         if self._fragments is None:
             self._fragments = Fragments(self.prices, self.devices)
         return self._fragments
 
     def known(self) -> "list[_Known]":
-        """Return the tables computed so far, in the order of the kinds' numbers."""
+        """Return the tables computed so far, with their devices, in the order of kinds."""
         return list(zip(self.devices, self._of_kinds, strict=False))
 
     def prepare(self, columns: Columns, rows: Int64) -> bool:
-        """Prepare a kind of device, or `rows` rows, for `read`. Return True when all is done."""
+        """Compute one more table, or the values of `rows` more nodes. True when all is ready."""
         known: Tables | None = self._tables
         if known is None:
             self._learn_kind()
@@ -238,11 +238,11 @@ class PriceTable:
         return self._read_to == len(columns.names)
 
     def read(self, columns: Columns) -> Readings:
-        """Return the up-to-date readings of the nodes; needs the same columns each time."""
+        """Return the up-to-date values of all nodes; pass the same columns each time."""
         return self._read(columns, self.learn(), len(columns.names))
 
     def learn(self) -> Tables:
-        """Compute the missing tables of kinds of device, and return all tables."""
+        """Compute the tables that are missing, and return all of them."""
         while self._tables is None:
             self._learn_kind()
         return self._tables

@@ -2,8 +2,8 @@
 
 Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
-formulation of the cutting-stock problem). A shape is worth what one more pod of it would displace,
-scaled so that the pods of the best plan are worth what they take in total."""
+formulation of the cutting-stock problem). A pod's price is the value that one more of it would
+displace. Prices are scaled: together, the pods of the best plan are worth what they take."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 class NodeType(NamedTuple):
-    """A group of similar nodes; the amounts are those of one node."""
+    """A group of similar nodes; `devices` and the amounts are those of one average node."""
 
     device: Device | None
     devices: int
@@ -43,7 +43,7 @@ class NodeType(NamedTuple):
 
 
 def node_types(state: State) -> list[NodeType]:
-    """Return the types of the ready nodes, those with most devices first."""
+    """Group the ready nodes into types; return the largest types, most devices in total first."""
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -86,7 +86,9 @@ def _step(amount: int) -> int:
 
 
 class Program(NamedTuple):
-    """Maximise `cost · x` for x ≥ 0 and A x ≤ `limits`; A has `value[i]` at `row[i], column[i]`."""
+    """A linear program: maximise `cost · x` for x ≥ 0 and A x ≤ `limits`.
+
+    The entries of A are `value[i]` at `row[i], column[i]`."""
 
     cost: Floats
     limits: Floats
@@ -97,14 +99,14 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The value of one more unit of each row's limit, and the amount in use of each row."""
+    """The solver's result: the value of one more unit of each row's limit, and each row's use."""
 
     price: Floats
     used: Floats
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
-    """Return the size of a pod of each shape, in devices: the mean over suitable devices."""
+    """Return each shape's size: the devices that one pod takes, on average over suitable ones."""
     found: dict[Sort, float] = {}
     for sort in map(sort_of, shapes):
         size_sum = devices = 0.0
@@ -255,7 +257,7 @@ def appraise(
     *,
     pods: int,
 ) -> PricesLearnt:
-    """Return the prices of these shapes from the solution; `pods` is the total number seen."""
+    """Return the prices that the solution gives these shapes; `pods` is the total number seen."""
     size_of = sizes(shapes, types)
     displaced = {
         sort: size_of[sort] - float(solution.price[row]) for sort, row in program.demands.items()

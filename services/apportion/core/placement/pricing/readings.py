@@ -1,4 +1,4 @@
-"""The value of nodes before a pod, computed once for all classes that use the same prices.
+"""What nodes are worth before a pod, shared by all classes that use the same prices.
 
 Invariant: after `PriceTable.read`, every row equals its node's columns valued by the tables."""
 
@@ -11,11 +11,11 @@ Ints = NDArray[np.int64]
 
 
 class Tables:
-    """Tables by kind of device and state (`share_*`), or by kind and number of idle devices.
+    """The tables of one set of prices, flat for the compiled loops.
 
-    They are flat. Values are in millionths of a device, one for each of `cpu_prices` (per
-    milli-core). Rooms are in pods, one for each frequent shape. `kinds` has memory in MiB, cores,
-    slots and whether it is cut; `frequent` has CPU in milli-cores, memory in MiB and weight."""
+    `share_*` are by kind of device and state, `device_*` by kind and number of idle devices. Values
+    are in millionths of a device, one per price in `cpu_prices` (per milli-core). Rooms are in
+    pods, one per frequent shape. `kinds` has MiB, cores, slots and whether it is cut."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Tables:
 
 
 class Readings:
-    """The nodes valued by these tables: `width` columns of each row, the host's first.
+    """The values of all nodes by these tables; each row has `width` columns, the host's first.
 
     `state` and `idles` are indexes into the tables; `idle` is True for a device without shares;
     `least` is the value of the node. `value` is by row and price of CPU; `room` and `hosted`, by
@@ -61,9 +61,9 @@ class Readings:
 
 
 class Taken:
-    """The use of a node by a pod: `count` devices (0 for none), CPU and memory of the host.
+    """What one pod takes of a node: `count` devices (0 for none), host CPU and memory.
 
-    `after` is each table index after one share is taken; `device` is the device chosen per row."""
+    `after` maps each table index to that after one share; `device` is the device chosen per row."""
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64
@@ -75,5 +75,5 @@ class Taken:
         self.make_room(0)
 
     def make_room(self, rows: int) -> None:
-        """Reset to `rows` rows without a chosen device."""
+        """Reset to `rows` rows, with no device chosen."""
         self.device: Int8s = np.full(rows, -1, np.int8).data

@@ -1,4 +1,4 @@
-"""Count which shapes of pods are submitted, and how often; old counts decay.
+"""Count how often each shape of pod is submitted; old counts decay.
 
 After a restart it continues from the newest prices. Invariant: counts depend only on the ledger."""
 
@@ -27,7 +27,7 @@ Key = tuple[Sort, tuple[str, ...]]  # sort and models
 
 
 class ShapeHistogram:
-    """The number of pods by shape; `pods` counts all ever, `fresh` those since the last prices."""
+    """Counts submitted pods by shape: `pods` ever, `fresh` since the last prices."""
 
     def __init__(self, state: State) -> None:
         self._counts: dict[bytes, int] = {}
@@ -67,17 +67,17 @@ class ShapeHistogram:
             self._counted = sum(self._counts.values()) + self._learnt.total()
 
     def priced(self) -> None:
-        """Record that prices have been learnt, by this or another process."""
+        """Restart the count of fresh pods, because this or another process has learnt prices."""
         self.fresh = 0
 
     @property
     def due(self) -> bool:
-        """Return True if new prices are due: the number of pods doubled since the last prices."""
+        """Return True if the number of pods doubled since the last prices, so new ones are due."""
         known = max(self.pods - self.fresh, FIRST_PODS)
         return self.fresh >= min(known, FRESH_PODS_MAX)
 
     def shapes(self) -> list[SeenShape]:
-        """Return the shapes, the most frequent first, at most `SHAPES_MAX`."""
+        """Return at most `SHAPES_MAX` shapes, the most frequent first."""
         pods = self._learnt.copy()
         memory_mib = {key: count * self._memory_mib[key] for key, count in pods.items()}
         for shape_key, count in self._counts.items():

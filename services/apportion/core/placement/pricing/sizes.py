@@ -1,6 +1,6 @@
-"""Compute how much of one device an ask takes, in percent, which makes prices comparable.
+"""Compute how much of one device an ask takes, in percent, so that asks can be compared.
 
-The scarcer of memory and cores counts, for a share as for what a device has left."""
+Memory or cores counts, whichever is scarcer; the same holds for what a device has left."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ NEVER: Final = 0  # the size of an ask on a device that cannot take it
 
 
 class SeenShape(NamedTuple):
-    """One ask of a group of identical pods, and how often it was seen. See `PricedShape`."""
+    """One ask of identical pods, and how often such a pod was seen. See `PricedShape`."""
 
     ask: Ask | None
     cpu_milli: int
@@ -25,7 +25,7 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """The key of a price: one ask, the sharing modes that it accepts, and the CPU.
+    """What pods must have in common to share a price: one ask, accepted sharing modes, and CPU.
 
     Empty `modes` accept any. Required models are left out, because prices by model packed worse."""
 
@@ -34,23 +34,23 @@ class Sort(NamedTuple):
     cpu_milli: int
 
     def size_on(self, device: Device | None) -> int:
-        """Return the part of such a device that one share takes, in percent, or `NEVER`."""
+        """Return how much of such a device one share takes, in percent, or `NEVER` if it cannot."""
         if self.ask is None or device is None or (self.modes and device.mode not in self.modes):
             return NEVER
         return size_percent(self.ask, device)
 
     def pieces(self, size: int) -> int:
-        """Return the number of independent parts of the pod; whole devices are one part."""
+        """Return how many independent parts the pod has: its shares, or one for whole devices."""
         return 1 if self.ask is None or size == WHOLE else self.ask.count
 
 
 def sort_of(shape: SeenShape | PricedShape) -> Sort:
-    """Return the price key of a seen or a priced shape."""
+    """Return what the shape shares with all shapes of the same price."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
 
 
 def size_percent(ask: Ask, device: Device) -> int:
-    """Return the part of a device that one share takes, `WHOLE` if exclusive, or `NEVER`."""
+    """Return how much of a device a share takes, in percent: `WHOLE` if exclusive, or `NEVER`."""
     if ask.family != device.family:
         return NEVER
     wanted = demand(ask, device)
@@ -78,7 +78,7 @@ def _percent(needed: int, available: int) -> int:
 
 
 def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> int:
-    """Return the position of the ask that takes most of one of these devices."""
+    """Return the position of the ask that takes the largest part of one of these devices."""
     takes = [
         ask.count * max((size_percent(ask, d) for d in devices if d), default=NEVER) for ask in asks
     ]

@@ -1,4 +1,4 @@
-"""Encode the free part of a device as a number below 256, and how a share changes it.
+"""Encode what is free of a device as a number below 256, its state, and how a share changes it.
 
 For a MIG device it is the mask of occupied slices, because their position decides what fits; for
 others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
@@ -29,17 +29,17 @@ States = NDArray[np.int16]
 
 
 def is_cut(device: Device | None) -> bool:
-    """Return True for a MIG device, whose state is a mask of slices."""
+    """Return True for a MIG device: its state is a mask of slices."""
     return device is not None and device.mode == "mig"
 
 
 def idle_state(device: Device | None) -> int:
-    """Return the state of such a device with no shares."""
+    """Return the state of such a device without shares."""
     return NO_SLICES if is_cut(device) else IDLE
 
 
 def percent_left(device: Device | None) -> NDArray[np.int64]:
-    """Return the free percentage of such a device in each state."""
+    """Return for each state of such a device how much is free, in percent."""
     left = np.zeros(STATES, np.int64)
     if is_cut(device):
         occupied = [mask.bit_count() for mask in range(STATES)]
@@ -51,7 +51,7 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
 
 
 def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
-    """Return, for each state, the state after one share, or `NOWHERE`; read-only."""
+    """Return for each state the state after one share, `NOWHERE` if it does not fit; read-only."""
     if ask is None or device is None:
         return _after_size(NEVER)
     if not is_cut(device):
@@ -63,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states by what is left, least first, so that a share's result precedes it."""
+    """Sort the states, least free first: the state after a share comes before the one with it."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

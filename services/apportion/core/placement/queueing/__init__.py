@@ -1,1 +1,1 @@
-"""Queue the pending pods: order, queueing hints and sharding."""
+"""Queue the pending pods: their order, the events that retry them, and the split by scheduler."""

@@ -1,8 +1,8 @@
-"""Index the hints of all causes by event: which event can end which refusal.
+"""Table of which events can end which refusal, built from the hints of all causes.
 
-`asked` covers all codes, because the current reasons of a shape queue may differ from the reported
-ones. Invariant: if a refused pod can be placed, an event in the hints of its reasons has made it
-possible; a property test plays histories against the table."""
+`asked` covers all codes, because a shape queue's current reasons may differ from those it reported.
+Invariant: if a refused pod can be placed now, one of the events in its reasons' hints made that
+possible. A property test checks this against many histories."""
 
 from typing import Final
 
@@ -55,7 +55,7 @@ BY_EVENT: Final = _by_event()
 
 
 def asked(change: Change, moved: bool, freed: bool) -> Int64:  # noqa: FBT001 - hot path
-    """Return which shape queues to wake: `SOME`, `REORDERED` and `GANG`, or 0 for none."""
+    """Return which shape queues the event wakes: a mask of `SOME`, `REORDERED` and `GANG`."""
     whom = BY_EVENT.get(type(change.data))
     if whom is None:
         return 0

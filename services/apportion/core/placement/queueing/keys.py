@@ -1,4 +1,4 @@
-"""Compute the keys of shape queues: one query decides all pods with the same key.
+"""Compute keys that group pending pods: pods with the same key share a queue and a result.
 
 Invariant: every node and every limit treats two pods with the same key alike."""
 
@@ -11,23 +11,23 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def queue_key(state: State, pod: PodState) -> bytes:
-    """Return the key of a pod without a gang; with affinity terms, it is the `affinity_key`."""
+    """Return the shape queue's key for a pod without a gang."""
     return affinity_key(pod) if has_wishes(pod.submitted.shape.pods) else plain_key(state, pod)
 
 
 def affinity_key(pod: PodState) -> bytes:
-    """Return a key that pods of one shape share if no selector can tell them apart."""
+    """Return a key for pods of one shape and queue that no selector can tell apart."""
     about = pod.submitted
     return b"near " + _limits_key(about.queue) + wants_key(pod) + _encode(kind_of(about))
 
 
 def plain_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one shape with the same limits and volume claims."""
+    """Return a key for pods of one shape with the same limits and volume claims; ignores labels."""
     return limits_key(state, pod) + wants_key(pod)
 
 
 def wants_key(pod: PodState) -> bytes:
-    """Return a key for pods of one shape that mount the same claims."""
+    """Return a key for pods of one shape that mount the same volume claims."""
     about = pod.submitted
     if not about.volume_claims:
         return pod.shape_key
@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one queue and, under a quota, of one namespace."""
+    """Return a key for pods of one queue and, if a quota limits it, of one namespace."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 
@@ -45,7 +45,7 @@ def _limits_key(queue: str, namespace: str = "") -> bytes:
 
 
 def keys_of(pod: PodState) -> tuple[bytes, ...]:
-    """Return every key that the pod may have, with or without a quota on its namespace."""
+    """Return every key that the pod can have, with and without a quota on its namespace."""
     about = pod.submitted
     if about.group:
         return (gang_key(about.group),)
@@ -54,5 +54,5 @@ def keys_of(pod: PodState) -> tuple[bytes, ...]:
 
 
 def gang_key(gang: str) -> bytes:
-    """Return the key of all pods of one gang, whatever their shapes."""
+    """Return the shape queue's key for all pods of one gang, whatever their shapes."""
     return b"gang " + gang.encode()

@@ -1,7 +1,8 @@
-"""Keep the pending pods in shape queues: one for each class, one for each gang.
+"""Keep the pending pods in shape queues: one for each group of alike pods, one for each gang.
 
-Shape queues are ordered by their heads, the (Volcano) queue with the lowest share for its weight
-first. Invariant: a pending pod is in exactly one shape queue, or taken by the current decision."""
+The (Volcano) queue with the lowest share for its weight comes first. Within it, shape queues are
+ordered by their first pods. Invariant: a pending pod is in exactly one shape queue, or taken by the
+current decision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
@@ -22,10 +23,9 @@ NO_CLOCK: Final = 1 << 62  # later than any time, so that no pod backs off
 
 
 class PendingQueue:
-    """All shape queues in order; `share` returns a queue's share divided by its weight.
+    """All pending pods in order; `share` returns a queue's share divided by its weight.
 
-    `contested`: several queues may be pending. `now` is in microseconds since 1970, for backoffs.
-    """
+    `contested`: more than one queue may have pending pods. `now`: microseconds since 1970."""
 
     def __init__(
         self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
@@ -44,13 +44,13 @@ class PendingQueue:
                 self.add(pod)
 
     def __len__(self) -> int:
-        """Return the number of pending pods; the number may include pods that have just left."""
+        """Return the number of pending pods; it may include pods that have just left."""
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
-        """Add a pending pod to its shape queue, unless the pod has a chooser or gates.
+        """Add a pending pod to its shape queue, unless the pod has a chooser or scheduling gates.
 
-        A refusal that another scheduler has `reported` is not repeated."""
+        `reported`: another scheduler has already appended the pod's refusal."""
         about = pod.submitted
         if about.chooser or about.gates:
             return
@@ -74,11 +74,11 @@ class PendingQueue:
 
     @property
     def held_until(self) -> int:
-        """Return the time at which the first backoff may end; 0 if no pod backs off."""
+        """Return when the first backoff ends, in microseconds since 1970; 0 if no pod backs off."""
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Return the pods whose backoff has ended; a gang waits for its latest backoff."""
+        """Remove and return pods whose backoff ended; gang pods wait for the gang's last one."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -95,7 +95,7 @@ class PendingQueue:
         return found
 
     def leave(self, pod: PodState) -> None:
-        """Remove a pod from its shape queue, at any position."""
+        """Remove a pod, at any position, from its shape queue."""
         for key in keys_of(pod):
             shape_queue: ShapeQueue | None = self._shape_queues.get(key)
             if shape_queue is not None:
@@ -104,13 +104,13 @@ class PendingQueue:
                     del self._shape_queues[key]
 
     def mark_unschedulable(self, shape_queue: ShapeQueue, reasons: Reasons) -> None:
-        """Record that the shape queue's head fits nowhere; skip it until `wake`."""
+        """Record that the first pod fits nowhere; skip the shape queue until `wake`."""
         shape_queue.mark_unschedulable(self._state, reasons)
         if shape_queue.fresh and not reasons.silent:
             self._unreported[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Move the head to another shape queue, and return that; the rest stays schedulable."""
+        """Move the first pod to the shape queue of `key`, and return that; wake the old one."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
@@ -127,7 +127,7 @@ class PendingQueue:
         return bool(self._unreported)
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
-        """Yield unreported pods of unschedulable shape queues, with the reasons."""
+        """Yield pods of unschedulable shape queues whose refusal is not reported, with reasons."""
         for key in list(self._unreported):
             shape_queue = self._shape_queues.get(key)
             while shape_queue is not None and shape_queue.tells and shape_queue.fresh:
@@ -137,7 +137,7 @@ class PendingQueue:
             del self._unreported[key]
 
     def choose(self) -> None:
-        """Choose the queue with the lowest share next; ties are decided by name."""
+        """Choose which queue is next: the one with the lowest share; the first name wins a tie."""
         while self.contested:
             name = min(self._orders, key=lambda each: (self._share(each), each))
             self._order = self._orders[name]
@@ -148,7 +148,7 @@ class PendingQueue:
             self._order = next(iter(self._orders.values()))
 
     def next_shape_queue(self) -> ShapeQueue | None:
-        """Return the chosen queue's schedulable shape queue with the first pod, or None."""
+        """Return the shape queue with the chosen queue's first schedulable pod, or None."""
         order = self._order
         while order:
             turn, key = order[0]
@@ -168,7 +168,7 @@ class PendingQueue:
         return None
 
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
-        """Return unschedulable shape queues (of `keys`) in a fixed order, and drop empty ones."""
+        """Return unschedulable shape queues (of `keys`, if given) by key, and drop empty ones."""
         found = []
         for key in sorted(self._shape_queues if keys is None else keys):
             shape_queue = self._shape_queues.get(key)
@@ -180,7 +180,7 @@ class PendingQueue:
         return found
 
     def wake_gang(self, gang: str) -> None:
-        """Retry a gang with a pending pod in the gang's current queue."""
+        """Make a gang's shape queue schedulable; move it if the gang changed to another queue."""
         shape_queue = self._shape_queues.get(gang_key(gang))
         head = None if shape_queue is None else shape_queue.head(self._state)
         if shape_queue is None or head is None:
@@ -194,7 +194,7 @@ class PendingQueue:
         self.wake(shape_queue)
 
     def wake(self, shape_queue: ShapeQueue) -> None:
-        """Make this shape queue schedulable, or continue with it."""
+        """Make this shape queue schedulable: its first pod is decided in its turn."""
         shape_queue.reasons = None
         self._enqueue(shape_queue)
 

@@ -1,6 +1,6 @@
-"""One shape queue: pods that one query decides, and its last result.
+"""A queue of pending pods that are alike for placement, with the result for its first pod.
 
-If the head fits nowhere, no pod behind it does, and the whole shape queue is unschedulable.
+If the head, the first pod, fits nowhere, no pod behind it fits, and the queue is unschedulable.
 Invariant: a pod is in it once, in the order of priority, then revision of submission."""
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeSho
 
 
 class Reasons(NamedTuple):
-    """The reasons why the head fits nowhere, as in `PodRefused`; `silent` ones are not reported."""
+    """Why the head of a shape queue fits nowhere, as in `PodRefused`; not reported if `silent`."""
 
     counts: dict[RefusalCode, int]
     nearest: tuple[NearMiss, ...]
@@ -45,7 +45,7 @@ class Reasons(NamedTuple):
 
     @property
     def reason_key(self) -> ReasonKey:
-        """Return the part of the reasons whose change causes another report."""
+        """Return the part of the reasons that, when it changes, must be reported again."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
         return _reason_key(self.counts, quota, self.volume)
 
@@ -64,7 +64,7 @@ def reason_key_of(refused: PodRefused) -> ReasonKey:
 
 
 def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
-    """Return the event that reports the reasons of a shape queue to one of its pods."""
+    """Return the event that refuses one pod of a shape queue for these reasons."""
     exceeded = reasons.limit.exceeded if reasons.limit is not None else None
     return PodRefused(
         pod=pod.uid,
@@ -92,21 +92,21 @@ def turn_of(pod: PodState) -> Turn:
 
 
 def is_pending(state: State, pod: PodState) -> bool:
-    """Return True if the pod is live, not placed, and has no gates."""
+    """Return True if the pod is in the state, not placed, and without scheduling gates."""
     waits = pod.phase is PENDING and not pod.submitted.gates
     return waits and state.pods.get(pod.uid) is pod
 
 
 def still_waits(state: State, turn: Turn) -> bool:
-    """Return True if the pod of this turn is pending; a resubmitted pod has another turn."""
+    """Return True if the pod is still pending with this turn; resubmission gives a new turn."""
     pod = state.pods.get(turn.uid)
     return pod is not None and pod.phase is PENDING and pod.submitted_revision == turn.revision
 
 
 class ShapeQueue:
-    """Pods of one `key` or `gang`, all of the same `queue`; a gang's queue may change.
+    """A queue of pods with one `key`, or of one `gang`, all of the same `queue` for fair share.
 
-    `reasons` is the last result if it is a refusal, not yet reported to `fresh` pods."""
+    `reasons` is the last result if it is a refusal; it is not yet reported to `fresh` pods."""
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key
@@ -120,17 +120,17 @@ class ShapeQueue:
         self._reported: ReasonKey | None = None
 
     def __len__(self) -> int:
-        """Return the number of pods; the number may include pods that have just left."""
+        """Return the number of pods; it may include pods that have just left."""
         return len(self._turns)
 
     @property
     def unschedulable(self) -> bool:
-        """Return True if the queue was refused, and no event since could have changed that."""
+        """Return True if the head was refused, and no event since could have changed that."""
         return self.reasons is not None
 
     @property
     def tells(self) -> bool:
-        """Return True if the queue has a refusal to report."""
+        """Return True if there is a refusal, and it is one to report."""
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:
@@ -140,7 +140,7 @@ class ShapeQueue:
         return any(each.affinity or each.spread for each in wishes)
 
     def add(self, state: State, turn: Turn, reported: bool) -> None:  # noqa: FBT001 - hot path
-        """Add a pod; `reported` if the pod's refusal event already has the reasons."""
+        """Add a pod; `reported` if the ledger has its refusal already."""
         if turn not in self._turns:
             self._turns.add(turn)
             heappush(self.waiting, turn)
@@ -153,11 +153,11 @@ class ShapeQueue:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
     def has(self, turn: Turn) -> bool:
-        """Return True if the queue contains the pod of this turn, even if no longer pending."""
+        """Return True if a pod with this turn is in the queue, even if no longer pending."""
         return turn in self._turns
 
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
-        """Record that the head, and so every pod behind it, fits nowhere for these reasons."""
+        """Record that the head, and therefore every pod behind it, fits nowhere."""
         self.reasons = reasons
         if reasons.silent:
             return
@@ -181,7 +181,7 @@ class ShapeQueue:
         self.fresh.pop(turn, None)
 
     def live(self, state: State) -> list[Turn]:
-        """Return every pod that is still pending, in order."""
+        """Return the turns of all pods that are still pending, in order."""
         self.waiting = sorted(turn for turn in self._turns if still_waits(state, turn))
         self._turns = set(self.waiting)
         return list(self.waiting)

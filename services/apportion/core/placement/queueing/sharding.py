@@ -1,8 +1,8 @@
-"""Choose which of several schedulers decides for a pod, and which nodes it prefers.
+"""Choose which of several schedulers decides for a pod, and which nodes it tries first.
 
-By a rendezvous hash, each of `PARTS` parts of pods and nodes belongs to the scheduler with the
-highest hash, so a change of schedulers moves few parts. If schedulers disagree about the list of
-schedulers, the server's fences refuse an append, and no pod is placed twice."""
+Pods and nodes are hashed into `PARTS` parts. By rendezvous hashing, each part belongs to the
+scheduler with the highest hash, so a change of schedulers moves few parts. If schedulers disagree
+about the list of schedulers, the server's fences refuse an append, and no pod is placed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ _DIGEST_BYTES: Final = 64  # of one blake2b
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The hash parts of pods and nodes that one scheduler owns."""
+    """The parts of pods and nodes, by hash, that belong to one scheduler."""
 
     parts: frozenset[int]
 
     def owns(self, key: str) -> bool:
-        """Return True if this scheduler owns the key."""
+        """Return True if the pod's key or the node's name is in this shard."""
         return part_of(key) in self.parts
 
 
@@ -37,10 +37,10 @@ WHOLE: Final = Shard(frozenset(range(PARTS)))  # what a single scheduler owns
 
 
 def key_of(pod: PodState, *, limited: bool = False) -> str:
-    """Return the key that decides which scheduler owns a pod: gang, namespace or uid.
+    """Return the key whose hash decides which scheduler owns a pod: gang, namespace or uid.
 
-    Pods of a namespace have one owner if they have affinity terms or volume claims, or if a quota
-    has `limited` the namespace, because each decision depends on the others."""
+    Pods whose decisions depend on each other have one owner. These are pods of one namespace with
+    affinity terms or volume claims, and all of its pods if a quota limits it (`limited`)."""
     submitted = pod.submitted
     if limited:
         return submitted.namespace

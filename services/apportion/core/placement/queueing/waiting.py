@@ -1,4 +1,4 @@
-"""Track the pending pods of the whole cluster by part, and queue those of our shard.
+"""Track all pending pods of the cluster by shard part, and queue those of our shard.
 
 Invariant: the queue has exactly the pending pods of our shard."""
 
@@ -23,7 +23,7 @@ from apportion_schemas import (
 
 
 class Waiting:
-    """The pending pods of this and other schedulers; at first all are ours, in `queue`."""
+    """All pending pods; `queue` has those of our shard, which at first is the whole cluster."""
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class Waiting:
             self.queue.add(pod)
 
     def observe(self, change: Change) -> None:
-        """Add or remove the pods that the fold's change concerns."""
+        """Apply the fold's change: add or remove the pods that it concerns."""
         data, pod = change.data, change.pod
         kind = type(data)
         if kind is PodSubmitted and pod is not None:
@@ -64,7 +64,7 @@ class Waiting:
             self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
-        """Record a pending pod, unless a chooser decides for it or gates still hold it back."""
+        """Add a pending pod, unless another scheduler picks its node or the pod has gates."""
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
@@ -73,15 +73,15 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """Record a pod that is pending again, for its current owner.
+        """Add a pod that is pending again, after removing it from its old shape queue, if any.
 
-        The pod may still be in its old shape queue: another scheduler placed it, its namespace got
-        or lost a quota, or the refusal of a pod with affinity was lost."""
+        It is still there if another scheduler placed it, its namespace got or lost a quota, or the
+        refusal of a pod with affinity was not appended."""
         self.queue.leave(pod)
         self.add(pod)
 
     def tell_time(self, now: int) -> bool:
-        """Queue the pods whose backoff ended by `now`, and wake their gangs; True if any did."""
+        """Queue the pods whose backoff ended by `now`, and wake their gangs. True if any did."""
         self.queue.now = now
         due = self.queue.due()
         for pod in due:
@@ -104,7 +104,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """Return True if pods of other schedulers are pending that were not refused yet."""
+        """Return True if another scheduler has a pending pod that was not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:
@@ -119,7 +119,7 @@ class Waiting:
                 del self._pods[part]
 
     def own(self, shard: Shard) -> None:
-        """Own these parts from now on: queue pods that became ours, and remove the others."""
+        """Set our shard: queue the pending pods that are now ours, remove those that are not."""
         before, self.shard = self.shard, shard
         if before is WHOLE and shard is not WHOLE:
             for pod in self._pending():
@@ -140,7 +140,7 @@ class Waiting:
             self._pods.clear()
 
     def owns(self, pod: PodState) -> bool:
-        """Return True if the pod is in our shard, pending or not."""
+        """Return True if the pod belongs to our shard, pending or not."""
         return self.shard is WHOLE or self.shard.owns(self._key_of(pod))
 
     def _key_of(self, pod: PodState) -> str:

@@ -1,6 +1,6 @@
-"""Score the fitting nodes and devices, by name of the policy.
+"""The scores that rank fitting nodes and devices, by the name of the policy.
 
-Until prices are learnt, the policies that weigh shapes act like `bestfit`."""
+Until prices are learnt, the policies that weigh frequent shapes act like `bestfit`."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,7 +18,7 @@ WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {
 
 
 def node_score(policy: str, shape: Shape, price_table: PriceTable | None) -> NodeScore:
-    """Return the score of that name for one shape; `price_table` is None before prices exist."""
+    """Return the policy's score for one shape; `price_table` is None until prices are learnt."""
     if policy in WEIGH_SHAPES:
         return (
             WEIGH_SHAPES[policy](shape, price_table) if price_table is not None else Bestfit(shape)

@@ -1,7 +1,7 @@
-"""Score nodes by frequent shapes, and choose node and device together.
+"""Scores that keep room for frequent shapes, and choose node and device together.
 
 FGD places a pod where expected fragmentation rises least ("Beware of Fragmentation", Weng et al.,
-USENIX ATC 2023), with its score in whole percent of a sigmoid: smaller differences are ties."""
+USENIX ATC 2023). Its score is a sigmoid in whole percent: smaller differences are ties."""
 
 from math import ceil, log
 from typing import Final, NamedTuple
@@ -36,7 +36,7 @@ STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range
 
 
 class Fgd(NodeScore):
-    """The fragmentation score of one shape; if it has several asks, the largest ask decides."""
+    """The policy `fgd`: least rise of expected fragmentation, judged by the pod's largest ask."""
 
     policy = "fgd"
 
@@ -56,7 +56,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Score the fall of expected fragmentation: 0 for a rise of devices, up to `POINTS`."""
+        """Set the points: more if expected fragmentation falls, fewer if it rises."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -84,7 +84,7 @@ class Fgd(NodeScore):
         given[chosen] = percent * (POINTS // 100)
 
     def device(self, row: int) -> int:
-        """Return the device with the best score."""
+        """Return the position of the device that gave the row its score."""
         return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
 
     def _percent(self, gain: Ints) -> Ints:
@@ -119,7 +119,7 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """The free amounts and number of devices with room for one share, by node and shape.
+    """By node and shape: what devices with room for one share have free, and how many they are.
 
     `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
 
@@ -130,7 +130,7 @@ class Usable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Return the value for nodes whose devices have this much left, in percent, by column."""
+        """Compute this for nodes whose devices have `left` percent free, by row and column."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -140,7 +140,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """Return the value after one device of each node changed from `before` to `after`."""
+        """Return this after one device of each node went from `before` to `after` percent free."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(
@@ -152,10 +152,11 @@ class Usable(NamedTuple):
 
 
 class Price:
-    """A score by the least loss of frequent pods; of several asks, the largest decides.
+    """The policy `price`: least loss of what the node can earn, judged by the pod's largest ask.
 
-    A node is worth what it could still earn, the lowest over several prices of CPU, plus a little
-    for the variety of shapes that still fit. Of the node's devices, ties go to the fullest."""
+    A node is worth what frequent pods could still earn there, at the worst of several CPU prices. A
+    little is added for each shape that still fits. Among a node's devices, the fullest wins a tie.
+    """
 
     policy = "price"
 
@@ -167,7 +168,7 @@ class Price:
         self._taken = _taken(price_table, ask, shape.node)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points to `POINTS` minus the loss in millionths of a device."""
+        """Set the points to `POINTS` minus the node's loss, in millionths of a device."""
         columns, price_table, taken = seen.columns, self._price_table, self._taken
         if self._rows != len(columns.names):
             self._rows = len(columns.names)
@@ -176,11 +177,11 @@ class Price:
         loss_loops.weigh(seen, columns.flat_free, readings.tables, readings, taken)
 
     def device(self, row: int) -> int:
-        """Return the device that leaves the most value."""
+        """Return the position of the device whose use loses least."""
         return self._taken.device[row]
 
     def total(self, points: Int64) -> float:
-        """Return the score to display: 100 for no loss, 50 for the loss of a whole device."""
+        """Return the score to show: 100 for no loss, 50 for the loss of one device's value."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
 

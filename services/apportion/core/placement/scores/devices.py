@@ -1,6 +1,6 @@
-"""Order the devices of the chosen node by sort keys, lowest first.
+"""Order the devices of the chosen node by a sort key; the lowest key is tried first.
 
-Ties keep the order of their index on the node."""
+Devices with equal keys keep the order of their index on the node."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,7 +15,7 @@ Order = Callable[[int, DeviceState], Any]
 
 
 def load(free: int, state: DeviceState) -> int:
-    """Return the used fraction of the device: the mean of memory and cores."""
+    """Return the used fraction of the device, in `POINTS`: the mean of memory and cores."""
     device = state.device
     memory_free_mib, cores_free = packed.memory_of(free), packed.compute_of(free)
     return mean_load(device.memory_mib, memory_free_mib, device.cores, cores_free)
@@ -32,7 +32,7 @@ def spread(free: int, state: DeviceState) -> tuple[int, int]:
 
 
 def first(chosen: DeviceState, order: Order) -> Order:
-    """Return the order with the chosen device before all others."""
+    """Return an order in which the chosen device comes before all others."""
     return lambda free, state: (state is not chosen, order(free, state))
 
 
@@ -44,7 +44,7 @@ _LAST_NUMA: Final = 1 << 20
 
 
 def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
-    """Return the order for a chain; a policy that weighs shapes falls back to `binpack`."""
+    """Return the order for a chain of keys; a policy that weighs shapes counts as `binpack`."""
     names = tuple(name if name in {"spread", NUMA} else "binpack" for name in chain.keys)
     if weights is None and len(names) == 1 and names[0] in _PLAIN:
         return _PLAIN[names[0]]
@@ -53,7 +53,7 @@ def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
 
 
 def weighed_load(free: int, state: DeviceState, weights: DeviceWeights) -> int:
-    """Return the weighted mean of the used fractions of the device's slots, cores and memory."""
+    """Return the weighted mean of the used fractions of slots, cores and memory, in `POINTS`."""
     device = state.device
     parts = (
         (weights.slots, device.slots, packed.slots_of(free)),

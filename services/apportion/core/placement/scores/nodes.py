@@ -1,4 +1,4 @@
-"""Score nodes by load alone: what they use, or have left, before the pod is placed.
+"""Score nodes by load alone: what they use, or have free, before the pod is placed.
 
 Each score is a column of the index, which all classes share."""
 
@@ -16,7 +16,7 @@ from apportion_schemas import NodeWeights, Shape
 
 
 class Binpack(NodeScore):
-    """A score for fuller nodes: `base` points plus `step` times the load of devices or host."""
+    """The policy `binpack`, which prefers full nodes: `base` plus `step` times the load."""
 
     policy = "binpack"
     base, step = 0, 1
@@ -25,30 +25,30 @@ class Binpack(NodeScore):
         self._uses_devices = bool(shape.asks)
 
     def column(self, columns: Columns) -> Int32s:
-        """Return the load of each row."""
+        """Return the device load of each row, or the host load for pods without devices."""
         return columns.flat_load if self._uses_devices else columns.flat_host_load
 
     def rate(self, seen: ScoreInput) -> None:
-        """Rate every row by its load; see `NodeScore`."""
+        """Set the points of every row from its column; see `NodeScore`."""
         column: Int32s = self.column(seen.columns)
         row_loops.give(seen.rows, seen.count, column, self.base, self.step, seen.given)
 
 
 class Spread(Binpack):
-    """A score for emptier nodes, so that a failure affects few pods."""
+    """The policy `spread`, which prefers empty nodes, so that a failure affects few pods."""
 
     policy = "spread"
     base, step = POINTS, -1
 
 
 class Bestfit(Binpack):
-    """A score for nodes with the least CPU and devices left together, whatever their size."""
+    """The policy `bestfit`, which prefers nodes with the least free CPU and devices in total."""
 
     policy = "bestfit"
     base, step = POINTS, -(POINTS // LEFT_MAX)
 
     def column(self, columns: Columns) -> Int32s:
-        """Return the free amount of each row, up to `LEFT_MAX`."""
+        """Return how much CPU and devices each row has free, at most `LEFT_MAX`."""
         return columns.flat_left
 
 
@@ -67,7 +67,7 @@ WEIGHABLE: Final = ("binpack", "spread")
 
 
 class Weighed(NodeScore):
-    """The score `binpack` or `spread` with weighted load."""
+    """The policy `binpack` or `spread`, with a weight for each resource."""
 
     def __init__(self, policy: str, shape: Shape, weights: NodeWeights) -> None:
         self.policy = policy
@@ -78,7 +78,7 @@ class Weighed(NodeScore):
         self._devices = weights.devices if shape.asks else 0
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the weighted load, or its complement for `spread`; 0 load if no resource counts."""
+        """Set the points to the weighted load, or for `spread` to `POINTS` minus the load."""
         given, rows = np.asarray(seen.given)[: seen.count], np.asarray(seen.rows)[: seen.count]
         load, columns = np.zeros(len(rows), np.int64), seen.columns
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)

@@ -1,1 +1,1 @@
-"""Read bound pods: determine from annotations which devices are allocated to them."""
+"""Read pods that are already bound: find out from annotations which devices they use."""

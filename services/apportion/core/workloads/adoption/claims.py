@@ -1,10 +1,10 @@
-"""Build the event for a bound pod that the ledger lacks, from its annotations.
+"""Build the event that adds a bound pod to the ledger, from the pod's annotations.
 
-An annotation counts only if the scheduler that bound the pod wrote it, by the managed fields,
-because the pod's author can write any other. If no annotation names the devices that a pod
-requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
-Invariant: a claim is of a pod that requests devices, or of one of our own pods, which can be
-evicted for its CPU and memory."""
+An annotation counts only if its managed fields show that a scheduler or device plugin wrote it,
+because the pod's author can write any annotation. If none names the devices that a pod requests,
+every device that it may have counts as in use (`core.ledger.unattributed_devices`). Invariant: a
+claim is of a pod that requests devices, or of one of our own pods, which can be evicted for its CPU
+and memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -46,7 +46,7 @@ OURS: Final = frozenset[str]()  # we write only with the binding, which leaves n
 
 
 class Wanted(NamedTuple):
-    """The number of devices of one family that a container requests."""
+    """How many devices of one family a container requests."""
 
     container: str
     family: str
@@ -54,12 +54,11 @@ class Wanted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A bound pod as it would be submitted, and its allocation.
+    """A bound pod that the ledger lacks: its submission, and the devices that it uses.
 
-    The allocation is `shares`, or `held` while devices are only named by index; with neither, it is
-    unknown. `families` and `wanted` are the families and numbers of devices that the pod requests.
-    `doubted` are annotations that are not trusted. `unclear`: the scheduler that bound the pod
-    wrote an annotation that cannot be read."""
+    These are in `shares`, or in `held` while some are known only by index; with neither, they are
+    unknown. `families` and `wanted` are what the pod requests. `doubted` are annotations that are
+    not trusted. `unclear`: a trusted annotation names the devices, but cannot be read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]
@@ -73,9 +72,9 @@ class Claim(NamedTuple):
     unclear: bool = False
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
-        """Return the event, given the node's devices by id; None while devices are unknown.
+        """Return the event for the pod on this node; None while its devices are unknown.
 
-        `known` are the allowed MIG geometries (`knownMigGeometries`)."""
+        `devices` are the node's, by id; `known` are the allowed MIG geometries."""
         shares = self.shares
         if shares is None and self.held:
             shares = shares_of(self.held, self.submitted.shape.asks, devices, known)
@@ -98,7 +97,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the claim of any pod; None if the pod has no node, has ended, or has no claim."""
+    """Return the claim of a pod as `claim_of` does; None if it has no node or has ended."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
@@ -114,9 +113,9 @@ def claim_of(
     ours: bool,
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """Return the claim of a bound pod; None for foreign pods that request no device.
+    """Return the claim of a bound pod; None for a foreign pod that requests no device.
 
-    One of our pods that cannot be read has no claim either. Its ResourceClaims are allocated
+    One of our own pods that cannot be read has no claim either. Its ResourceClaims are allocated
     already, so they are ignored. `writers` are the field managers whose annotations are trusted."""
     config = structs.replace(config, resource_claims=True)
     names = {

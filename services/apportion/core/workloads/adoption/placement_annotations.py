@@ -1,8 +1,8 @@
-"""Write a placement as annotations of its pod: ours, and those that its device plugin reads.
+"""Format a placement as annotations of its pod: ours, and those that its device plugin reads.
 
-They are part of the write that binds the pod, in the dialect of the pod, so that an unmodified
-device plugin finds what its own scheduler would have written. Invariant: our annotations suffice to
-restore a lost ledger, and the same input gives the same text on any binder."""
+The binder writes them when it binds the pod. The plugin's are in the pod's dialect, so an
+unmodified device plugin finds what its own scheduler would have written. Invariant: our annotations
+suffice to restore a lost ledger, and every binder gives the same text for the same input."""
 
 from collections.abc import Mapping
 
@@ -30,12 +30,12 @@ _decode = from_outside(msgspec.json.Decoder(tuple[Share, ...]).decode)
 
 
 def shares_text(shares: tuple[Share, ...]) -> str:
-    """Format shares as compact JSON, with the fields of the event."""
+    """Format the shares as compact JSON, with the same fields as in events."""
     return _encode(shares).decode()
 
 
 def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:
-    """Return the shares in a pod's annotations, if any. Raises ManifestError if unreadable."""
+    """Return the shares in a pod's annotations; empty if none. Raises ManifestError."""
     text = annotations.get(SHARES, "")
     if not text:
         return ()
@@ -64,8 +64,8 @@ def annotations_for(
 ) -> dict[str, str]:
     """Return all annotations to write when the pod is bound.
 
-    `revision` is the placement's, `devices` are the node's by id, `now_ns` is Unix time in
-    nanoseconds. Raises KeyError if the node lacks the device of a share."""
+    `revision` is that of the placement, `devices` are the node's by id, and `now_ns` is Unix time
+    in nanoseconds. Raises KeyError if the node lacks the device of a share."""
     ours = {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
     return (
         ours

@@ -1,8 +1,8 @@
-"""Read a pod's allocation from the annotations that its scheduler wrote for a device plugin.
+"""Read which devices a pod uses from annotations that another system's scheduler wrote.
 
-This inverts the dialects' `render`. Some systems name devices by their index and leave amounts to
-the asks, so the node's devices are needed. Invariant: a pod is understood completely or not at all,
-because its other devices would count as free."""
+This inverts the dialects' `render`. Some systems write only the index of a device and leave amounts
+to the pod's requests, so the node's devices are needed. Invariant: a pod is understood completely
+or not at all; otherwise, devices that it uses would count as free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -28,14 +28,14 @@ TEXT_MAX = 1 << 18
 
 
 class Recovered(NamedTuple):
-    """The allocation of a pod, and the annotation that contains the allocation."""
+    """The devices that a pod uses, and the key of the annotation that names them."""
 
     evidence: str
     held: tuple[Held, ...]
 
 
 def recover(pod: BoundPod) -> Recovered | None:
-    """Return the allocation in the pod's annotations; None if it is unclear."""
+    """Return the devices that the annotations name; None if no annotation can be understood."""
     for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
@@ -52,7 +52,7 @@ def recover(pod: BoundPod) -> Recovered | None:
 def shares_of(
     held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
 ) -> tuple[Share, ...] | None:
-    """Return the shares, given the node's devices by id; None if a device is still unknown.
+    """Return the pod's shares, given the node's devices by id; None if any device is unknown.
 
     `known` are the allowed MIG geometries (`knownMigGeometries`)."""
     by_index = {(device.family, device.index): device for device in devices.values()}

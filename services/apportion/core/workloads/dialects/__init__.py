@@ -1,7 +1,7 @@
-"""Dialects: the families of resource names and annotations that pods are written in.
+"""Dialects: the sets of resource names and annotations in which pods request devices.
 
 To add a dialect, write a module with a `DIALECT`, and add its row in `listing`. Invariant: a pod is
-read completely in one dialect, or refused with the field, the value and the fix; after reading,
+read completely in one dialect, or refused with the field, the value and the fix. After reading,
 nothing depends on the dialect."""
 
 from apportion.core.workloads.dialects.amounts import Container

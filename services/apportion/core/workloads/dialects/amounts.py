@@ -1,9 +1,9 @@
-"""Read what one container requests, resource by resource, independent of any dialect.
+"""Read what one container requests of each resource, whatever the dialect.
 
 A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
 `k8s.io/apimachinery/pkg/api/resource`; callers round up once, at the end of a sum. Extended
 resources cannot be overcommitted, so request and limit must agree. Invariant: an `Amount` is a
-whole number of zero or more and keeps its field."""
+whole number of zero or more, and knows the field it came from."""
 
 import math
 import re
@@ -42,8 +42,8 @@ def quantity(value: object, field: str) -> Fraction:
 def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
     """Return the amount of an extended resource: a whole number from 0 to `limit`.
 
-    `least` is the fix for a negative amount. Raises ManifestError if it is no quantity, negative, a
-    fraction, or above the limit."""
+    `least` is the fix to suggest for a negative amount. Raises ManifestError for any other value.
+    """
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
@@ -87,7 +87,7 @@ Role = Literal["init", "sidecar", "app"]
 
 
 class Container(NamedTuple):
-    """A container's `resources`; `field` is its own path, as in `spec.containers[0]`."""
+    """A container's name and `resources`; `field` is its path, as in `spec.containers[0]`."""
 
     name: str
     field: str
@@ -100,12 +100,12 @@ class Container(NamedTuple):
         return within(f"{self.field}.resources.{kind}", resource)
 
     def ask(self, family: str, **wanted: Any) -> Ask:
-        """Return the container's ask for a family; `wanted` are the other fields of an `Ask`."""
+        """Return an ask of this container for devices of a family; `wanted` fills other fields."""
         return Ask(container=self.name, family=family, init=self.role == "init", **wanted)
 
 
 class Amount(NamedTuple):
-    """The requested amount of one resource, and its field.
+    """How much a container requests of one resource, and the field with that request.
 
     The methods convert it to the fields of an `Ask`. An amount outside the bounds of the event
     schema is refused, unless the dialect clamps it."""
@@ -115,7 +115,7 @@ class Amount(NamedTuple):
     written: object
 
     def refusal(self, problem: str, fix: str) -> ManifestError:
-        """Return the error for this amount."""
+        """Return the error that refuses this amount."""
         return ManifestError(self.field, self.written, problem, fix)
 
     def devices(self) -> int:
@@ -174,8 +174,6 @@ def amount_of(container: Container, resource: str) -> Amount:
 
 
 def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
-    """Return the amounts of the `resources` that the container requests.
-
-    Limits come before requests. Raises ManifestError like `amount_of`."""
+    """Return how much the container requests of each resource. Raises like `amount_of`."""
     named = {**container.limits, **container.requests}
     return {name: amount_of(container, name) for name in named if name in resources}

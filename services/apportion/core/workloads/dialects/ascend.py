@@ -1,9 +1,9 @@
-"""The dialect of Ascend: `huawei.com/Ascend310P` and others, each with a `-memory`.
+"""The dialect of Ascend NPUs: `huawei.com/Ascend310P` and others, each with a `-memory`.
 
 Names may be in lower case. Memory is cut by templates: a vNPU is the smallest one with enough
-memory, else the whole device. Several devices are whole ones, and the dies of a 910C come in pairs
-(HAMi's Ascend device). A pod with `huawei.com/vnpu-mode: hami-core` requests softly split NPUs
-instead: any amount of memory and percent of cores, on devices with the mode `hami-core`."""
+memory, else the whole device. A request for several devices gets whole ones; the dies of a 910C
+come in pairs (HAMi's Ascend device). With `huawei.com/vnpu-mode: hami-core`, a pod requests softly
+split NPUs: any amount of memory and percent of cores, on devices with that mode."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -41,12 +41,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Npu:
-    """One family of NPUs, with the names derived from its `word`.
+    """One family of NPUs, with the resource names and annotations derived from its `word`.
 
     `family` is its name in the catalogue. Resources: `count` of devices, `memory` in MiB, and
     `cores` in percent of softly split devices. The annotations `use_ids` and `nouse_ids` choose
-    devices; the plugin takes segments from `to_allocate`, and `allocated` keeps them. `paired`: its
-    dies come two to a module and are allocated together."""
+    devices. The plugin reads and removes `to_allocate`; `allocated` stays. `paired`: two dies form
+    a module and are allocated together."""
 
     def __init__(self, word: str) -> None:
         self.word = word

@@ -1,10 +1,10 @@
-"""Let containers borrow devices that another container of the pod uses at another time.
+"""Let a container borrow devices that another container of the pod uses at another time.
 
-Init containers run one by one before the app containers: a pod needs the maximum, not the sum, as
-in Kubernetes and HAMi (`CollapseInitContainerUsage`). A lender's ask is raised to what its borrower
-needs; if one ask cannot cover both, an init container gets devices of its own. Invariant: a
-borrower gets no more than the lender has, and two borrowers of one lender never run at the same
-time."""
+Init containers run one by one before the app containers, so a pod needs the maximum, not the sum,
+as in Kubernetes and HAMi (`CollapseInitContainerUsage`). The lender's ask is raised to what the
+borrower needs. If no ask can cover both, the init container gets its own devices. Invariant: a
+borrower gets no more than the lender has; two borrowers of one lender never run at the same time.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
@@ -20,7 +20,7 @@ Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
 
 
 def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
-    """Split asks into asks that use devices of their own and asks that borrow devices.
+    """Split a pod's asks into those that get devices and those that borrow them.
 
     `apps` are the containers that start after all init containers."""
     holders = {ask.container: ask for ask in asks if not ask.init}
@@ -41,9 +41,9 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """Return the shares of the lender's devices that the borrower may use.
+    """Return the shares that a borrowing ask may use; they are also its lender's.
 
-    The borrower gets the lender's first devices, as many and as much of each as requested."""
+    The borrower gets the lender's first devices, as many and as much of each as it requests."""
     asks = joined(pod.shape.asks)
     # Sidecars keep running and lend nothing. The lender is the borrower's own container, else the
     # first one with as much of everything.
@@ -67,7 +67,7 @@ def lent(
 
 
 def joined(asks: Iterable[Ask]) -> list[Ask]:
-    """Return the asks, combined into one per container; every MIG instance keeps its own ask."""
+    """Merge the asks of each container into one with their total count."""
     found: dict[str, Ask] = {}
     for ask in asks:
         first = found.get(ask.container)

@@ -1,4 +1,4 @@
-"""Check sections of HAMi's and Volcano's configuration files against what is fixed here.
+"""Check that sections of HAMi's and Volcano's configuration files match what Apportion does.
 
 Invariant: a section is accepted if it requires only what Apportion always does. Anything else is
 refused by its key, with the fix."""
@@ -11,27 +11,27 @@ AS_IN_CHART: Final = "write it as in HAMi's chart"
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Raise ManifestError for a value not in `nothing`, unless that is empty; `true` is not 1."""
+    """Raise ManifestError if the value is not in `nothing`; an empty `nothing` allows any value."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
         raise ManifestError(path, value, "is not supported", fix)
 
 
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
-    """Raise ManifestError if a key of `section` has another value than in `expected`."""
+    """Raise ManifestError if a key of `section` differs from `expected`; it may be absent."""
     for key, value in expected.items():
         fix = f"remove it; it is always {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)
 
 
 def an_object(value: object, path: str) -> dict[str, Any]:
-    """Return the value. Raises ManifestError unless the value is an object."""
+    """Return the value if it is an object; raise ManifestError otherwise."""
     if not isinstance(value, dict):
         raise ManifestError(path, value, "is not an object", AS_IN_CHART)
     return value
 
 
 def a_list(value: object, path: str) -> list[Any]:
-    """Return the value. Raises ManifestError unless the value is a list."""
+    """Return the value if it is a list; raise ManifestError otherwise."""
     if not isinstance(value, list):
         raise ManifestError(path, value, "is not a list", AS_IN_CHART)
     return value

@@ -1,7 +1,7 @@
-"""The definition of a dialect, and the types that its functions accept and return.
+"""What a dialect defines, and the types that its functions accept and return.
 
-Invariant: dialects are used only through `listing`, and no other code depends on which one it is. A
-limit counts what pods have allocated, by whichever names, so no dialect bypasses it. An annotation
+Invariant: other code uses dialects only through `listing`, and depends on none of them. A limit
+counts what pods have allocated, whichever names they used, so no dialect bypasses it. An annotation
 is understood completely, or refused with the key, the value and the fix; on a bound pod it is
 `Unclear`."""
 
@@ -42,9 +42,9 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 
 
 class Bound(NamedTuple):
-    """The amount that a limit of a resource counts: one of `COUNTED`, of a family or profile.
+    """What a limit of a resource counts: one of `COUNTED`, of a device family or MIG profile.
 
-    A limit of 1 is `unit` of that amount: devices, MiB or percent."""
+    A limit of 1 allows `unit` of it: devices, MiB or percent."""
 
     counts: str
     of: str
@@ -54,7 +54,7 @@ class Bound(NamedTuple):
 class Resource(NamedTuple):
     """The device families that a resource name requests, and what a limit of it counts.
 
-    `bound` is None if a limit has no meaning, as for a priority. `clamps`: more than 100 percent of
+    `bound` is None if a limit has no effect, as for a priority. `clamps`: more than 100 percent of
     a device counts as 100. `caps`: more memory than a device has counts as all of it."""
 
     families: tuple[str, ...]
@@ -69,7 +69,7 @@ Resources = Mapping[str, Resource]  # by name
 def of_family(
     family: str, names: tuple[str, str, str], *, unit_mib: int = 1, clamps: bool, caps: bool = False
 ) -> dict[str, Resource]:
-    """Return a family's usual names: devices, memory in units of `unit_mib`, and cores."""
+    """Return the three usual resources of a family: count, memory in `unit_mib`, and cores."""
     count, memory, cores = names
     return {
         count: Resource((family,), Bound(SHARES, family)),
@@ -86,20 +86,20 @@ T = TypeVar("T")
 
 
 class Notes(NamedTuple):
-    """The pod's annotations, and the path of that field for errors."""
+    """A pod's annotations, and the path of the field with them, for errors."""
 
     values: Mapping[str, str]
     field: str
 
     def refusal(self, key: str, problem: str, fix: str) -> ManifestError:
-        """Return the error for the annotation under this key."""
+        """Return the error that refuses the annotation with this key."""
         return ManifestError(within(self.field, key), self.values[key], problem, fix)
 
 
 class Selecting(NamedTuple):
-    """The annotations by which pods choose or exclude devices of a vendor.
+    """The annotation keys with which pods choose or exclude a vendor's devices.
 
-    They are comma lists of model names and of device ids, each under all of its spellings."""
+    Their values are comma lists of model names or device ids. Each key has several spellings."""
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Selecting(NamedTuple):
 
 
 def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
-    """Return the constraints of these annotations.
+    """Return the device constraints that these annotations set.
 
     Exclusion overrides choice, as in HAMi and Volcano ("the denylist takes precedence"). Raises
     ManifestError if a list is malformed, or everything chosen is excluded."""
@@ -130,9 +130,9 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
 
 
 def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) -> T | None:
-    """Return the value under these keys, which are spellings of one key and must agree.
+    """Return the value of an annotation; `keys` are its spellings, which must agree.
 
-    A blank value counts as absent: Helm renders an unset value so, and HAMi (`CheckUUID`,
+    A blank value counts as absent, because Helm writes one for an unset value. HAMi (`CheckUUID`,
     `CheckType`) and Volcano (`parseGPUUUIDList`) accept it. Raises ManifestError if two values
     differ, or `read` refuses one."""
     found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
@@ -143,7 +143,7 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
 
 
 def name_list(notes: Notes, key: str) -> tuple[str, ...]:
-    """Return a comma list of names, sorted, distinct; raise ManifestError if empty or too long."""
+    """Split a comma list into sorted, distinct names; ManifestError if empty or too long."""
     found = {part for raw in notes.values[key].split(",") if (part := raw.strip())}
     if not found:
         raise notes.refusal(key, "is empty", "write a comma-separated list, or remove it")
@@ -153,7 +153,7 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 
 
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
-    """Return a comma list of device indexes below `COUNT_MAX`; raise ManifestError for others."""
+    """Split a comma list into device indexes; ManifestError for one not below `COUNT_MAX`."""
     words = name_list(notes, key)
     found = {
         int(word)
@@ -180,7 +180,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class PlacedPod(NamedTuple):
-    """A pod, its placement, the node's devices by id, and the time of binding (Unix time in ns)."""
+    """What `render` needs: a pod, its placement, the node's devices by id, and the time in ns."""
 
     pod: PodSubmitted
     placed: PodPlaced
@@ -190,7 +190,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def seconds(self) -> str:
-        """Return the time of binding in whole Unix seconds."""
+        """Return when the pod is bound, in whole Unix seconds."""
         return str(self.now_ns // NANOSECONDS)
 
     @property
@@ -211,12 +211,12 @@ class PlacedPod(NamedTuple):
         return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
-        """Return the ask of a container, which may borrow devices."""
+        """Return the first ask of the container, for devices of its own or borrowed ones."""
         asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
 
     def index_of(self, share: Share) -> int:
-        """Return the index of the device on its node."""
+        """Return the index, on its node, of the device of this share."""
         return self.devices[share.device].index
 
     def _named(self, named: tuple[str, ...], *, init: bool) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ class PlacedPod(NamedTuple):
 
 
 def segments(it: PlacedPod, recorded: Callable[[Share], str]) -> str:
-    """Return one segment per container as in HAMi: init containers first, empty ones kept."""
+    """Format one segment per container, as HAMi does: init containers first, empty ones kept."""
     return "".join(
         "".join(map(recorded, it.shares(name))) + ";"
         for name in (*it.init_containers, *it.containers)
@@ -250,7 +250,7 @@ _RECORD_FIELDS = 4
 
 
 class BoundPod(NamedTuple):
-    """A bound pod: its annotations, its containers in order, and their asks."""
+    """What `recover` needs: a bound pod's annotations, its containers in order, and their asks."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]
@@ -260,10 +260,10 @@ class BoundPod(NamedTuple):
 
 
 class Held(NamedTuple):
-    """One device of one container, identified by its id, or else by its index on the node.
+    """A device that a container of a bound pod uses, known by id or by index (`number`).
 
     `memory_mib` and `cores` are None if they follow from the ask. `place` is the group and position
-    of a MIG instance, whose slices depend on the model of the GPU."""
+    of a MIG instance; the GPU's model decides which slices that is."""
 
     container: str
     family: str
@@ -276,14 +276,14 @@ class Held(NamedTuple):
 
 
 class Unclear(ValueError):
-    """The annotation cannot be understood."""
+    """Raised if the annotation of a bound pod cannot be understood."""
 
 
 def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
-    """Yield id, memory and cores of each device in `GPU-a,NVIDIA,3000,50:GPU-b,…:`.
+    """Yield id, memory and cores of each device in text like `GPU-a,NVIDIA,3000,50:GPU-b,…:`.
 
-    If `places`, an id may be followed by the place of an instance in a group. Raises Unclear if a
-    device has another format."""
+    With `places`, an id may be followed by the place of a MIG instance. Raises Unclear if the text
+    has another format."""
     for text in segment.split(":"):
         if not text:
             continue
@@ -315,8 +315,8 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     - `part`: which of a pod's asks take devices and which borrow them (`borrowing`), given the
       containers that start after all init containers.
     - `instances_alike`: a count means instances on a GPU that is cut; they may share the GPU.
-    - `device_choice`: the default choice of devices, for a plugin that chooses itself and fails a
-      pod for which another device was chosen; elsewhere the cluster's policy applies.
+    - `device_choice`: the order of devices, for a plugin that chooses the device itself and
+      fails the pod if ours differs; empty if the cluster's policy applies.
     - `variant`: the dialect of the same name for pods whose annotations change what amounts mean.
     - `reserved`: annotations that only its own pods may have, and the error for others, in which
       `{devices}` is what that pod requests.

@@ -1,8 +1,8 @@
 """The dialect of HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
 
 Defaults are those of HAMi's admission webhook. Its device plugins read a placement from the pod's
-annotations: one segment per container, init containers first, empty ones kept. A count on GPUs in
-MIG mode counts instances, not GPUs (`Fit` can choose the same GPU again)."""
+annotations: one segment per container, init containers first, empty ones kept. On GPUs in MIG mode,
+a count means instances, not GPUs (`Fit` can choose the same GPU again)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -67,7 +67,7 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 
 def bound(it: PlacedPod) -> dict[str, str]:
-    """Return the annotations that HAMi writes for any device: the node and the time."""
+    """Return the annotations that HAMi writes with any device: the node, and the time."""
     return {
         "hami.io/vgpu-node": it.placed.node,
         "hami.io/vgpu-time": it.seconds,
@@ -103,7 +103,7 @@ _decode = from_outside(msgspec.json.Decoder(list[_MigAllocation]).decode)
 
 
 def segments_of(family: str) -> Recover:
-    """Return a function that reads the segments of devices of this family."""
+    """Return a function that reads devices of this family from HAMi's segments."""
 
     def read(pod: BoundPod, text: str) -> Iterator[Held]:
         names = (*pod.init_containers, *pod.containers)

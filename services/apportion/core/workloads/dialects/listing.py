@@ -1,4 +1,4 @@
-"""List the dialects, and derive tables from all of them.
+"""The list of dialects, and tables derived from all of them.
 
 To add a dialect, write a module with a `DIALECT` next to this one, and add its row here. Invariant:
 if two dialects claim a name under a configuration, the first one in the list is preferred."""
@@ -58,19 +58,19 @@ SECTIONS: Mapping[str, Callable[[object, str], str]] = {
 
 
 def named(name: str) -> Dialect | None:
-    """Return the dialect with that name in the ledger."""
+    """Return the dialect with this name, as events have it, or None."""
     return next((dialect for dialect in DIALECTS if dialect.name == name), None)
 
 
 def render(it: PlacedPod) -> dict[str, str]:
-    """Return the annotations that the pod's own system would have written; empty if none."""
+    """Return the annotations that the pod's original scheduler would write; empty if none."""
     dialect = named(it.pod.dialect) if it.placed.shares else None
     return dialect.render(it) if dialect else {}
 
 
 @lru_cache(maxsize=8)
 def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
-    """Return every resource name of devices, with the dialects that claim it, in order."""
+    """Return, for each device resource name, the dialects that claim it, in order of preference."""
     found: dict[str, tuple[Dialect, ...]] = {}
     for dialect in DIALECTS:
         for name in dialect.resources(config):
@@ -80,19 +80,19 @@ def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
 
 @lru_cache(maxsize=8)
 def claimed(config: DialectConfig) -> frozenset[str]:
-    """Return every resource name of devices, including the slot's."""
+    """Return all device resource names, including that of the slot."""
     return frozenset(claims(config)) | {SLOT}
 
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return the meaning of every device resource name; the last dialect's if there are several."""
+    """Return what each device resource name means; of several dialects, the last one counts."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 
 @lru_cache(maxsize=8)
 def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
-    """Return the meanings of every resource name, in the order of the dialects that claim it."""
+    """Return what each device resource name means in every dialect that claims it, in order."""
     return {
         name: tuple(dialect.resources(config)[name] for dialect in dialects)
         for name, dialects in claims(config).items()
@@ -101,13 +101,13 @@ def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
 
 @lru_cache(maxsize=8)
 def domains(config: DialectConfig) -> tuple[str, ...]:
-    """Return the domain prefixes of resource names under which nodes offer devices."""
+    """Return the domains of all device resource names, each with its slash."""
     return tuple(sorted({f"{name.partition('/')[0]}/" for name in claims(config)}))
 
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """Return the names that device plugins register to count devices, with their families."""
+    """Return the resource names with which device plugins count devices, and their families."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()
@@ -116,7 +116,7 @@ def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
 
 
 def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:
-    """Return the device families of these resource names, sorted."""
+    """Return the device families that these resource names request, sorted."""
     known = resources(config)
     return tuple(
         sorted({family for name in names if name in known for family in known[name].families})

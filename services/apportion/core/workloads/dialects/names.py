@@ -1,8 +1,8 @@
-"""Read the configurable settings of dialects: the resource names of GPUs, and defaults.
+"""The configurable settings of dialects: the resource names of GPUs, and defaults.
 
 The section `nvidia` of the configuration renames the resources of HAMi or Volcano; other dialects'
-names are fixed. Invariant: in one dialect no two resources have the same name. In two they may
-(Volcano's count can be `nvidia.com/gpu`), and then the pod's other names decide."""
+names are fixed. Invariant: no two resources of one dialect have the same name. Two dialects may
+share a name (Volcano's count can be `nvidia.com/gpu`); then the pod's other names decide."""
 
 from functools import lru_cache
 from typing import Annotated
@@ -15,7 +15,7 @@ from apportion_schemas.quantities import Count, MemoryMib, Percent
 
 
 class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The resource names for a share of a GPU: count, memory (MiB or percent) and cores.
+    """A dialect's resource names for GPU shares: count, memory (MiB or percent) and cores.
 
     `priority` is None if the dialect has no such resource."""
 
@@ -33,7 +33,7 @@ class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every(self) -> tuple[str, ...]:
-        """Return all of the dialect's names."""
+        """Return all of these names that are set."""
         return tuple(filter(None, structs.astuple(self)))
 
 
@@ -53,7 +53,7 @@ VOLCANO_VGPU = VgpuNames(
 
 
 class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings with which the device requests of pods are read.
+    """The configured settings for reading the device requests of pods.
 
     Defaults fill in what a GPU container omits: `default_gpu_count` if only memory or cores are
     requested, `default_memory_mib` (0: the whole GPU) and `default_cores`. One unit of GPU memory
@@ -75,7 +75,7 @@ VOLCANO_DOMAIN = "volcano.sh/"
 
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
-    """Return the dialects' settings. Raises ValueError if two resources have the same name."""
+    """Return the configuration's dialect settings. ValueError if two resources share a name."""
     nvidia = configuration.nvidia
     names = renamed(nvidia)
     defaults = DialectConfig(
@@ -95,9 +95,9 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 
 
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
-    """Return the names that the section replaces.
+    """Return the default names of the dialect whose names this section replaces.
 
-    They belong to `nvidia.dialect`, or else to the domain of the names in the section."""
+    It is `nvidia.dialect`; if that is not set, the domain of the names in the section decides."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI

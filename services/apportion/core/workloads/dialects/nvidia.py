@@ -1,9 +1,9 @@
-"""Common parts of the dialects of NVIDIA GPUs: amounts and annotations.
+"""What the dialects of NVIDIA GPUs have in common: amounts and annotations.
 
 The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
-request parser (`ExtractResourceRequest`): memory and cores are per GPU; without memory the whole
-GPU is requested, and exclusively if cores are missing too; zero GPUs request nothing. Invariant:
-two spellings of one annotation agree, or the pod is refused."""
+request parser (`ExtractResourceRequest`). Memory and cores are per GPU. Without memory, the whole
+GPU is requested; without cores as well, exclusively. Zero GPUs request nothing. Invariant: two
+spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -52,7 +52,7 @@ RESERVED = dict.fromkeys(
 
 
 def choose(notes: Notes) -> DeviceConstraints:
-    """Return the constraints on a pod's GPUs. Raises ManifestError if they are malformed."""
+    """Return the constraints that annotations set on a pod's GPUs. Raises ManifestError."""
     return structs.replace(
         selected(notes, SELECTING),
         modes=one(notes, MODE, _modes) or (),
@@ -69,13 +69,13 @@ def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
 
 
 def dialect(name: str, **others: Any) -> Dialect:
-    """Create a dialect of GPUs; `others` are the fields in which such dialects differ."""
+    """Create a dialect for GPUs; `others` are the fields that differ between such dialects."""
     fields: dict[str, Any] = {"devices": DEVICES, "choose": choose, "reserved": RESERVED} | others
     return Dialect(name=name, **fields)
 
 
 class Manner(NamedTuple):
-    """The names of one system for amounts of GPUs, and the rules by which it reads them.
+    """How one system names amounts of GPUs, and the rules by which it reads them.
 
     - `names`: its names under a configuration; `system`: what users call it.
     - `cap_memory`: an amount above the GPU's memory means the whole GPU.
@@ -94,7 +94,7 @@ class Manner(NamedTuple):
     full_percentage_is_alone: bool
 
     def resources(self, config: DialectConfig) -> Resources:
-        """Return the meaning of each name; a memory percentage and a priority limit nothing."""
+        """Return what each name means; a limit of a memory percentage or priority has no effect."""
         names = self.names(config)
         return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
             FAMILY,
@@ -105,19 +105,17 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Return the ignored one of memory amount and percentage, the other one, and the system."""
+        """Return the memory resource ignored if both are set, the one that counts, the system."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system
 
     def priority(self, config: DialectConfig) -> str:
-        """Return the resource of a container's priority; empty if there is none."""
+        """Return the name of the resource for a container's priority; empty if none."""
         return self.names(config).priority or ""
 
     def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-        """Return the container's ask for GPUs, or None.
-
-        Raises ManifestError if an amount is out of bounds, or has no effect."""
+        """Return the container's ask for GPUs; None without one. Raises ManifestError."""
         names = self.names(config)
         count, memory, percent, cores = (
             amounts.get(name)
@@ -162,7 +160,7 @@ class Manner(NamedTuple):
         )
 
     def dialect(self, name: str, **others: Any) -> Dialect:
-        """Create the dialect of this system; `others` are the remaining fields."""
+        """Create the dialect of this system; `others` are fields that this class does not set."""
         return dialect(
             name,
             resources=self.resources,

@@ -1,8 +1,8 @@
 """Convert the resources and annotations of one pod to asks, in the dialect that it uses.
 
-A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one), so the dialect
-is the first that claims all names of the pod; other mixtures are refused. Invariant: no dialect is
-guessed, and an annotation that requests an unsupported function is refused."""
+A name can belong to several dialects (`nvidia.com/gpu` is HAMi's and the plain one). The pod's
+dialect is the first that claims all of its names; a pod that mixes dialects is refused. Invariant:
+no dialect is guessed, and an annotation that requests an unsupported function is refused."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -21,11 +21,11 @@ NO_DIALECT = "none"  # the dialect of a pod that requests no device
 
 
 class DeviceRequest(Struct, frozen=True, kw_only=True):
-    """The devices that a pod requests, and how they are chosen.
+    """What devices a pod requests, and how they are chosen.
 
-    An empty policy means the cluster's. `high_priority` has the containers whose tasks go first on
-    a shared GPU. `borrowing` has the asks that take no devices of their own, because another
-    container's are free at that time."""
+    With an empty policy, the cluster's applies. `high_priority` are containers whose tasks go first
+    on a shared GPU. `borrowing` are asks that use the devices of another container, which are free
+    then."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -44,7 +44,7 @@ def read_pod(
     annotations_field: str = "metadata.annotations",
     config: DialectConfig,
 ) -> DeviceRequest:
-    """Return the device request of a pod; containers are in the order of their start.
+    """Return the device request of a pod; `containers` are in the order in which they start.
 
     Raises ManifestError if the pod mixes dialects, contradicts itself, has an amount out of bounds,
     or requests something that is not implemented."""
@@ -107,7 +107,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError for a slot without a device, or together with a name in `counts`."""
+    """Raise ManifestError for a slot resource next to no device, or next to one in `counts`."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -133,7 +133,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
-    """Return the request in a pod's annotations, without its asks.
+    """Return what a pod's annotations request: constraints, policies and weights, but no asks.
 
     Raises ManifestError if a value is malformed, or two values contradict each other."""
     notes = Notes(annotations, field)
@@ -196,9 +196,9 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
 # vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
 # resources.
 class Vendor(NamedTuple):
-    """A vendor, and the resource names in its domain that only device sharing uses.
+    """A vendor, and the resource names of its domain that request shared devices.
 
-    `endings` are suffixes of names that begin with a model."""
+    `endings` are the suffixes of names that begin with a model."""
 
     name: str
     domain: str
@@ -230,7 +230,7 @@ HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va
 
 
 def vendor_of(resource: str) -> Vendor | None:
-    """Return the vendor of the shared device that this name requests, or None."""
+    """Return the vendor whose shared devices this name requests, or None."""
     domain, _, name = resource.partition("/")
     for vendor in VENDORS:
         if domain == vendor.domain and (
@@ -243,7 +243,7 @@ def vendor_of(resource: str) -> Vendor | None:
 def refuse_others(
     containers: tuple[Container, ...], claimed: Collection[str]
 ) -> tuple[Container, ...]:
-    """Return the containers; raise ManifestError for a shared device of another vendor."""
+    """Return the containers; ManifestError if one requests another vendor's shared device."""
     for container in containers:
         for name in (*container.limits, *container.requests):
             vendor = vendor_of(name)

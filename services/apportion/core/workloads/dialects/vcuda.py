@@ -1,4 +1,4 @@
-"""The dialect of gpu-manager's vcuda: hundredths of a GPU, and memory units of 256 MiB.
+"""The dialect of gpu-manager's vcuda: hundredths of a GPU, and memory in units of 256 MiB.
 
 1 to 99 hundredths are a share of one GPU and need memory; a multiple of 100 is that many whole
 GPUs. The names exist under two prefixes; the dialect has the prefix of its pod, as in
@@ -52,7 +52,7 @@ class Vcuda:
         self.core_limit = f"{prefix}/vcuda-core-limit"
 
     def resources(self, _: DialectConfig) -> Resources:
-        """Return the meaning of the two names."""
+        """Return what the two resource names mean."""
         family = nvidia.FAMILY
         return {
             self.cores: Resource((family,), Bound(CORES, family)),
@@ -60,7 +60,7 @@ class Vcuda:
         }
 
     def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-        """Return the container's ask, or None.
+        """Return the container's ask; None if it requests no GPU.
 
         Raises ManifestError for a share without memory, memory without a share, or more than one
         GPU that is not a whole number."""
@@ -84,9 +84,7 @@ class Vcuda:
         return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """Return the constraints as for any GPU, and check the limit of cores.
-
-        Raises ManifestError if an annotation is malformed."""
+        """Check the core limit; return the constraints as for any GPU. Raises ManifestError."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
@@ -96,7 +94,7 @@ class Vcuda:
         return nvidia.choose(notes)
 
     def render(self, it: PlacedPod) -> dict[str, str]:
-        """Return the annotations that gpu-admission writes, which ignore init containers."""
+        """Return the annotations that gpu-admission would write; it ignores init containers."""
         cards = {
             self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)
@@ -110,7 +108,7 @@ class Vcuda:
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """Read one annotation per container; containers are counted from 0.
+        """Yield the GPUs in the annotations of each container; containers are counted from 0.
 
         gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
         for position, name in enumerate(pod.containers):
@@ -119,7 +117,7 @@ class Vcuda:
                 yield Held(name, nvidia.FAMILY, number=whole_number(number))
 
     def of_container(self, position: int) -> str:
-        """Return the annotation with the GPUs of a container."""
+        """Return the key of the annotation with the GPUs of the container at this position."""
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
     def dialect(self) -> Dialect:

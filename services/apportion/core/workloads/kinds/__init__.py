@@ -1,1 +1,1 @@
-"""Read each kind of document: the pods, gangs, queues and quotas in it."""
+"""Read each kind of document into the pods, gangs, queues and quotas that it describes."""

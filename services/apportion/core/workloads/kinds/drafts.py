@@ -1,7 +1,7 @@
-"""Convert one document to its pods: one small function per kind.
+"""Convert one document to its pods, with one function per kind.
 
-Without Kubernetes, a controller's document stands for the pods that its controller would create,
-with the same names. Invariant: a document yields all of its pods or none."""
+Without Kubernetes, we create the pods that the document's controller would create, with the same
+names. Invariant: a document yields all of its pods or none."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,7 +27,7 @@ VOLCANO_DEFAULT_TASK = "default"  # plus its index, as in Volcano's admission
 
 
 class PodDraft(Template, frozen=True, kw_only=True):
-    """A pod without a uid, which it needs to be submitted. Fields are as in `PodSubmitted`."""
+    """A pod that was read from a manifest but has no uid yet. Fields are as in `PodSubmitted`."""
 
     namespace: str
     name: str
@@ -36,7 +36,7 @@ class PodDraft(Template, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """The content of one document: a gang, pods, or both."""
+    """What one document describes: a gang, pods, or both."""
 
     kind: str
     namespace: str
@@ -46,7 +46,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
-    """Return the draft's event, given its uid."""
+    """Return the event that submits the pod under this uid."""
     fields = msgspec.structs.asdict(draft) | {"volume_claims": claims_of(draft)}
     del fields["scheduler_name"]
     return PodSubmitted(uid=uid, **fields)
@@ -72,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Job: as many pods as run at once; none for a suspended Job."""
+    """Read a Job: as many pods as run at once; no pods if it is suspended."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions
@@ -87,7 +87,7 @@ def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifes
 
 
 def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
+    """Read a Volcano Job: a gang, and for each task its pods, named `<job>-<task>-<i>`."""
     job = typed(document, kube.VolcanoJob)
     unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
     name = dns_subdomain(job.metadata.name, "metadata.name")
@@ -117,7 +117,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
 
 
 def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Volcano PodGroup: only the gang; its pods name it."""
+    """Read a Volcano PodGroup: the gang without pods, which are separate documents."""
     group = typed(document, kube.PodGroup)
     spec = group.spec
     unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
@@ -138,7 +138,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
 
 
 def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
-    """Read a PodGroup of the coscheduling plugin: the gang of the pods with its label."""
+    """Read a PodGroup of the coscheduling plugin: the gang for pods with its label."""
     group = typed(document, kube.CoschedulingPodGroup)
     observed = PodGroupObserved(
         group=gangs.name_of(group.metadata, gangs.COSCHEDULING),
@@ -148,7 +148,7 @@ def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -
 
 
 def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Kubernetes PodGroup; without a gang policy its pods start one by one."""
+    """Read a Kubernetes PodGroup; if it has no gang policy, its pods start one by one."""
     group = typed(document, kube.KubernetesPodGroup)
     unsupported.check(document["spec"], "spec", unsupported.KUBERNETES_POD_GROUP_SPEC)
     spec, gang = group.spec, group.spec.scheduling_policy.gang
@@ -266,5 +266,5 @@ OF_FOLDER: Final = "manifest-"  # prefix of the uids of a manifest folder's pods
 
 
 def of_folder(uid: str) -> bool:
-    """Return True for a pod from a watched manifest folder, whose uid is not a UUID."""
+    """Return True if the uid is not a UUID: the pod is from a watched folder of manifests."""
     return uid.startswith(OF_FOLDER)

@@ -1,4 +1,4 @@
-"""Read a Volcano Queue and a ResourceQuota as the events of their limits.
+"""Read the limits in a Volcano Queue or a ResourceQuota into events.
 
 A queue may have a card quota, as in Volcano's capacity-card: `{"NVIDIA-A100": 8,
 "NVIDIA-H200/mig-1g.18gb-mixed": 2}`. All extended resources of a ResourceQuota are read, because
@@ -34,10 +34,10 @@ _UNITS: Final = {"cpu": (1000, 1), "memory": (1, MIB)}
 def limit_of(
     document: object, config: DialectConfig = DEFAULTS
 ) -> QueueObserved | QuotaObserved | None:
-    """Return the event of a queue or quota document; None for any other kind.
+    """Return the event for a queue or quota document; None for any other kind.
 
-    `config` has the names that count memory of devices, whose unit is not the byte. Raises
-    ManifestError if the limit cannot be enforced."""
+    `config` has the resource names that count device memory, not bytes. Raises ManifestError if the
+    limit cannot be enforced."""
     if not isinstance(document, dict):
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
@@ -141,7 +141,7 @@ _FIX = 'write GPUs by model, as in {"NVIDIA-A100": 8}'
 
 
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Return the device quota in a queue's annotations; empty without one.
+    """Return the number of cards per model that a queue's annotations allow; empty without.
 
     Raises ManifestError with the annotation, or the entry in it."""
     written = annotations.get(CARD_QUOTA)

@@ -1,1 +1,1 @@
-"""Find probable mistakes and settings without effect in a manifest; nothing is refused."""
+"""Warn of probable mistakes in a manifest, and of settings without effect; refuse nothing."""

@@ -1,8 +1,8 @@
-"""Report how Apportion would read manifests, without a cluster.
+"""Check how Apportion would read manifests, without a cluster.
 
-For workloads from which a controller creates pods, the pod template is read as a pod, or as the job
-that it creates. Invariant: a document with pods is accepted, refused, or reported as an unknown
-kind; settings without effect in an accepted document are reported."""
+If a controller would create pods from a document, its pod template is read as a pod, or its job
+template as a job. Invariant: a document with pods is accepted, refused, or reported as an unknown
+kind. Settings without effect in an accepted document are reported."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -46,8 +46,8 @@ TEMPLATES_READ = {
 class Checked(NamedTuple):
     """The result for one document, or one item of a List: its pods or its error.
 
-    It has neither if it is `passed_over`, is a queue or quota, or is not of a `known` kind though
-    it has pods."""
+    It has neither for a queue or quota, for a skipped document (`passed_over`), and for one with
+    pods but of an unknown kind (not `known`)."""
 
     name: str
     pods: tuple[PodDraft, ...] = ()
@@ -58,7 +58,7 @@ class Checked(NamedTuple):
 
 
 def checked(document: object, config: ManifestConfig) -> Iterator[Checked]:
-    """Check a document; a List has one result per item, a PriorityClass has none."""
+    """Yield the result for a document, or for each item of a List; none for a PriorityClass."""
     items, error = items_of(document)
     for prefix, item in items:
         if class_of(item) is None:

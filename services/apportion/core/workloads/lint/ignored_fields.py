@@ -1,7 +1,7 @@
-"""List the fields of a pod that never affect its placement, with the reason.
+"""The fields of a pod that never affect its placement, each with the reason.
 
-Invariant: every field of the newest API is read (`kube`), refused (`unsupported`) or here; a test
-with a real API server checks that none is ignored silently."""
+Invariant: every field of the newest API is read (`kube`), refused (`unsupported`) or listed here. A
+test with a real API server checks that no other field is ignored."""
 
 from collections.abc import Mapping
 
@@ -135,7 +135,7 @@ JOB_FIELDS: Mapping[str, str] = {"tasks[].topologyPolicy": "no NUMA node of the 
 
 
 def every() -> dict[str, str]:
-    """Return all fields as paths below `spec`, with the reason of each."""
+    """Return the reason for each ignored field, by its path below `spec`."""
     found = {**POD_FIELDS, **OTHER_FIELDS}
     for part in ("containers[]", "initContainers[]"):
         found |= {f"{part}.{path}": why for path, why in CONTAINER_FIELDS.items()}

@@ -1,9 +1,9 @@
 """Find names and amounts in manifests that are probably not what the author meant.
 
-Unknown resources are requested of nodes that do not offer them; unknown annotations and fields have
-no effect; some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name
-in one of our domains is reported; elsewhere only if it is similar to a known name. Names that
-reading the pod refuses are not reported, nor fields that a newer API may have."""
+An unknown resource fits only nodes that offer it; an unknown annotation or field has no effect;
+some amounts are clamped, ignored, or larger than any device. Invariant: an unknown name in one of
+our domains is reported, any other only if it is similar to a known name. Names for which the pod is
+refused anyway are not reported, nor fields that a newer API may have."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -67,9 +67,9 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably a mistake, with the reason.
+    """A finding: a name in a manifest that is probably a mistake, with the reason.
 
-    If it is not `doubtful`, it is correct but has no effect here."""
+    If it is not `doubtful`, the name is correct but has no effect here."""
 
     field: str
     why: str
@@ -77,14 +77,14 @@ class Suspect(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return the reason as text that is clear without a heading."""
+        """Return the reason as a sentence that is clear on its own."""
         return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
-    """Yield the suspicious names of a document, at whatever depth its pods are.
+    """Yield the suspicious names in a document, at whatever depth its pods are.
 
-    `placed`: it may have annotations that schedulers write on pods; these are skipped."""
+    `placed`: ignore annotations that schedulers write on pods, because the pod may be placed."""
     about = part(document)
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
@@ -113,7 +113,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield the fields where containers request 0 devices and nothing else, as charts write."""
+    """Yield the fields with which containers request 0 devices and nothing else, as charts do."""
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:
@@ -121,7 +121,7 @@ def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Yield Volcano's annotations that have no effect here, and ineffective gangs."""
+    """Yield Volcano annotations that have no effect here, also those that form no gang."""
     for key in found:
         if key in ignored_fields.ANNOTATIONS:
             yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
@@ -138,7 +138,7 @@ def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
 def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
     """Yield the fields of a Queue's `spec` that have no effect here.
 
-    `stored`: it is from the API server, with the values that Volcano's webhook adds."""
+    `stored`: the spec is from the API server, so ignore values that Volcano's webhook adds."""
     for name, why in ignored_fields.QUEUE_FIELDS.items():
         value = spec.get(name)
         if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
@@ -324,7 +324,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each field of this part that resembles a known field, and the reason."""
+    """Yield each unknown field of this part that resembles a known one, with the reason."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
@@ -350,9 +350,9 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 
 
 class Asked(NamedTuple):
-    """An amount of a device resource that a container requests.
+    """The amount of a device resource that a container sets.
 
-    If both limit and request are set, which must agree, `kind` is the limit."""
+    If it sets both the limit and the request, which must agree, `kind` is the limit."""
 
     kind: Kind
     name: str
@@ -408,7 +408,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
 
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Yield each `schedulerName` of another scheduler, at whatever depth the pods are."""
+    """Yield each `schedulerName` by which pods go to another scheduler, at whatever depth."""
     for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
@@ -422,7 +422,7 @@ def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]
 
 
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield each queue that the manifest names, and the field that names it."""
+    """Yield the name of each queue in the manifest, and the field with it."""
     queues = {pod.queue for pod in manifest.pods}
     queues |= {manifest.group.queue} if manifest.group is not None else set()
     for queue in sorted(queues - {"", DEFAULT_QUEUE}):
@@ -448,7 +448,7 @@ def _fields(
 
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
-    """Return a hint as in `. Did you mean a, b or c?`; empty if no known name is similar enough."""
+    """Return a hint like `. Did you mean a, b or c?`; empty if no known name is similar."""
     *others, last = nearest(name, known, alike=cutoff) or [""]
     if not last:
         return ""

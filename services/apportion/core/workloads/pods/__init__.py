@@ -1,1 +1,1 @@
-"""Read the parts of a pod: its template, its volumes and its relations to other pods."""
+"""Read the parts of a pod: its template, volumes, node requirements and relations to other pods."""

@@ -1,8 +1,8 @@
-"""Read a pod's relations to other pods: affinity, anti-affinity and topology spread.
+"""Read a pod's affinity, anti-affinity and topology spread into constraints on other pods.
 
-A term without namespaces selects the pod's own namespace, which is filled in, because an event must
-be self-contained. Invariant: whatever Kubernetes would refuse is refused here. Terms that need more
-knowledge of the cluster than the ledger has are refused by name."""
+A term without namespaces selects the pod's own namespace. It is filled in, because an event must be
+self-contained. Invariant: what Kubernetes would refuse is refused here. Terms for which the ledger
+does not know enough of the cluster are refused by name."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -34,21 +34,21 @@ NO_POD = LabelExpression(key="app", operator="In")
 
 
 class Own(NamedTuple):
-    """The namespace and labels of the pod that is read."""
+    """The namespace and labels of the pod that is being read."""
 
     namespace: str
     labels: dict[str, str]
 
 
 def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
-    """Return the labels of a pod. Raises ManifestError if there are too many, or not all text."""
+    """Return a pod's labels. Raises ManifestError if there are too many, or one is not text."""
     if len(metadata.labels) > LABELS_MAX:
         raise ManifestError(field, metadata.labels, "is too long", f"use at most {LABELS_MAX}")
     return texts(metadata.labels, field)
 
 
 def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
-    """Return all constraints of the pod on other pods. Raises ManifestError if malformed."""
+    """Return the pod's constraints on other pods. Raises ManifestError if one is malformed."""
     near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
     affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
     found = PodConstraints(

@@ -1,8 +1,8 @@
-"""Find the gang of a pod, and name gangs of the three PodGroup APIs.
+"""Find which gang a pod belongs to, and name the gangs of the three PodGroup APIs.
 
-Volcano's gangs are named `namespace/name`; the others have the API group between, as in
-`team/scheduling.k8s.io/job`. Invariant: no two objects of a cluster get the same name, because no
-object's name contains a slash."""
+Volcano's gangs are named `namespace/name`; others have the API group in between, as in
+`team/scheduling.k8s.io/job`. Invariant: no two PodGroups of a cluster get the same gang name,
+because no object's name contains a slash."""
 
 from collections.abc import Collection, Mapping
 
@@ -49,19 +49,19 @@ def gang_of(
 
 
 def name_of(group: kube.Metadata, api: str = "") -> str:
-    """Return the name of a PodGroup's gang; `api` is its API group. Raises ManifestError."""
+    """Return the gang's name for a PodGroup; `api` is its API group. Raises ManifestError."""
     parts = (group.namespace, api, group.name) if api else (group.namespace, group.name)
     return joined_name(*parts, by="/", field="metadata.name")
 
 
 def api_of(gang: str) -> str:
-    """Return the API group of the gang with that name; empty for Volcano's."""
+    """Return the API group of the PodGroup behind this gang; empty for Volcano's."""
     parts = gang.split("/")
     return parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - namespace, API group, name
 
 
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
-    """Return why the PodGroup of a pod's gang is never read; None if the PodGroup may be read.
+    """Return an error if the PodGroup of this gang can never be read; None if it can.
 
     `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
     api = api_of(gang) or VOLCANO

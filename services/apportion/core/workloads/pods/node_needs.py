@@ -1,9 +1,9 @@
 """Read what a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-Amounts add up as in Kubernetes: the larger of the containers and sidecars that run at once, and the
-largest init container with the sidecars before it; plus the overhead. Disks without a claim follow
-kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are exact and
-rounded up once, and expressions that Kubernetes would refuse are refused."""
+Amounts add up as in Kubernetes. Take the larger of two: the containers and sidecars that run at
+once, or the largest init container with the sidecars before it. Add the overhead. Disks without a
+claim follow kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums
+are exact and rounded up once, and expressions that Kubernetes would refuse are refused."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,12 +46,13 @@ def node_amounts(
     claimed: frozenset[str],
     whole: Container = NOTHING,
 ) -> NodeConstraints:
-    """Return what the pod with the spec at `field` needs, except for `claimed` resources.
+    """Return how much the pod with the spec at `field` needs of each resource.
 
-    CPU and memory are included; other resources are in units, storage and huge pages in bytes.
-    `whole` has the resources of the pod itself (`spec.resources`), which override the sum of its
-    containers, as in Kubernetes 1.34. Raises ManifestError if an amount is malformed, a request
-    exceeds its limit, or the sum is out of range."""
+    `claimed` resources, those of devices, are left out. CPU is in milli-cores, memory in MiB,
+    storage and huge pages in bytes, others in units. `whole` has the pod's own resources
+    (`spec.resources`), which override the sum of its containers, as in Kubernetes 1.34. Raises
+    ManifestError if an amount is malformed, a request exceeds its limit, or the sum is out of
+    range."""
     running: _Vector = {}
     sidecars: _Vector = {}
     peak: _Vector = {}
@@ -139,7 +140,7 @@ _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
 def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
-    """Return the pod's `nodeSelector`. Raises ManifestError if it is too long or not text."""
+    """Return the pod's `nodeSelector`. Raises ManifestError if it is too large or not text."""
     field = f"{field}.nodeSelector"
     if len(spec.node_selector) > SELECTOR_MAX:
         raise ManifestError(field, spec.node_selector, "is too long", f"use at most {SELECTOR_MAX}")
@@ -147,9 +148,9 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 
 
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
-    """Return the terms of required node affinity; an empty term matches no node.
+    """Return the terms of required node affinity, of which one must match.
 
-    At least one term must match. Raises ManifestError if an expression is malformed."""
+    An empty term matches no node. Raises ManifestError if an expression is malformed."""
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     return tuple(
@@ -159,9 +160,7 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
 
 
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
-    """Return the weighted terms of preferred node affinity, without empty terms.
-
-    Raises ManifestError if an expression is malformed."""
+    """Return the non-empty terms of preferred node affinity, with weights. Raises ManifestError."""
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
     weighted = (
@@ -172,9 +171,7 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
 
 
 def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
-    """Return the pod's `tolerations`.
-
-    Raises ManifestError if an operator or effect is unknown, or a key is missing."""
+    """Return the pod's `tolerations`. Raises ManifestError if one is not valid."""
     found = []
     for i, each in enumerate(spec.tolerations):
         at, operator = f"{field}.tolerations[{i}]", each.operator or "Equal"
@@ -198,7 +195,7 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
 
 
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
-    """Return the host ports of containers and sidecars.
+    """Return the host ports that the pod's containers and sidecars take.
 
     They are `ports[].hostPort`, and all ports of a pod on the host network. As in kube-scheduler,
     an init container takes none. Raises ManifestError if a port or protocol is invalid, or there
@@ -229,9 +226,7 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
 
 
 def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
-    """Return one term of a node selector, whose expressions must all match.
-
-    Raises ManifestError if an expression is malformed."""
+    """Return a node selector term's expressions, which must all match. Raises ManifestError."""
     labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(wanted.match_expressions)
@@ -262,9 +257,9 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
 
 
 def check_expression(expression: kube.Expression, field: str, operators: tuple[str, ...]) -> None:
-    """Refuse an expression over labels that Kubernetes would refuse.
+    """Raise ManifestError for a label expression that Kubernetes would refuse.
 
-    Raises ManifestError if its operator is not in `operators`, or has the wrong values."""
+    It must have one of the `operators`, and the number of values that this operator takes."""
     operator, values = expression.operator, expression.values
     if operator not in operators:
         raise _choice(f"{field}.operator", operator, operators)
@@ -289,7 +284,7 @@ OWN_CLAIM: Final = "-"
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """Return the claims of `volumes`, sorted; the pod's own claims without the pod's name."""
+    """Return the claim names in `volumes`, sorted; ephemeral claims without the pod's name."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:
@@ -300,7 +295,7 @@ def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
 
 
 def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
-    """Return the full names of the claims of pod `pod`, except for names that are too long."""
+    """Return the claims' full names for pod `pod`; leave out names that are too long."""
     names = (pod + claim if claim.startswith(OWN_CLAIM) else claim for claim in found)
     return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
 
@@ -313,9 +308,9 @@ class Mounted(NamedTuple):
 
 
 def mounted(volumes: Any) -> Mounted:
-    """Return the claims and disks in `volumes` of a running pod; skip unreadable entries.
+    """Return the claims and disks that a running pod mounts, from its `volumes`.
 
-    The API server and the kubelet have accepted them."""
+    Entries that cannot be read are skipped, because the API server has accepted them."""
     try:
         found = msgspec.convert(volumes or [], list[kube.Volume])
     except msgspec.ValidationError:
@@ -328,7 +323,7 @@ def mounted(volumes: Any) -> Mounted:
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
-    """Return the disks of `volumes`; a Ceph image counts once per monitor.
+    """Return the disks in `volumes` that are no claims; a Ceph image counts per monitor.
 
     Raises ManifestError if a name is too long, or there are too many."""
     found: dict[Disk, None] = {}

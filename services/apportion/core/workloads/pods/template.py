@@ -1,4 +1,4 @@
-"""Read one pod spec, which all pods created from it have in common.
+"""Read one pod spec into what all pods created from it have in common.
 
 Invariant: the resulting shape is valid for the event schema, so a pod that was read can be
 submitted."""
@@ -38,11 +38,11 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 
 
 class ManifestConfig(Struct, frozen=True, kw_only=True):
-    """The settings with which manifests are read: dialects, priority classes and schedulers.
+    """The settings for reading manifests: dialects, priority classes and schedulers.
 
-    `gangs`: read gangs; false if another scheduler chose the node and handles them.
-    `resource_claims`: the caller handles the claims of the pods (`core.dra`). `schedulers` only
-    serve to report which scheduler would choose in Kubernetes."""
+    `gangs`: read gangs; False if another scheduler has chosen the node and handles gangs.
+    `resource_claims`: accept pods with ResourceClaims, which the caller handles (`core.dra`).
+    `schedulers` only serves to report which scheduler would choose in Kubernetes."""
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(
@@ -60,9 +60,9 @@ DEFAULT_CONFIG = ManifestConfig()
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """The data that all pods of one spec have in common.
+    """What all pods created from one spec have in common.
 
-    `group` is the gang without its namespace; `task` and `queue` are those of its annotations."""
+    `group` is the gang without its namespace; `task` and `queue` are from annotations."""
 
     shape: Shape
     dialect: str
@@ -94,8 +94,8 @@ def read_template(
 ) -> Template:
     """Read a pod spec; `field` is the path of its template, empty for a pod itself.
 
-    `priority_class` is the owner's, for a spec without its own. Raises ManifestError if anything in
-    the spec cannot be used."""
+    `priority_class` is the class of the pod's owner, for a spec without one. Raises ManifestError
+    if anything in the spec cannot be used."""
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
@@ -157,7 +157,7 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
-    """Return the value of a priority class. Raises ManifestError if the cluster lacks it."""
+    """Return the value of the priority class; ManifestError if the cluster lacks the class."""
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
         fix = f"use one of {known}, or submit its PriorityClass with it"
@@ -261,11 +261,11 @@ _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 
 
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod's document reduced to devices and amounts.
+    """Return a pod's document with only what matters for its devices and amounts.
 
-    For pods whose node a kube-scheduler chooses with our extender: volumes, affinity, taints and
-    priority classes are checked there and must not make us refuse the pod. Amounts, labels, and the
-    annotations that choose devices are kept."""
+    It is for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
+    volumes, affinity, taints and priority classes, so they must not make us refuse the pod.
+    Amounts, labels, and the annotations that choose devices are kept."""
     metadata, spec = document.get("metadata"), document.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         return document

@@ -1,4 +1,4 @@
-"""Refuse fields that would change a decision and that we do not implement; one table has all.
+"""Refuse fields that would change a decision but are not implemented; one table lists them all.
 
 A field is refused by name, because ignoring it would place a pod where its author forbade it.
 Invariant: an absent or empty field never refuses a pod."""
@@ -14,9 +14,9 @@ _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
 
 
 class Unsupported(NamedTuple):
-    """A field (`[]` is every entry of a list), the problem with it, and the fix.
+    """A field to refuse (`[]`: every entry of a list), with the problem and the fix.
 
-    If there are `values`, only these are refused."""
+    If it has `values`, only these are refused."""
 
     path: str
     problem: str = _LATER
@@ -61,13 +61,13 @@ NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
 def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
-    """Raise ManifestError for unsupported fields; `resource_claims` are accepted if True."""
+    """Raise ManifestError for a field that is not supported; claims pass with `resource_claims`."""
     passed = (RESOURCE_CLAIMS,) if resource_claims else ()
     check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:
-    """Raise ManifestError if a part of a document uses any field of the table."""
+    """Raise ManifestError if this part of a document sets a field in the table."""
     for row in table:
         for found, value in places(part, field, row.path.split(".")):
             if row.values and value not in row.values:
@@ -76,7 +76,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Raise ManifestError for a gang without a PodGroup, or for a NUMA policy on CPUs."""
+    """Raise ManifestError if annotations request a gang without a PodGroup, or a NUMA policy."""
     if MIN_MEMBER in annotations and not annotations.get(GROUP):
         found = within(field, MIN_MEMBER)
         raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)
@@ -86,7 +86,7 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
 
 
 def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield path and value of each field at `path` below `value` that has an effect."""
+    """Yield path and value of each field at `path` below `value`, if its value has an effect."""
     if not path:
         if value not in _NO_EFFECT:
             yield field, value

@@ -1,8 +1,8 @@
-"""Find where a claim's volume is or could be, from claims, volumes and storage classes.
+"""Find on which nodes a claim's volume is or could be, from claims, volumes and storage classes.
 
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and Kubernetes' rules for
-matching claims with volumes. Invariant: an object is read completely or not at all: a node affinity
-that cannot be read raises, and is never treated as none."""
+matching claims with volumes. Invariant: an object is read completely or not at all. A node affinity
+that cannot be read raises an error, and is never treated as none."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -86,7 +86,7 @@ class _Status(kube.Kube, frozen=True):
 
 
 class Claim(kube.Kube, frozen=True):
-    """The fields of a PersistentVolumeClaim that concern its volume."""
+    """The fields of a PersistentVolumeClaim that decide which volume it gets."""
 
     metadata: _Meta
     spec: _ClaimSpec = _ClaimSpec()
@@ -99,22 +99,22 @@ class Claim(kube.Kube, frozen=True):
 
     @property
     def storage_class(self) -> str:
-        """Return the name of the storage class; empty without one."""
+        """Return the name of the claim's storage class; empty if it has none."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name or "")
 
     @property
     def bound(self) -> bool:
-        """Return True if the claim is bound to its volume, on both sides."""
+        """Return True if claim and volume are bound to each other."""
         return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
 
     @property
     def selected_node(self) -> str:
-        """Return the node for which the volume is being provisioned; empty if none."""
+        """Return the node for which a volume is being provisioned; empty if none is chosen."""
         return self.metadata.annotations.get(SELECTED_NODE, "")
 
 
 class ClaimRef(kube.Kube, frozen=True):
-    """The claim for which a volume is reserved."""
+    """The reference of a volume to the claim that it is reserved for."""
 
     namespace: str = ""
     name: str = ""
@@ -148,7 +148,7 @@ class _VolumeSpec(kube.Kube, frozen=True):
 
 
 class Volume(kube.Kube, frozen=True):
-    """A PersistentVolume: what it offers, and from which nodes it is accessible."""
+    """A PersistentVolume: its size and class, and from which nodes it is accessible."""
 
     metadata: _Meta
     spec: _VolumeSpec = _VolumeSpec()
@@ -156,19 +156,19 @@ class Volume(kube.Kube, frozen=True):
 
     @property
     def storage_class(self) -> str:
-        """Return the name of the storage class; empty without one."""
+        """Return the name of the volume's storage class; empty if it has none."""
         return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name)
 
     @property
     def driver(self) -> str:
-        """Return the CSI driver that attaches the volume; empty for none."""
+        """Return the CSI driver that attaches the volume; empty if it is no CSI volume."""
         if self.spec.csi is not None:
             return self.spec.csi.driver
         sources = zip(self.spec.__struct_encode_fields__, astuple(self.spec), strict=True)
         return next((MIGRATED[name] for name, set_ in sources if set_ and name in MIGRATED), "")
 
     def is_for(self, claim: Claim) -> bool:
-        """Return True if the volume is unclaimed or reserved for this claim."""
+        """Return True if the volume is reserved for this claim, or for none."""
         ref = self.spec.claim_ref
         if ref is None:
             return True
@@ -186,7 +186,7 @@ class _TopologyTerm(kube.Kube, frozen=True):
 
 
 class StorageClass(kube.Kube, frozen=True):
-    """A StorageClass, with its rules for provisioning volumes: if, when and where."""
+    """A StorageClass: whether, when and where it provisions volumes."""
 
     metadata: _Meta
     provisioner: str = ""
@@ -195,14 +195,14 @@ class StorageClass(kube.Kube, frozen=True):
 
     @property
     def driver(self) -> str:
-        """Return the CSI driver that provisions the class's volumes; empty without one."""
+        """Return the CSI driver that provisions volumes of the class; empty if none does."""
         if not self.provisions:
             return ""
         return _PROVISIONED.get(self.provisioner, self.provisioner)
 
     @property
     def provisions(self) -> bool:
-        """Return True if volumes are provisioned on demand."""
+        """Return True if volumes of the class are created on demand."""
         return self.provisioner not in ("", NO_PROVISIONER)
 
 
@@ -225,14 +225,14 @@ class _DriversSpec(kube.Kube, frozen=True):
 
 
 class NodeDrivers(kube.Kube, frozen=True):
-    """A CSINode: the drivers of a node, with the number of volumes that each can attach."""
+    """A CSINode: the CSI drivers on one node, and how many volumes each can attach there."""
 
     metadata: _Meta
     spec: _DriversSpec = _DriversSpec()
 
     @property
     def limits(self) -> dict[str, int]:
-        """Return the limit of each driver; drivers without a limit are left out."""
+        """Return how many volumes each driver can attach; drivers without a limit are left out."""
         counts = ((each.name, each.allocatable) for each in self.spec.drivers or ())
         return {
             name: max(room.count, 0) for name, room in counts if room and room.count is not None
@@ -243,7 +243,7 @@ read_node_drivers = from_outside(msgspec.json.Decoder(NodeDrivers).decode)
 
 
 class Capacity(kube.Kube, frozen=True):
-    """A CSIStorageCapacity: the largest possible volume of a class on some nodes."""
+    """A CSIStorageCapacity: how large a new volume of a class can be, on some nodes."""
 
     metadata: _Meta
     storage_class_name: str = ""
@@ -262,7 +262,7 @@ class _CsiDriverSpec(kube.Kube, frozen=True):
 
 
 class CsiDriver(kube.Kube, frozen=True):
-    """A CSIDriver, which determines if its capacities must be checked."""
+    """A CSIDriver; it determines whether capacities are checked before provisioning."""
 
     metadata: _Meta
     spec: _CsiDriverSpec = _CsiDriverSpec()
@@ -273,7 +273,7 @@ read_driver = from_outside(msgspec.json.Decoder(CsiDriver).decode)
 
 
 class Storage(NamedTuple):
-    """All volumes, classes, drivers and capacities, by name."""
+    """All volumes, classes, drivers and capacities of the cluster, by name."""
 
     volumes: Mapping[str, Volume]
     classes: Mapping[str, StorageClass]
@@ -284,7 +284,7 @@ class Storage(NamedTuple):
 def claim_fact(
     key: str, claim: Claim | None, storage: Storage, version: int
 ) -> VolumeClaimObserved:
-    """Return the ledger's fact about a claim, for pods that mount the claim.
+    """Return the event that records where the claim's volume is or could be.
 
     Raises ManifestError if the node affinity of a volume cannot be read."""
     namespace, _, name = key.partition("/")
@@ -315,7 +315,7 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """Return the volumes that the claim can use, smallest first; if any is reserved, only those."""
+    """Return volumes that the claim can use, smallest first; if any is reserved, only those."""
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
@@ -349,9 +349,7 @@ def size_of(claim: Claim) -> Fraction:
 
 
 def affinity_of(volume: Volume) -> Terms:
-    """Return the nodes from which the volume is accessible; empty means all.
-
-    Raises ManifestError if its node affinity cannot be read."""
+    """Return the terms for nodes that can access the volume; empty: all. Raises ManifestError."""
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
@@ -361,9 +359,9 @@ def affinity_of(volume: Volume) -> Terms:
 
 
 def terms_of(volume: Volume) -> Terms:
-    """Return the nodes from which a bound volume is accessible; its zone labels count as well.
+    """Return the terms for nodes from which a bound volume is accessible, by affinity and zone.
 
-    A node without any zone or region label passes."""
+    A node that has neither a zone label nor a region label passes."""
     own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
@@ -416,10 +414,10 @@ def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]
 
 
 def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
-    """Combine terms for the same nodes; return no terms (all nodes) if too many remain.
+    """Merge terms that differ only in the values of one key, so that they fit into an event.
 
-    Terms that differ in one list of values of one key become one term. If too many remain for one
-    event, the binder finds out where the volume cannot be."""
+    If too many remain, return none, which means all nodes. The binding then fails on nodes where
+    the volume cannot be."""
     some = list(dict.fromkeys(terms))
     listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
     values = Counter(each.key for each in listing)
