@@ -54,7 +54,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(name: str, memory: int | str = 1000, count: int | str = 1) -> bytes:
-    """Return the manifest of one pod."""
     text = POD.replace("NAME", name).replace("MEMORY", str(memory)).replace("COUNT", str(count))
     return text.encode()
 
@@ -114,8 +113,8 @@ def _names(up: Standalone, *filters: str) -> list[str]:
 
 
 def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
-    """`submit` reports a bad document with file, document, field, value and fix on standard error,
-    and places the valid documents."""
+    """`submit` places the valid documents of its input. For a bad one it prints the document's
+    number, the field, the value and a fix on standard error."""
     done = up.run(
         "submit", "-f", "-", "--wait",
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
@@ -162,8 +161,8 @@ def _said_of_pods(up: Standalone) -> str:
 
 
 def test_pod_of_50_000_containers(up: Standalone) -> None:
-    """`submit` refuses a pod with 50,000 containers by field and limit, and still accepts the
-    file's other pods."""
+    """`submit` refuses a pod with 50,000 containers and names the field. It still accepts the
+    file's other pod."""
     container = "  - {name: c%d, image: x}\n"
     huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
         container % number for number in range(50_000)
@@ -241,8 +240,8 @@ def _cordoned(up: Standalone, node: str) -> list[str]:
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
-    """A running pod can be resized within its device's capacity, and the reply belongs to the
-    request."""
+    """`resize` changes a running pod's memory and cores on the same device. It refuses more memory
+    than the device has."""
     submit(up, pod("grows"))
     wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
     before = up.json("why", "grows")["placed"]["shares"]
@@ -266,8 +265,8 @@ def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
 
 
 def test_device_that_fails_and_recovers(up: Standalone) -> None:
-    """`simulate fail` and `simulate recover` order the agent to change a device's health, which the
-    ledger then shows."""
+    """`simulate fail` and `simulate recover` make the agent change a device's health, and the
+    ledger records each change."""
     [device] = [d["device"] for d in up.json("get", "devices", "--node", "npu-1")["items"]]
     up.json("simulate", "fail", device, "--reason", "XID 79")
     wait_until(
@@ -361,8 +360,8 @@ def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> N
 
 
 def test_tail(up: Standalone) -> None:
-    """`tail` prints events as sentences or JSON, from a revision, by subject, and up to a
-    number."""
+    """`tail` prints events as sentences or as JSON. Options set its first revision, its subjects
+    and the number of events."""
     submit(up, pod("told"))
     words = up.run("tail", "--from", "1", "--no-follow").stdout
     assert re.search(r"PodSubmitted +default/told .*1,000 MiB", words)
@@ -404,7 +403,8 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
 
 
 def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
-    """`tail` refuses a start beyond the next event, but accepts the next event itself."""
+    """`tail --from` accepts the revision right after the newest event, and refuses any later
+    revision."""
     end = up.json("get", "nodes")["revision"]
     done = up.run("tail", "--from", str(end + 1_000), "--no-follow")
     assert done.returncode == 2, done.stderr
@@ -414,7 +414,7 @@ def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
 
 
 def test_policy(up: Standalone) -> None:
-    """A policy change applies at once, and keeps the settings that it does not name."""
+    """A policy change applies at once. Settings that the change does not name keep their values."""
     up.json("policy", "set", "--nodes", "spread", "--reason", "test")
     changed = up.json("policy", "set", "--devices", "spread")
     assert changed["policy"]["node_policy"] == "spread"
@@ -447,15 +447,16 @@ def test_top_is_live(up: Standalone) -> None:
 
 
 def test_ledger_check(up: Standalone) -> None:
-    """`ledger check` accepts the stream, and `ledger create` on the existing stream succeeds unless
-    a setting differs."""
+    """`ledger check` accepts the stream. `ledger create` succeeds if the stream exists with the
+    same settings, and fails if a setting differs."""
     assert up.json("ledger", "check")["ok"]
     assert up.json("ledger", "create")["ok"]
     assert up.run("ledger", "create", "--replicas", "3").returncode == 1
 
 
 def test_trace(up: Standalone, tmp_path: Path) -> None:
-    """Every row of a trace becomes a pod that is submitted and decided."""
+    """`submit --trace` submits a pod for each row up to its limit, and waits until every pod is
+    placed or refused."""
     rows = "".join(f"t-{n:03},1000,1024,1,{100 + n % 5 * 100},\n" for n in range(60))
     file = tmp_path / "pods.csv"
     file.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + rows)
@@ -468,10 +469,9 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
-    """After all tests above, folding the ledger breaks no invariant.
+    """After all tests above, the state folded from the ledger violates no invariant.
 
-    The only events that the fold may refuse are those that crossed the deletion of their pod.
-    """
+    The fold may refuse only late events, whose pod had already been deleted."""
     state = up.folded().state
     assert violations(state) == []
     assert [event for event in state.refused_events if "is not live" not in event.reason] == []

@@ -73,8 +73,10 @@ class Asking:
         return found
 
     async def until_well(self, *options: str, but: set[str]) -> dict[str, dict[str, Any]]:
-        """Wait until every check except `but` is ok. A machine that stalls for three seconds hears
-        no scheduler, so several runs may be needed."""
+        """Wait until every check is ok except those in `but`.
+
+        Doctor runs repeatedly, because it misses the schedulers' heartbeats if the machine stalls
+        for three seconds."""
         unwell: dict[str, str] = {}
 
         async def look() -> dict[str, dict[str, Any]]:
@@ -156,8 +158,8 @@ async def drift_and_back(bus: Bus, asking: Asking) -> None:
 
 
 async def alone(bus: Bus, asking: Asking) -> None:
-    """Check that doctor without a gateway still checks the ledger, and without both exits with
-    3."""
+    """Check that doctor without a gateway still checks the ledger. Without gateway and ledger it
+    exits with 3."""
     states = await asking.states()
     assert states["gateway"]["state"] == "broken"
     assert states["stream"]["state"] == "ok"

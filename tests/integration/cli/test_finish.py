@@ -139,7 +139,8 @@ def test_errors_beside_json_are_text_on_standard_error(
 
 
 def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
-    """After partial success the JSON lists what succeeded, and standard error lists what failed."""
+    """If a verb succeeds for some of the names, its JSON lists the successes and standard error
+    lists the failures."""
     done = up.run("get", "pods", "one", "nobody", "--json")
     assert done.returncode == 1
     assert [each["name"] for each in json.loads(done.stdout)["items"]] == ["one"]
@@ -214,7 +215,8 @@ def test_submit_waits_for_what_why_says(up: Standalone) -> None:
 
 
 def test_other_forms(up: Standalone) -> None:
-    """`-o yaml` equals the JSON, `-o wide` adds the uid, and two formats at once are refused."""
+    """`get` prints the same data as YAML and as JSON, adds the uid with `-o wide`, and refuses two
+    formats at once."""
     settle(up)
     as_json = up.json("get", "pods", "one")
     assert yaml.safe_load(up.run("get", "pods", "one", "-o", "yaml").stdout) == as_json
@@ -403,7 +405,7 @@ def test_keys_of_top(up: Standalone) -> None:
 
 
 def completed(up: Standalone, words: str) -> list[str]:
-    """Return the shell completions of these words, requested as bash does."""
+    """Return the completions that bash would offer for this unfinished command line."""
     environment = {
         **os.environ,
         "APPORTION_DATA": str(up.data),
@@ -456,8 +458,8 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """`check`, `plan` and `submit` suggest the correct key for a misspelt one; `check` suggests a
-    number for a memory in Gi."""
+    """`check`, `plan` and `submit` suggest the correct key for a misspelt annotation or resource.
+    For a memory request in Gi, `check` suggests the number of MiB."""
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)
     beside = [up.run(verb, "-f", str(path)).stderr for verb in ("plan", "submit")]

@@ -81,8 +81,8 @@ async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
 
 
 async def test_rebuild_writes_nothing(bus: Bus) -> None:
-    """An old build's `rebuild` writes nothing, because it cannot know whether this ledger is
-    lost."""
+    """An old build's `rebuild` writes nothing. It cannot read the newer events, so it cannot know
+    whether the ledger is incomplete."""
     done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
     assert done.returncode == OUTDATED
     assert f"schemaversion {NEXT}" in done.stderr

@@ -156,8 +156,8 @@ def test_a_verb_is_found_on_every_surface(scratch: Scratch) -> None:
 
 
 def test_a_recipe_that_is_not_true_is_found(scratch: Scratch) -> None:
-    """The check fails if a read needs a third file, or if a metric's module is missing in its
-    recipe."""
+    """The check fails if adding a read changes a third file, or if adding a metric changes a file
+    that the recipe does not name."""
 
     def follow(title: str, most: int, *paths: str) -> None:
         with scratch.recipe(title, most=most):

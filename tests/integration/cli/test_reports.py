@@ -103,13 +103,14 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb that reads the ledger; return its output, or its error if the verb should fail."""
+    """Run a verb that reads the ledger as the operator, and return its output as `said_by` does."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb and return its stdout, or its stderr if it should fail or `beside` is set."""
+    """Run a verb, which must exit with `code`. Return its stderr if `code` is not 0 or `beside` is
+    set, otherwise its stdout."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -177,7 +178,8 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """Check that the verb with `--gateway` prints the same CSV and FOCUS rows as the gateway."""
+    """Check that `report cost --gateway`, without a price file of its own, prints the gateway's
+    rows as CSV and FOCUS."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")
