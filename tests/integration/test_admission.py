@@ -179,8 +179,8 @@ async def test_killed_in_the_middle_of_its_work_it_goes_on(webhook: Webhook, fac
 
 
 async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: Bus) -> None:
-    """After a configuration of a newer build the webhook answers only with the reason, because its
-    own is outdated."""
+    """Once the ledger has a configuration that the webhook's build cannot read, the webhook halts
+    and answers every request with the reason."""
     event = {
         "specversion": "1.0", "type": "apportion.dev/ConfigurationChanged", "schemaversion": 99,
         "id": "x", "source": "future", "time": "2030-01-01T00:00:00.000000Z", "data": {},

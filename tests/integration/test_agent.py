@@ -134,8 +134,8 @@ async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
 
 
 async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
-    """The agent refuses a pod on an unhealthy device by name, and ignores withdrawn and invalid
-    placements."""
+    """If a pod's device is unhealthy, the agent reports a failed allocation that names the device.
+    It ignores withdrawn placements and placements on unknown devices."""
     async with agent_of(bus) as agent:
         await agent.ready()
         well, broken = [device.id for device in await devices(facts)]

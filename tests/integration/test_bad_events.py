@@ -162,8 +162,8 @@ async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) 
 
 
 async def test_an_unknown_version_that_is_enabled_halts_and_says_so(tmp_path: Path) -> None:
-    """At an enabled but unknown version all services halt without dying, and /readyz names
-    revision, subject and fix."""
+    """An event with an enabled format version that this build does not know halts every service.
+    The processes stay alive, and /readyz names revision, subject and fix."""
     change: dict[str, object] = {"schemaversion": 99}
     async with running_system(tmp_path) as system:
         await system.still_works("before")

@@ -379,7 +379,8 @@ async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_pat
 
 
 async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> None:
-    """If the gateway is unreachable, drain does not wait for evictions and continues to its report."""
+    """If the gateway is unreachable, drain does not wait for evictions, so it can still print its
+    report."""
     refused = PodRefused(pod="p", namespace="default", name="p", reasons={}, nodes=0)
     awaited = Awaited([Submitted("default", "p", "p", 1)], lambda: None)
     awaited.decided["p"] = Decided(2, refused=refused)

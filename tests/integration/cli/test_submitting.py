@@ -167,8 +167,8 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
 
 
 def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> None:
-    """`submit --wait` reports at once why no scheduler considers a pod: a gate or a missing
-    PodGroup."""
+    """`submit --wait` reports at once why no scheduler considers a pod: the pod has a scheduling
+    gate, or its PodGroup is missing."""
     document = pod(1000).replace(b"name: trainer", b"name: NAME")
     gated = document.replace(b"NAME", b"gated").replace(
         b"containers:", b"schedulingGates: [{name: example.com/hold}]\n  containers:"
@@ -193,8 +193,8 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
 
 
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
-    """Queues and quotas apply; resubmitting leaves their settings unchanged, and a quota limits its
-    namespace."""
+    """`submit` stores queues and quotas, and reports them as unchanged the second time. A
+    ResourceQuota limits the pods of its namespace."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
     assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
     again = up.json("submit", "-f", "-", stdin=LIMITS.encode())
@@ -213,7 +213,7 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
 
 
 def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
-    """`submit` warns of every queue key without effect, and `get queues` does not list the key."""
+    """`submit` warns of every key of a Queue that has no effect, and `get queues` omits such keys."""
     dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
     keys = "".join(f"{name}: {value}, " for name, value in dead.items())
     said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())
@@ -293,8 +293,8 @@ def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
-    """Every verb that takes manifests skips foreign documents by name; a file with only foreign
-    documents is an error."""
+    """Every verb that takes manifests skips a Service, or another kind that it does not use, and
+    names it. A file with nothing else is an error."""
     both = pod(1000) + b"---" + SERVICE
     tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
     assert (tried.stderr.count("\n"), "Service web" in tried.stderr) == (1, True)
@@ -308,8 +308,8 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
 
 
 def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None:
-    """Pods of another scheduler are reported on stderr and in JSON, and are submitted
-    nonetheless."""
+    """`submit` warns on stderr and in JSON about a pod that names another scheduler, and submits
+    the pod."""
     other = pod(1000).replace(b"spec:\n", b"spec:\n  schedulerName: x\n")
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]

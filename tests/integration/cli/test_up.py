@@ -28,8 +28,8 @@ FROM_MONITOR = ("durability", "disk")
 
 @pytest.mark.executes
 def test_samples_find_places() -> None:
-    """Every sample pod is placed on the samples' fleet and allocated, and `up` removes its folder
-    at the end."""
+    """On the samples' own fleet every sample pod is placed and allocated. With `--ephemeral`, `up`
+    removes its data folder at the end."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended(timeout_s=150) == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
@@ -262,7 +262,7 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """Doctor still sees the disk of a restarted server, whose monitoring port is unchanged."""
+    """After a restart of the ledger's server, doctor reports durability and disk space as before."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = _seen_by_doctor(up)
@@ -388,8 +388,8 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
 def test_the_ledger_has_the_size_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option or a variable sets the ledger's size. Otherwise an existing ledger keeps its size,
-    and an excessive size is refused by name."""
+    """An option or a variable sets the ledger's size; without either, an existing ledger keeps its
+    size. A size beyond the disk is refused, and the error names the variable and the option."""
 
     def size(*options: str) -> int:
         with Standalone(tmp_path / "data", *SMALL, *options) as up:

@@ -15,8 +15,8 @@ from tests.support.standalone import Standalone
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """An unknown span, phase or pod in the address is reported; the page replaces nothing
-    silently."""
+    """For an unknown time span, phase or pod in the address the page names the bad value and what
+    it shows instead."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?span=3h")
         expect(page.locator(".answer")).to_contain_text("“3h”. Use 1h, 6h, 1d or 7d; showing 1d")

@@ -16,7 +16,7 @@ DIFF = re.compile(r"#/events\?diff=([^,]*),([^,&]*)$")
 
 
 def asked(page: Page) -> tuple[str, str]:
-    """Return both points in time from the address, which is how the gateway is queried."""
+    """Return both points in time from the page's address."""
     found = DIFF.search(page.url)
     assert found, page.url
     return found[1], found[2]

@@ -1,4 +1,4 @@
-"""The output of the console's pure modules, in the browser that lays it out."""
+"""The console's JavaScript modules that need no gateway, tested in a browser."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -112,7 +112,8 @@ def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str)
 def test_an_address_that_can_mean_but_one_page_leads_there(
     browser: Browser, base: str, address: str, meant: str
 ) -> None:
-    """The page replaces the typed address with the one that links use."""
+    """An incomplete address that can mean only one page opens that page, and the console replaces
+    the address with the canonical one."""
     with opened(browser, base) as page:
         visit(page, address)
         assert page.evaluate("location.hash") == meant
@@ -230,8 +231,8 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
 def test_a_request_opens_to_its_reasons_and_stays_so(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A request is one row that a key press opens; it stays open after an update and opens by its
-    address."""
+    """In the queue a pending request is one row. A key press or the page's address opens its
+    details, which stay open after an update."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         lines = page.locator(".line")

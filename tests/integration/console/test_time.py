@@ -320,9 +320,10 @@ def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> 
 def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A view of the past shows the requested time, not the last event's, and measures waits up to
-    the requested time. The browser's clock runs ahead, so that the ledger is quiet before that
-    time."""
+    """A view of the past shows the requested time, not the time of the last event before it, and
+    measures pending times up to the requested time.
+
+    The browser's clock is set ahead, so that the requested time is later than the newest event."""
     manifest = NEVER.replace("giant", "asked-for")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pods = cluster.json("get", "pods", "asked-for")

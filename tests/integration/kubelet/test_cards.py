@@ -384,8 +384,8 @@ def _kill_daemon(pipes: Path) -> None:
 async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """By default the agent closes a GPU under MPS with a reason, because its containers can stop
-    one another."""
+    """By default the agent reports a GPU in MPS mode as unhealthy with a reason, because containers
+    under MPS can stop one another."""
     assert driver.ids
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(

@@ -40,7 +40,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """Provide the node's agent with frequent usage samples, and with its processes below `proc`."""
+    """Provide the node's agent, which samples usage often and reads processes from a fake `/proc`
+    folder."""
     assert driver.ids
     options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]

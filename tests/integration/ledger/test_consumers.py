@@ -87,8 +87,8 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
 
 
 async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
-    """A user that many clients share, such as agents with one password, gets names beyond its
-    numbers, but no other user's names."""
+    """Many clients may share one user, as agents with one password do. Their consumers get further
+    names of that user once its numbers are used up, and never another user's name."""
     ledger = await bus.connect("agent")
     await (await bus.connect("watcher")).append([draft()])
     used = [await reading(ledger) for _ in range(6)]

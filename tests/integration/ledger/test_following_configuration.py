@@ -1,4 +1,5 @@
-"""Following only the configuration: with its own user, through crashes, and on a trimmed ledger."""
+"""A follower of the configuration alone, as the webhook uses it: through crashes, and on a trimmed
+ledger."""
 
 import asyncio
 import contextlib
@@ -61,8 +62,8 @@ class Following:
 
 @contextlib.asynccontextmanager
 async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
-    """Provide a caught-up follower for the length of a `with`. With `port` it connects through a
-    proxy."""
+    """Provide a follower that has caught up, for the length of a `with` block. With `port` it
+    connects through the proxy on that port."""
     made = Following(ConfigurationLedger((await bus.connect("admission", port=port)).wire))
     running = asyncio.create_task(made.reader.run())
     try:
@@ -250,7 +251,7 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
-    """A kept configuration without a revision is rejected."""
+    """A saved configuration that has no revision is rejected with an error that says so."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="has revision ''"):

@@ -239,7 +239,8 @@ async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
 
 
 async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:
-    """Leaving the `with` block stores all submitted drafts; a later append fails."""
+    """Leaving the GroupCommit's `async with` block stores all drafts that were handed in; a later
+    append fails."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(20)]
