@@ -117,8 +117,7 @@ def test_a_pod_that_runs_is_the_same_still(up: Standalone) -> None:
 
 
 def test_a_deployment_is_scaled_down(up: Standalone) -> None:
-    """Resubmitting a Deployment with fewer replicas ends only the surplus pods, even down to
-    zero."""
+    """Resubmitting a Deployment with fewer replicas, even with zero, ends only the surplus pods."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     dry = up.json("submit", "-f", "-", "--dry-run", stdin=web(1))
     assert sorted(dry["ended"]) == ["default/web-1", "default/web-2"]
@@ -213,7 +212,8 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
 
 
 def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
-    """`submit` warns of every key of a Queue that has no effect, and `get queues` omits such keys."""
+    """`submit` warns of every key of a Queue that has no effect. `get queues` does not list such
+    keys."""
     dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
     keys = "".join(f"{name}: {value}, " for name, value in dead.items())
     said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())

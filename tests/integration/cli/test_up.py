@@ -262,7 +262,7 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """After a restart of the ledger's server, doctor reports durability and disk space as before."""
+    """After the ledger's server restarts, doctor reports the same durability and disk as before."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = _seen_by_doctor(up)

@@ -188,7 +188,7 @@ async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
 
 
 async def test_pages(gateway: Gateway) -> None:
-    """A list continues after the token of the previous page."""
+    """Each page of a list has a token, and a request with that token returns the next page."""
     first = await gateway.ok("/api/v1/pods?limit=1")
     second = await gateway.ok(f"/api/v1/pods?limit=1&continue={first['continue']}")
     assert [page["items"][0]["name"] for page in (first, second)] == ["a", "b"]
@@ -238,8 +238,8 @@ async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> No
 
 
 async def test_it_only_reads(gateway: Gateway) -> None:
-    """The gateway refuses other methods than GET on a list, with the method's name and status
-    404."""
+    """A list of the gateway accepts only GET. Other methods get status 404 and an error that names
+    the method."""
     for method in ("POST", "PUT", "DELETE"):
         status, body = await gateway.get("/api/v1/pods", method=method)
         assert (status, method in body["error"]) == (404, True)

@@ -55,7 +55,6 @@ class Gateway:
 
 
 def close(writer: asyncio.StreamWriter) -> None:
-    """Close the connection."""
     writer.transport.abort()
 
 

@@ -101,8 +101,8 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """A revision that is set aside disappears from every view of the past, also from cached
-    views."""
+    """After `set-aside` of a revision, no view of the past includes that event any more, not even a
+    cached view."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
@@ -161,8 +161,8 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_line_of_time(gateway: Gateway) -> None:
-    """The timeline counts every event in one bin, and marks failures, cordons and policy changes
-    with a sentence."""
+    """The timeline counts each event in exactly one bin. It marks failures, cordons and policy
+    changes, each with a sentence."""
     line = await gateway.ok("/api/v1/timeline?bins=5")
     counted = sum(sum(part["counts"].values()) for part in line["bins"])
     assert (len(line["bins"]), counted, line["first_revision"]) == (5, 8, 1)

@@ -264,7 +264,10 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
 
 async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
     """After the API server is restored from a backup, the watcher ends the pods that the backup
-    lacks before it is ready again. It submits pods again that were deleted after the backup."""
+    lacks before it is ready again.
+
+    Pods that were deleted after the backup are submitted again later, once the ledger accepts their
+    event ids again."""
     before = [f"before-{number}" for number in range(6)]
     await world.plane.apply(*(kube_pod(name, share()) for name in before))
     watcher = await world.start("watcher")
