@@ -196,8 +196,8 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """Placements from before and after a crash of the server are bound once, by the same
-    process."""
+    """A binder survives a crash of the server without a restart of its own, and binds placements
+    from before and after the crash once."""
     await facts.submit("p1", "p2")
     async with binder_of(bus) as binder:
         await binder.ready()

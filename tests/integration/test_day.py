@@ -74,8 +74,8 @@ class Day(NamedTuple):
 
 
 def start(up: Standalone) -> None:
-    """Start the morning: training on all H100s, services on the only node with H200s, and one job
-    that ends."""
+    """Submit the morning's pods: training on all H100s, services on the only node with H200s, and
+    small jobs on other GPUs. Then end one training job."""
     day = Day(up, Path(), "")
     trainings = [pod("pretrain", f"llm-{number}", "H100", CARDS) for number in range(1, 5)]
     others = [pod("notebooks", f"nb-{number}", "A100") for number in range(1, 41)]
@@ -87,10 +87,10 @@ def start(up: Standalone) -> None:
 
 
 def break_it(up: Standalone, prices: Path) -> Day:
-    """After a quiet period, fail a node's GPUs and submit a pod that needs such a GPU.
+    """After some quiet seconds, fail all GPUs of a node and submit a pod that needs one of them.
 
-    One step of the time bar goes back to a whole second, so the step ends within the quiet period.
-    """
+    The console's time bar steps back to a whole second. The quiet seconds ensure that this time is
+    before the failure and after all other events."""
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
@@ -291,8 +291,8 @@ def the_past(page: Page, before: str) -> None:
 def around_the_break(page: Page, before: str) -> None:
     """Check that a comparison from the known time shows exactly the failed GPUs as changed.
 
-    The offered range begins five minutes earlier, because a slow machine starts the fleet later.
-    """
+    The form first offers an earlier start, at which a slow machine may not have started the fleet
+    yet. So the test enters the known time."""
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

@@ -286,7 +286,8 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """Return the errors of an operator's new connection and verb during the attacks."""
+    """Connect as an operator and run a verb during the attacks. Return the errors, which should be
+    none."""
     await CLOCK.pause(4.0)
     refused = []
     try:
@@ -549,9 +550,11 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
-    """Return the output of `apportion verify --json`, which must report no violation. The test's
-    pod events are signed as the watcher, so every event has its right owner. `verify` reads as an
-    auditor, which shows that the other auditor's attacks have not damaged the copy."""
+    """Return the result of `apportion verify --json`, run as an auditor. It must report no
+    violation.
+
+    Running it as an auditor shows that the other auditor's attacks have not damaged the copy. The
+    fuzz signs its pod events as the watcher, so no event has a wrong owner."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

@@ -69,8 +69,8 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify` without those about owners, because this test signs as no
-        owner."""
+        """Return the findings of `verify`, except those about the owners of events: this test's
+        events are not signed by their owners."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]

@@ -58,7 +58,8 @@ async def whole(reader: JetStreamLedger) -> bool:
 
 @pytest.mark.parametrize("what", ORDERS)
 async def test_weak(tmp_path: Path, what: str) -> None:
-    """In one account with the copy, an auditor makes the server obey the server's own answer."""
+    """If auditors are in the account of their copy, one of them can delete or purge it by choosing
+    the reply subject of a request."""
     with GUARDS["auditors beside their copy"]():
         async with attacked(tmp_path / "nats") as bus:
             reader = await reader_of(bus)
@@ -77,8 +78,8 @@ async def test_weak(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("attacker", [AUDITOR.name, TOOLS])
 async def test_guarded(tmp_path: Path, attacker: str) -> None:
-    """The server's answer cannot reach the API, so other auditors continue to read the same
-    copy."""
+    """The server's reply cannot reach its API, whatever reply subject an auditor names. The copy
+    and the other auditors' consumers stay."""
     async with attacked(tmp_path / "nats") as bus:
         reader = await reader_of(bus)
         made = (await stream.read_info(reader.wire)).created

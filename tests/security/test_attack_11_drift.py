@@ -115,10 +115,10 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """Services report `republish` and subject transforms on the stream, and bootstrap gains no
-    event. Bootstrap may change the stream, but republished messages stay in the ledger's account,
-    where bootstrap cannot listen. Each service that checks its ledger names each such setting and
-    its value."""
+    """Bootstrap may set `republish` and subject transforms on the stream, but receives no event by
+    that. Every service reports each such setting with its value.
+
+    Republished messages stay in the ledger's account, where bootstrap cannot listen."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

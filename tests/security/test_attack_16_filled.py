@@ -257,7 +257,8 @@ def test_no_account_can_take_all_connections() -> None:
 
 
 def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
-    """A key of named nodes gets few subscriptions, because each costs the server memory."""
+    """An agent's key that is limited to named nodes gets few subscriptions, because each
+    subscription costs the server memory."""
     nodes = Identity("agent", "agent-a", nodes=("n-1", "n-2"))
     fleet = Identity("agent", "agent", nodes=(EVERY_NODE,))
     few, many = configuration.subscriptions_of([nodes]), configuration.subscriptions_of([fleet])

@@ -48,7 +48,8 @@ async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: K
 
 
 async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -> None:
-    """The agent violates only the listed rules of the standard, and uses seccomp."""
+    """The agent's pod violates only those rules of the restricted standard that this test lists,
+    and it sets a seccomp profile."""
     (agent,) = [template for name, template in pods() if name == "agent"]
     said = await judged(world, agent, ok=False)
     assert not [mark for mark in EXCEPTIONS.values() if mark not in said], said
