@@ -1,10 +1,9 @@
 """Attack 1: an auditor changes a scheduler's consumer so that the scheduler receives no more
 events.
 
-`CONSUMER.CREATE` with the action `update` changed the filter of the scheduler's consumer, whose
-name the open monitor shows. The server kept sending heartbeats, so the scheduler was ready, with a
-lag of 0, and no longer placed anything.
-"""
+The names of consumers are public in the server's monitoring. Without the guard an auditor changes
+the filter of a scheduler's consumer by `CONSUMER.CREATE` with the action `update`. The server keeps
+sending heartbeats, so the scheduler stays ready with a lag of 0, but places no more pods."""
 
 import json
 from collections.abc import AsyncIterator

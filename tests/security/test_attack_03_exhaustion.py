@@ -1,9 +1,8 @@
 """Attack 3: any client that reaches the gateway takes all of a shared resource, and keeps it.
 
-One client took all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
-for 90 seconds. And each read of `/events` from the beginning took one of the thousand consumers
-that a server has for all clients.
-"""
+Without the guards one client can take all 64 event streams, or both concurrent plans. Half-sent
+requests stay open for 90 seconds. Each read of `/events` from the beginning takes one of the
+thousand consumers that the server has for all clients."""
 
 import asyncio
 import contextlib
@@ -69,7 +68,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, int]]:
-    """Provide a gateway that first runs this code, and the port where the gateway answers."""
+    """Provide a gateway that runs the code in `first` before it starts, and the gateway's port."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", first=first) as process:
         await process.ready()

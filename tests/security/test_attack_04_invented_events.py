@@ -1,9 +1,8 @@
 """Attack 4: an identity that may append anything appends an event of an unknown type.
 
 A reader that cannot know what an event means must halt before it, or its state would differ from
-the state of other readers. So one message on any subject halted every service for good, and no verb
-helped.
-"""
+the state of other readers. So without the guard one message on any subject halts every service for
+good."""
 
 import asyncio
 import contextlib

@@ -1,10 +1,9 @@
-"""Attack 5 between auditors: an auditor turns an answer of the server into the deletion of the
-shared copy.
+"""Attack 5 between auditors: an auditor uses an answer of the server to delete the copy that all
+auditors share.
 
-The auditor pulls from its own empty consumer and names an API subject for the reply. For that API
-an empty message is the order to delete the copy, to purge it, or to delete another auditor's
-consumer.
-"""
+The auditor pulls from its own empty consumer, and names a subject of the server's API as the reply
+subject. An empty message to that API is the order to delete the copy, to purge it, or to delete
+another auditor's consumer."""
 
 import contextlib
 from pathlib import Path

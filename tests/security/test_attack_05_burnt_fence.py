@@ -1,10 +1,9 @@
 """Attack 5: an identity that may append anything uses up a pod's fence before the pod is placed.
 
-The server accepts a message id once, on any subject. The attacker sent a message with the id
-`<uid>/1/placed` on its own subject, which no reader treats as an event. Every placement of the pod
-was then a duplicate: the pod stayed pending and its schedulers kept restarting for as long as the
-server remembers ids.
-"""
+The server accepts each message id only once, on whatever subject. Without the guard the attacker
+can send a message with the id `<uid>/1/placed` on its own subject, which no reader treats as an
+event. Every placement of the pod is then rejected as a duplicate. The pod stays pending, and its
+schedulers keep restarting, for as long as the server remembers ids."""
 
 import base64
 import json

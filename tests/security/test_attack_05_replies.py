@@ -1,10 +1,9 @@
 """Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the answer.
 
-The server does not check whether the sender of a request may publish to its reply subject. So an
-auditor had the stream's info stored as an event on a node's placement subject, which moves that
-node's fence. Or the reply went to the API that purges the stream, for which an empty answer is the
-order to purge everything: the whole ledger was lost.
-"""
+The server does not check whether the sender of a request may publish to its reply subject. Without
+the guard an auditor can have the stream's info stored as an event on a node's placement subject,
+which moves that node's fence. Or the auditor names the API that purges the stream: an empty answer
+there purges the whole ledger."""
 
 import asyncio
 import contextlib

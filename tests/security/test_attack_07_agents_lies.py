@@ -1,10 +1,9 @@
 """Attacks 4, 5 and 7 by a compromised node agent, which sends false reports and floods.
 
-The agent emptied another node, claimed its GPUs, and reported a GPU of 16 TiB. It referred to
-future revisions, wrote in another's name, and halted readers with an unknown type. It wrote 9,000
-events in five seconds. Now it may only send requests to an intake on its node's subject, and the
-intake judges.
-"""
+Without the guards the agent can empty another node, claim its GPUs, and report a GPU of 16 TiB. It
+can refer to future revisions, sign with another name, halt readers with an unknown type, and write
+9,000 events in five seconds. With the guards it may only send requests to an intake on its node's
+subject, and the intake checks each report."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,8 +1,8 @@
 """Attack 11: the owner of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
 
-The server then drops all but the newest event of each subject, and one more for each that is
-appended. History was lost unnoticed, because services checked the settings only when they started.
-"""
+The server then drops all but the newest event of each subject, and the previous event at each
+append. Without the guard services check the stream's settings only when they start, so history is
+lost unnoticed."""
 
 import asyncio
 import json

@@ -1,8 +1,8 @@
 """Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
-A restarted service would begin with a state in which a pod has lost its GPU, and another pod would
-be placed there. On a ledger with a dropped beginning no service could start at all.
-"""
+Without the guard a restarted service begins with a state in which a pod has lost its GPU, so
+another pod is placed on that GPU. On a ledger whose beginning was trimmed, no service can start
+without snapshots."""
 
 import asyncio
 import json
@@ -79,8 +79,8 @@ async def says(intake: ServiceProcess, metric: str) -> bool:
 
 @pytest.mark.parametrize("guard", ["", GUARD])
 async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: str) -> None:
-    """The intake names a forged snapshot and is not ready; without the guard a restarted service
-    lacks the victim."""
+    """The intake reports a forged snapshot and is not ready. Without the guard a restarted service
+    starts from that snapshot, in which the victim pod is missing."""
     await forge(bus)
     url = bus.server.url_for("intake")
     async with ServiceProcess("intake", url, first=HASTE + without(guard)) as intake:
@@ -123,7 +123,8 @@ async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guar
 async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
     bus: Bus, facts: Facts
 ) -> None:
-    """An intake attests an honest snapshot, and is not ready once a scheduler has purged it."""
+    """An intake attests a correct snapshot. If a scheduler then purges it, the intake is no longer
+    ready."""
     url = bus.server.url_for("intake")
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     async with ServiceProcess("intake", url, first=HASTE) as intake:

@@ -36,13 +36,14 @@ HANDLERS[NodeCordoned] = fails
 
 
 def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
-    """Return one of several schedulers."""
+    """Return one of several schedulers. It runs the code in `first` before it starts."""
     url = bus.server.url_for("scheduler")
     return ServiceProcess("scheduler", url, "--name", name, *NO_AGENTS, first=first)
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Set aside an event that this build can read, and return the revision of the new event."""
+    """Set aside an event with `--force`, because this build can read it. Return the revision of the
+    record of that."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(
