@@ -62,7 +62,8 @@ def reads_one_file_of_a_container() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_limits_from_the_ledger() -> Iterator[None]:
-    """Remove a guard, so that the agent does not restore limits that a container has overwritten."""
+    """Remove a guard, so that the agent keeps limits that a container has overwritten in its
+    region."""
     from apportion.core.grants.region import Region  # noqa: PLC0415
 
     with mock.patch.object(Region, "hold", return_value=False):

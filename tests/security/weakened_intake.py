@@ -91,7 +91,7 @@ def knows_what_is_yet_to_come() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_at_the_signature() -> Iterator[None]:
-    """Remove a guard, so that an intake accepts an event that is signed with another agent's name."""
+    """Remove a guard, so that an intake accepts an event signed with another agent's name."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "source_of", return_value=mock.ANY):
@@ -109,7 +109,7 @@ def appends_under_its_own_ids() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounds_what_one_says() -> Iterator[None]:
-    """Remove a guard, so that an intake buffers and forwards any number of events from one agent."""
+    """Remove a guard, so that an intake accepts any number of events from one agent."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with (
@@ -132,7 +132,7 @@ def attests_what_it_has_folded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leaves_a_reserve() -> Iterator[None]:
-    """Remove a guard, so that agents' events are appended as long as the ledger has any free space."""
+    """Remove a guard, so that agents' events are appended while the ledger has any free space."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "RESERVE", 0), mock.patch.object(taking, "RESERVE_OF_USAGE", 0):
