@@ -69,7 +69,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor can use up only the auditors' consumers; every other role may have only a few."""
+    """An auditor can use up only the consumers of the auditors' account. Every other role has a
+    small limit of its own."""
     await limit(bus)
     made, word = await use_up(await bus.connect("auditor"))
     assert made <= 128

@@ -93,15 +93,14 @@ async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.Str
 
 
 def close(writers: list[asyncio.StreamWriter]) -> None:
-    """Close these connections."""
     for writer in writers:
         writer.transport.abort()
 
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """With the guard one client cannot take every event stream; without the guard another client
-    gets none."""
+    """One client cannot take every event stream. Without the guard it can, and another client gets
+    none."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]
@@ -139,7 +138,8 @@ def plan(manifest: str) -> bytes:
 
 @GUARDS
 async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool) -> None:
-    """With the guard one client has one plan at a time, so another client's plan is not refused."""
+    """The gateway runs one plan at a time for each client, so a plan of another client is not
+    refused."""
     long = plan("".join(LONG_POD.format(number) for number in range(LONG_PODS)))
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         first, held = await connect(port, long)

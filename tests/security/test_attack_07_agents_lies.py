@@ -133,8 +133,7 @@ async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
 
 
 async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
-    """The intake refuses each false report and logs it once with the reason; true reports are
-    accepted."""
+    """The intake refuses each false report and logs the reason once. It accepts true reports."""
     async with world(tmp_path) as made:
         for lie in LIES.values():
             for _ in range(2):
@@ -168,8 +167,8 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """An intake survives any event id, also one that the ledger rejects or that the agent has used
-    before."""
+    """An intake survives any event id, even one that the ledger rejects or that the agent has
+    already used."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])

@@ -79,7 +79,7 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """When free space falls below the reserve, an agent's report waits; without the guard it is
+    """When free space is below the reserve, an agent's report waits. Without the guard it is
     appended."""
     await fill(bus, 0.96)
     url = bus.server.url_for
@@ -205,8 +205,8 @@ def test_a_node_appends_so_many_records_in_an_hour(
 
 @pytest.mark.parametrize("guard", ["", "records seconds once"])
 def test_the_same_hour_is_charged_once(guard: str) -> None:
-    """An hour of use reported under four ids is charged once; without the guard a tenant is charged
-    four times."""
+    """If an agent reports the same hour of use under four ids, it is recorded once. Without the
+    guard it is recorded four times, and the tenant is charged for all."""
     used = ShareUsed(
         pod="p1", namespace="default", name="p1", container="main", device="n1-g0", seconds=3_600,
         memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10,

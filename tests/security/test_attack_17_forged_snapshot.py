@@ -97,8 +97,8 @@ async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: 
 
 @pytest.mark.parametrize("guard", ["", "misses what was attested"])
 async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guard: str) -> None:
-    """An intake that has seen the purged snapshots is not ready; without the guard only a restart
-    reveals the loss."""
+    """An intake that has seen snapshots is not ready once they are purged. Without the guard it
+    stays ready until it restarts."""
     intake = await bus.connect("intake")
     cluster, metrics, clock = StateFold(), Metrics(), SystemClock()
     reader: Reader[Change] = Reader(intake, cluster, metrics=metrics, writes="agent")
@@ -153,8 +153,8 @@ async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revis
 
 
 async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts) -> None:
-    """An entry that is nested too deeply stops no service: a restart folds the ledger, and the
-    intake continues."""
+    """A snapshot entry that is nested too deeply stops no service. A restarted service folds the
+    ledger instead, and the intake continues."""
     wire = (await bus.connect("scheduler")).wire
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     await wire.request(f"$O.{BUCKET}.M.deep", deep, timeout_s=5.0, headers={})
@@ -168,8 +168,8 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """Only an intake can attest snapshots; no other service can, not even through a consumer's
-    delivery."""
+    """Only an intake can attest snapshots. Another role can neither write an attestation nor have a
+    consumer deliver one."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
             await (await snapshots_of(bus, role)).attest([(1, "x")])

@@ -1,8 +1,7 @@
-"""Point 31: pods run without root, writable file systems and capabilities, and with seccomp;
-exceptions are listed.
+"""Point 31: pods run as non-root with seccomp, with read-only file systems and without
+capabilities. Exceptions are listed in this module.
 
-The API server itself checks this, by the strictest of the Pod Security standards.
-"""
+The test lets the API server check this by its strictest Pod Security standard."""
 
 import json
 from typing import Any

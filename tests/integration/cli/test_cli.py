@@ -186,8 +186,8 @@ def test_submitting_again_changes_nothing(up: Standalone) -> None:
 
 
 def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
-    """A gang of four GPUs is placed as a whole; no pod of a gang of 40 is placed, because the gang
-    does not fit."""
+    """The scheduler places all pods of a gang of four GPUs. Of a gang of 40 GPUs, which does not
+    fit, it places no pod."""
     fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
     report = up.json("submit", "-f", "-", "--wait", stdin=fits)
     assert len(report["placed"]) == 4
@@ -301,8 +301,8 @@ def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> Non
 
 
 def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> None:
-    """`delete` with the name of a node or device suggests `drain`, unless the name has a
-    namespace."""
+    """If `delete` gets the name of a node or device, it suggests `drain`. A name with a namespace
+    always means a pod."""
     device = up.json("get", "devices", "--node", "npu-1")["items"][0]["device"][:10]
     said = {
         name: up.run("delete", name).stderr for name in ("npu-1", device, "default/npu-1", "nosuch")
@@ -381,8 +381,8 @@ def test_tail(up: Standalone) -> None:
 
 
 def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
-    """`tail` ends at the given revision or time while the ledger grows, and refuses an impossible
-    end."""
+    """`tail --to` stops at the given revision or time while the ledger grows. It refuses an end
+    before the start or beyond the newest event."""
     told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
     assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
     all_of_it = up.run("tail", "--from", "-1h", "--to", "now")
@@ -423,9 +423,10 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """`top` shows every device with its usage bar and its pods; in a pipe `top` prints one screen.
+    """`top` shows every device with its usage bar and its pods. Without a terminal it prints one
+    screen and exits.
 
-    The pod requests more memory than a MIG instance has, so any policy puts it on an H100.
+    The test's pod requests more memory than a MIG instance has, so any policy places it on an H100.
     """
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout

@@ -54,7 +54,7 @@ class Asking:
         )  # fmt: skip
 
     async def states(self, *options: str) -> dict[str, dict[str, Any]]:
-        """Return every check of doctor by its name."""
+        """Return all checks of doctor, by the name of the check."""
         done = await self.run("--json", *options)
         checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
         broken = any(check["state"] == "broken" for check in checks.values())

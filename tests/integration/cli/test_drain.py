@@ -163,7 +163,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
 
 
 def test_a_device_is_drained(up: Standalone) -> None:
-    """Draining a device moves its pods, and leaves the pods on the node's other device alone."""
+    """Draining a device moves the pods on it. Pods on the node's other device stay."""
     submit(up, POD.replace("NAME", "one"), POD.replace("NAME", "two"), POD.replace("NAME", "three"))
     before = pods(up)
     device = before["one"]["shares"][0]["device"]
@@ -214,8 +214,8 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
 
 
 def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
-    """A drained pod rejoins at the end of the queue, and drain reports the pod that takes over the
-    freed quota."""
+    """A drained pod goes to the end of the queue. If another pod then uses the freed quota, drain
+    reports which pod that is."""
     up.json("submit", "-f", "-", stdin=QUOTA.encode())
     submit(up, POD.replace("NAME", "first"))
     first = pods(up)["first"]
@@ -300,8 +300,8 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
-    """Ctrl-C while drain waits for placements stops drain, which reports its progress; the cordon
-    remains."""
+    """Ctrl-C while drain waits for placements stops drain. It reports what it has moved so far, and
+    the node stays cordoned."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
 
@@ -422,7 +422,7 @@ async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path:
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
-    """Drain refuses an unknown node or device by name, and cordons nothing."""
+    """Drain of an unknown node or device fails with an error that names it, and cordons nothing."""
     assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr
     assert up.run("drain", "n-1", "--reason", " ").returncode == 2
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])

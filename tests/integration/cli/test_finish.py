@@ -79,7 +79,8 @@ def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
 
 
 def test_lists_of_what_is_named(up: Standalone) -> None:
-    """`get` prints the named pods that exist; an unknown name exits with 1 and a suggestion."""
+    """`get` prints those of the named pods that exist. For an unknown name it prints a suggestion
+    and exits with 1."""
     found = up.json("get", "pods", "one", "team-a/trainer")["items"]
     assert [pod["name"] for pod in found] == ["one", "trainer"]
     done = up.run("get", "pods", "one", "trianer")
@@ -181,8 +182,8 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """Every verb prints "pending" for an unplaced pod, and lists a missing extended resource by
-    name with its amounts."""
+    """Every verb prints "pending" for an unplaced pod. If an extended resource is missing, the
+    verbs print its name, the requested and the free amount."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
@@ -374,8 +375,8 @@ def test_history_looks_in_all_namespaces(up: Standalone) -> None:
 
 
 def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
-    """`why` and `history` find an ended pod by its name, and list all candidates if several pods
-    had the name."""
+    """`why` and `history` find an ended pod by its name. If several pods had that name, they list
+    all of them."""
     for space in ("team-c", "team-d"):
         submit(up, "over", space)
     submit(up, "last", "team-c")
@@ -523,8 +524,8 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
-    """A deleted sample pod stays deleted when `up` restarts on the same folder; the other samples
-    continue."""
+    """If a user deletes a sample pod, `up` does not submit it again when it restarts on the same
+    folder. The other samples continue."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

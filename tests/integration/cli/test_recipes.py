@@ -1,5 +1,5 @@
-"""The recipes in CONTRIBUTING.md work: a read, metric or verb added by one appears on every
-surface."""
+"""The recipes in CONTRIBUTING.md work: a read, metric or verb that is added by a recipe appears
+everywhere it should."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """A read added by the recipe works now, for the past and for a tenant, and appears in the
-    OpenAPI document; an added metric appears too."""
+    """A read added by the recipe works for now, for the past and for a tenant. The read is in the
+    OpenAPI document, and an added metric is on /metrics."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")

@@ -51,8 +51,8 @@ SLACK_H = 3e-6
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide the complete history of a pod with usage, while one GPU fails and then the node is
-    cordoned."""
+    """Provide the ledger of a pod's whole life with usage. One GPU fails in the meantime, and then
+    the node is cordoned."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -73,7 +73,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 def used() -> ShareUsed:
-    """Return a usage record of one second of work of the pod."""
+    """Return a usage record of the pod for one second of work."""
     return ShareUsed(
         pod="a", namespace="default", name="a", container="main", device="n1-g0", seconds=1,
         memory_mib=MEMORY_MIB // 2, memory_mib_seconds=500, memory_mib_peak=500, cores=10,
@@ -188,7 +188,7 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """The gateway and the verb return the same report as JSON, CSV and FOCUS; errors name their
+    """The gateway and the verb return the same report as JSON, CSV and FOCUS. Each error names its
     fix."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")

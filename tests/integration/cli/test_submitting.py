@@ -84,8 +84,8 @@ def pods(up: Standalone) -> dict[str, Any]:
 
 
 def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
-    """A changed spec is reported with an exit code, and replaces the pod only with --replace; a dry
-    run changes nothing."""
+    """If a live pod is submitted with a changed spec, `submit` prints the changes and exits with 1.
+    With --replace it replaces the pod, except in a dry run."""
     up.json("submit", "-f", "-", "--wait", stdin=pod(1000))
     before = pods(up)["trainer"]
     same = up.json("submit", "-f", "-", stdin=pod(1000))
@@ -225,8 +225,8 @@ def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
 
 
 def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
-    """Queues and quotas are listed and deleted by name; if one cannot be deleted, the reply gives
-    the reason."""
+    """Queues and quotas are listed and deleted by name. If a limit cannot be deleted, the reply
+    gives the reason."""
     limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
     since = str(up.json("submit", "-f", "-", stdin=limits)["limits"]["quota empty/ends"])
     (queue,) = up.json("get", "queues")["items"]
@@ -243,8 +243,8 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
 
 
 def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None:
-    """Deleting a PodGroup deletes its gang only if the gang has no pods; otherwise the reply names
-    the pods."""
+    """Deleting a PodGroup deletes its gang if the gang has no pods. Otherwise nothing is deleted,
+    and the reply names the pods."""
     gang, of_none = GANG.encode(), web(0)
     member = pod(1000).replace(
         b"name: trainer,", b"name: member, annotations: {scheduling.k8s.io/group-name: band},"
@@ -266,7 +266,8 @@ def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None
 
 
 def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
-    """A changed PodGroup updates its gang and leaves the pods alone; a dry run changes nothing."""
+    """Submitting a changed PodGroup updates its gang and leaves the gang's pods unchanged. A dry
+    run changes nothing."""
     gang = GANG.replace("band", "trio").encode()
     more = gang.replace(b"minMember: 1", b"minMember: 2")
     member = pod(1000).replace(

@@ -1,7 +1,7 @@
 """`apportion up` starts all services, places the samples, and leaves nothing behind.
 
-Tests of its processes start them as users do; all others use forks (tests/support/starts.py).
-"""
+Tests of its processes start them by executing programs, as users do. All other tests start them as
+forks (tests/support/starts.py)."""
 
 import contextlib
 import json
@@ -53,8 +53,8 @@ def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
 
 
 def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up` warns once about models without a price and names the fix; with a complete price file it
-    prints no warning."""
+    """`up` warns once about models without a price, and names the fix. If the price file is
+    complete, it prints no warning."""
     prices = tmp_path / "prices.toml"
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
     for model, told in (("H100", 1), ("T4", 0)):
@@ -221,8 +221,8 @@ def _used(up: Standalone) -> dict[str, float]:
 
 
 def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
-    """A second `up` on the same folder is refused with the folder and a fix; the first
-    continues."""
+    """A second `up` on the same folder fails with an error that names the folder and a fix. The
+    first `up` continues."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
         second = Standalone(tmp_path / "data", *SMALL)
@@ -282,8 +282,8 @@ def _seen_by_doctor(up: Standalone) -> str:
 
 
 def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
-    """`up` refuses a ledger with nodes of another fleet, because those nodes have no agent, and
-    names the fix."""
+    """`up` refuses to start with a fleet other than the one in the folder's ledger. The error names
+    both fleets and a fix."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", "2xT4") as up:

@@ -73,10 +73,10 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["on this machine", "elsewhere"])
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
-    """A revoked user's `tail` reports the revocation and ends.
+    """When a user is revoked, that user's running `tail` reports it and ends.
 
-    On this machine the user's key is deleted; elsewhere the key remains, and the server rejects it.
-    """
+    If `tail` uses the key file of the ledger's machine, that file is deleted. If it uses a copy,
+    the server rejects the key."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -160,8 +160,8 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
-    """`user` refuses invalid arguments by name: an agent without nodes, unknown roles and unknown
-    users."""
+    """`user` refuses an agent without nodes, an unknown role and an unknown user, and the error
+    names the bad argument."""
     for arguments, cause in (
         (("add", "agent", "a"), "--node"),
         (("add", "root", "a"), "role 'root'"),

@@ -43,7 +43,8 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
 def test_a_change_for_a_pod_is_answered_about_that_pod(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The headline of a what-if for a pod is about that pod, and an added node is not a link."""
+    """The headline of a what-if for a pod is about that pod. A node that the what-if adds is not
+    shown as a link."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     runs = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["node"])

@@ -65,8 +65,8 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 def test_no_mark_lies_on_another_however_many_it_counts(
     page: Page, counts: tuple[int, ...], looks: int
 ) -> None:
-    """Marks never overlap: wide marks of neighbouring bursts, with large counts or several kinds,
-    are merged."""
+    """Marks never overlap. Neighbouring bursts whose marks would be too wide, because of large
+    counts or several kinds, are merged."""
     drawn = run(
         page,
         "marks.js",

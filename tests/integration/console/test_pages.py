@@ -41,8 +41,8 @@ def test_every_page_answers_and_keeps_the_rules(
 
 
 def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
-    """Every page of the navigation opens by its key, marks its row, has a title and one heading,
-    and is accessible."""
+    """Every page of the navigation opens by its key, highlights its navigation entry, has a title
+    and one heading, and is accessible."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         for key, path in enumerate(navigation(), 1):
@@ -151,8 +151,8 @@ def test_what_an_address_asks_in_vain_is_said(
 
 
 def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Among the events a recovery has another colour than a failure, although both are of kind
-    health."""
+    """In the list of events a recovery has another colour than a failure, although both events are
+    of the kind "health"."""
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
     fail(cluster, card["device"], reason="XID 31")
     recover(cluster, card["device"])

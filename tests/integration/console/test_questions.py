@@ -63,8 +63,8 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page offers a node's GPUs once the node is named, and draws only the lost one as
-    failed."""
+    """Once a node is entered, the What if page offers that node's GPUs. If one is chosen, only that
+    GPU is drawn as failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -92,8 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page accepts a GPU as NODE:NUMBER in its address, and keeps an unknown name in
-    full in the command."""
+    """The What if page accepts a GPU as NODE:NUMBER in its address. If a name is unknown, the
+    suggested command contains it unshortened."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -143,8 +143,8 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
 
 
 def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
-    """A what-if's address contains all inputs, so a link reproduces the what-if, unless the address
-    would be too long."""
+    """All inputs of a what-if are in the page's address, so a link reproduces it. A manifest that
+    would make the address too long is left out."""
     manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -373,8 +373,8 @@ def test_a_report_is_that_of_the_command_line(
 def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """Downloaded reports have file names that describe the content; a narrow chart has its legend
-    below."""
+    """Downloaded reports have file names that describe their content. If a chart is narrow, its
+    legend is below it."""
     cluster.json("cordon", "t4-1", "--reason", "dust", "--by", "ann")
     cluster.json("uncordon", "t4-1", "--by", "ann")
     with opened(browser, base, size=size) as page:

@@ -26,8 +26,8 @@ ROW = """\
 
 
 def fulfilled(file: Path) -> Callable[[Route], None]:
-    """Return a route handler that answers with a file of the copy instead of the gateway's own
-    file."""
+    """Return a route handler that answers a request with this file, instead of the gateway's file
+    of that name."""
     return lambda route: route.fulfill(path=file)
 
 

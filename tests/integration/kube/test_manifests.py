@@ -20,8 +20,11 @@ SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
-    """Remove the webhook and the policies after each test. No webhook runs here, so pods of later
-    tests would wait for it, and later tests bind pods as any user."""
+    """Remove the webhook and the policies after each test, because later tests create and bind
+    pods.
+
+    Without a running webhook these pods would wait for it, and the policies would forbid the
+    bindings."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")

@@ -399,7 +399,8 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """Return the environment of the pod's container, with its mounts followed."""
+    """Start the pod's container and return its environment, in which the path of the MPS pipes is
+    the one on the host."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

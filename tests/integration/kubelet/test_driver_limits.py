@@ -35,7 +35,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 def container(kubelet: FakeKubelet) -> Path:
-    """Provide the cgroup folder of the container to which the process belongs."""
+    """Create the container's process in the fake `/proc`, and return the container's cgroup."""
     path = cgroup(UID).strip().removeprefix("0::/")
     folder = kubelet.folder / "cgroup" / path
     folder.mkdir(parents=True)

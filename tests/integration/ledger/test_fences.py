@@ -54,7 +54,8 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """A batch that fences a subject only after its first draft is refused before sending."""
+    """A batch may fence a subject only by its first draft on that subject. Otherwise the client
+    refuses the batch before sending it."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):
