@@ -46,8 +46,8 @@ class Webhook:
         self.url = str(lines[-1]["url"])
 
     async def filled_in(self) -> str:
-        """Return the scheduler that the webhook sets in a pod without one, or the error if it sets
-        none."""
+        """Return the scheduler name that the webhook adds to a pod without one, or the webhook's
+        error."""
         return await asyncio.to_thread(self._filled_in)
 
     def _filled_in(self) -> str:
@@ -115,8 +115,8 @@ def naming(scheduler: str) -> ConfigurationChanged:
 async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
     webhook: Webhook, facts: Facts
 ) -> None:
-    """The webhook uses the configuration from its first answer, and each later one without a
-    restart, and folds no other event."""
+    """The webhook uses the ledger's configuration from its first answer on, and each later one
+    without a restart. It folds no other event."""
     assert await webhook.filled_in() == "first"
     await facts.submit("c")
     revision = await facts.write(naming("second"))

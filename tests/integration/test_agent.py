@@ -34,7 +34,7 @@ NODE = "rack.1"
 
 
 def agent_of(bus: Bus, *options: str) -> ServiceProcess:
-    """Return an agent with one simulated node of two GPUs by default."""
+    """Return an agent. By default it has one simulated node with two GPUs."""
     chosen = options or ("--node", NODE, "--simulate", "2xT4")
     return ServiceProcess("agent", bus.server.url_for("agent"), *chosen)
 
@@ -195,7 +195,7 @@ async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
 
 
 async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
-    """Two identical agents of one node do no harm; a second agent with other devices logs a
+    """Two identical agents of one node do no harm. If the second agent has other devices, it logs a
     warning."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
@@ -295,7 +295,7 @@ async def test_the_cards_of_a_driver(
 async def test_a_call_into_the_driver_that_does_not_return(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU whose driver call hangs is reported as unhealthy and named at /readyz; the agent
+    """If a driver call hangs, the agent reports that GPU as unhealthy, names it at /readyz and
     continues to work."""
     driver = FakeDriver(tmp_path, "2xT4")
     for name, value in driver.environment.items():
@@ -342,8 +342,8 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
     ],
 )
 def test_bad_options(options: list[str], said: str) -> None:
-    """The agent refuses invalid options with one line that names the fix, and exits with 78 before
-    it starts anything."""
+    """For invalid options the agent prints one line that names the fix, and exits with 78 before it
+    starts anything."""
     done = CliRunner().invoke(command, ["--nats", "nats://u:p@127.0.0.1:1", *options])
     assert done.exit_code == 78
     assert said in done.output

@@ -1,8 +1,7 @@
 """docker-compose.yml as users run it: built, started, used, scaled, disturbed and taken down.
 
-Every step goes through the published ports or a container, on an image built by the Dockerfile. It
-needs root and podman; `.ci/run` insists on it.
-"""
+The image is built by the Dockerfile. Every step uses the published ports or a container. The test
+needs root and podman; without them it is skipped, except under `.ci/run`."""
 
 import json
 import re
@@ -186,7 +185,8 @@ def test_the_command_line_runs_in_a_container(system: Compose) -> None:
 
 
 def test_a_killed_scheduler_is_replaced_by_the_other(system: Compose) -> None:
-    """If one of two schedulers is killed while pods arrive, all pods are placed once."""
+    """If one of two schedulers is killed while pods arrive, the other one places the remaining
+    pods, each once."""
     system.up(scheduler=2, binder=2)
     system.wait_healthy()
     first, _second = system.containers("scheduler")

@@ -106,7 +106,8 @@ def break_it(up: Standalone, prices: Path) -> Day:
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    """Provide a cluster of 200 nodes after its morning, one of which has just broken."""
+    """Provide a cluster of 200 nodes that has run the morning's pods. One of its nodes has just
+    broken."""
     fleet, prices = tmp_path / "fleet.yaml", tmp_path / "prices.toml"
     prices.write_text(PRICES)
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
@@ -121,8 +122,8 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 
 def test_with_the_verbs(day: Day) -> None:
-    """With the verbs the operator finds the affected pods, the reason, the past and a forecast;
-    then drains and bills."""
+    """With the verbs the operator finds the affected pods, the reason, the past and a forecast,
+    then drains the node and reports the cost."""
     assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
     assert BROKEN in line_of(day.said("doctor", code=1), "devices")
     told = day.said("tail", "--from", day.before, "--no-follow")
@@ -210,8 +211,8 @@ def reported(day: Day) -> None:
 
 
 def test_with_the_console(day: Day) -> None:
-    """With the console's links and buttons the operator finds the same answers; actions are shown
-    but disabled."""
+    """With the console's links and buttons the operator finds the same answers. The console shows
+    actions, but they are disabled."""
     skip_unless_here()
     assert day.up.data is not None
     base = json.loads((day.up.data / "connection.json").read_text())["gateway"]

@@ -98,8 +98,8 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
 
 
 async def test_without_devices_nothing_is_learnt(bus: Bus, facts: Facts) -> None:
-    """Without devices no prices are learnt; with devices the next submitted pod triggers
-    learning."""
+    """While the ledger has no devices, no prices are learnt. Once it has devices, the next
+    submitted pod triggers learning."""
     await submit(facts, 40)
     async with scheduler_of(bus, "one") as scheduler:
         await scheduler.ready()

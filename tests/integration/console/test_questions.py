@@ -249,8 +249,8 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
 def test_what_if_begins_with_the_first_in_the_queue(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page opens with the first pod in the queue; with an empty queue the page explains
-    what to enter."""
+    """The What if page opens with the first pod in the queue. If the queue is empty, the page
+    explains what to enter."""
     pods = cluster.json("get", "pods")["items"]
     waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
     with opened(browser, base) as page:
@@ -494,8 +494,8 @@ def test_the_line_of_a_report_falls_with_what_breaks(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """Every page names its controls, has one heading, and never scrolls sideways, wide or
-    narrow."""
+    """On wide and narrow screens, every page names its controls, has one heading, and never scrolls
+    sideways."""
     with opened(browser, base, size=size) as page:
         for address in ("whatif", "reports", "doctor", "events"):
             visit(page, f"#/{address}")

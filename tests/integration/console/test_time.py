@@ -113,7 +113,8 @@ def as_one(page: Page, count: int) -> bool:
 def test_marks_that_would_overlap_are_one_that_lists_them(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Marks that would overlap become one mark with a count, which lists them with links."""
+    """Marks of the time bar that would overlap are merged into one mark. It shows their number, and
+    lists them with links."""
     cards = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-10")["items"]
     ]
@@ -230,8 +231,8 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
 def test_a_range_of_time_ends_now_and_is_kept(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The chosen time range ends now and applies on the next page; an earlier time switches to the
-    whole ledger."""
+    """The chosen time range ends now and is kept on other pages. If the user opens an earlier time,
+    the bar shows the whole ledger."""
     with opened(browser, base) as page:
         page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
         visit(page, "#/pods")
@@ -255,7 +256,8 @@ def test_a_range_of_time_ends_now_and_is_kept(
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
-    """For an unknown time the page shows the gateway's error and fix; one key leads back to now."""
+    """For an unreadable time the page shows the gateway's error and its fix. The key `n` leads back
+    to now."""
     with opened(browser, base) as page:
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")

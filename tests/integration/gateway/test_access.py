@@ -91,9 +91,11 @@ class Asked:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide a ledger with one node of two GPUs. Pods of `ml` and `ops` share one GPU, and two
-    more pods are pending, one of them in a namespace whose name is digits. A cordon's reason names
-    pods of other namespaces."""
+    """Provide a ledger with one node of two GPUs, on which pods of the namespaces `ml` and `ops`
+    share one GPU.
+
+    Two more pods are pending, one of them in a namespace whose name is digits. A cordon's reason
+    names pods of other namespaces."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -415,11 +417,10 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 
 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
-    """The gateway rejects a token that was removed from the file; an unreadable file revokes
-    nothing.
+    """The gateway rejects a token that was removed from the token file. If the file becomes
+    unreadable, all tokens stay valid.
 
-    Recently used tokens are cached for a while, which `test_people` covers.
-    """
+    Recently used tokens are cached for a while, which `test_people` covers."""
     tokens = tmp_path / "tokens.toml"
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")

@@ -31,7 +31,8 @@ def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
 
 
 def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
-    """`kubectl apply -k` succeeds twice, and each service runs under the account with its name."""
+    """`kubectl apply -k` succeeds twice in a row. Each service runs under the service account that
+    has its name."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
     again = control_plane.kubectl("apply", "-k", str(DEPLOY))
     assert "deployment.apps/watcher unchanged" in again
@@ -69,8 +70,8 @@ def test_the_webhook_is_answered_by_its_own_service(control_plane: ControlPlane)
 
 
 def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> None:
-    """Containers run without privileges and with a read-only root file system; only the agent may
-    inspect processes."""
+    """Containers run without privileges and with a read-only root file system. Only the agent may
+    inspect other processes."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
     kinds = "deployments,daemonsets,jobs"
     found = json.loads(control_plane.kubectl("get", kinds, "-n", "apportion", "-o", "json"))

@@ -57,7 +57,7 @@ COMPUTE_SLICES = 7
 def driver(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeDriver]:
-    """Provide the node's fake driver, which the agent's process loads too."""
+    """Provide the node's fake driver. The agent's process loads the same driver."""
     with fake_driver(tmp_path, request.param) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -86,7 +86,6 @@ def places(kubelet: FakeKubelet) -> list[str]:
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[-1]
     return report.devices
 
@@ -267,8 +266,8 @@ class Rounds:
         return self.chance.choice(found) if found else None
 
     def _taken(self, share: Share) -> bool:
-        """Return True if another pod uses the share's memory slices, or too much compute is in
-        use."""
+        """Return True if the share does not fit: its memory slices are used by another pod, or too
+        few compute slices are free."""
         own = [other for other in self.live.values() if other.device == share.device]
         assert share.instance is not None
         crossing = any(o.instance and overlap(o.instance, share.instance) for o in own)

@@ -33,7 +33,7 @@ def holders(kubelet: FakeKubelet) -> Holders:
 
 
 async def admit(kubelet: FakeKubelet, *pods: str) -> None:
-    """Admit each pod to the kubelet with one GPU slot."""
+    """Have the kubelet admit each pod, with one GPU slot."""
     for pod in pods:
         await kubelet.admit(pod, pod, GPU, {"main": 1})
 

@@ -23,9 +23,8 @@ def name_of(reader: Subscription) -> str:
 async def reading(ledger: JetStreamLedger) -> str:
     """Start one more reader, and return its consumer's name.
 
-    The first records may arrive before the reply that the consumer exists, so a reader that has
-    caught up may not know its consumer's name yet.
-    """
+    Records may arrive before the reply that the consumer exists. So a reader may have caught up
+    before it knows its consumer's name."""
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 

@@ -132,8 +132,7 @@ async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
 
 
 async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> None:
-    """A pod that has already ended does not prevent the other pods of its batch from being
-    ended."""
+    """If one pod of a batch has already ended, the other pods of the batch are still ended."""
     ledger = await bus.connect("operator")
     pods = [pod("one"), pod("two"), pod("three")]
     await submit(ledger, *pods)
