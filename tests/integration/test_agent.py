@@ -269,7 +269,7 @@ async def test_it_stops_while_the_ledger_is_away(bus: Bus) -> None:
 async def test_the_cards_of_a_driver(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent reports an XID at once, and survives a restart of the driver."""
+    """The agent reports an XID error of a GPU at once, and survives a restart of the driver."""
     driver = FakeDriver(tmp_path, "1xA100-40GB:mig+1xT4")
     for name, value in driver.environment.items():
         monkeypatch.setenv(name, value)

@@ -279,6 +279,7 @@ async def test_joining_and_leaving_make_nobody_wait(
 
 
 def first_list(service: ServiceProcess, member: str) -> str:
-    """Return the time when a scheduler first had a list with this scheduler in it."""
+    """Return the time at which a scheduler first logged a list of schedulers that contains
+    `member`."""
     lists = (line for line in service.log if line.get("event") == "members")
     return next(str(line["time"]) for line in lists if member in line["here"])

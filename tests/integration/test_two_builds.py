@@ -200,7 +200,7 @@ class System:
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
-        """Wait until the service is alive and not ready, with these words as the reason."""
+        """Wait until the service is alive and not ready, and gives these words as the reason."""
         service = self.services[name]
 
         async def says() -> bool:
@@ -301,8 +301,8 @@ async def upgrade_one_scheduler(system: System) -> int:
 
 
 async def enable_what_it_writes(system: System) -> None:
-    """Check that a new writer waits until its format is enabled, and that the verb names the
-    services that would halt."""
+    """Check that a scheduler of the next build places pods in the old format until the new format
+    is enabled. Before that, `ledger enable` names the services that would halt."""
     await system.change("scheduler a", system.newer)
     format_ = f"PodPlaced@{NEXT}"
     await system.says("scheduler a", f"this build writes {format_}, which is not enabled")

@@ -4,11 +4,11 @@ time.
     python -m tests.security.fuzz --seconds 3600 --seed 1
 
 It runs a real nats-server, real schedulers, intakes, binders and agents, and pods that start and
-end. The attackers are processes of their own: an agent and an auditor that try everything that they
-may, an agent's key that floods intakes and one that takes connections (`tests.security.attacker`),
-and a container on a node with a kubelet (`tests.security.tenants`). For a quarter of the time, in
-turns, the stolen keys are inactive. Then a stolen key fills a ledger with little room, other
-writers fill it to the end, and it gets room again.
+end. The attackers are separate processes. An agent and an auditor try everything that they may.
+Other stolen agent's keys flood intakes and take connections (`tests.security.attacker`). A
+container attacks its node's agent (`tests.security.tenants`). For a quarter of the time, at
+intervals, the stolen keys are inactive. At the end a stolen key fills a small ledger, other writers
+fill the rest, and the ledger gets more room.
 
 It prints the results as JSON, with each violated limit under `broken`; the exit code is then 1. The
 limits:
@@ -16,8 +16,7 @@ limits:
 - `apportion verify` passes, and no other node's inventory has changed.
 - Every pod is allocated, and users get connections.
 - Services are ready, and not ready while the ledger is full. The reserve of the ledger is kept.
-- The median time from a pod to its placement is at most twice the time without attackers.
-"""
+- The median time from a pod to its placement is at most twice the time without attackers."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ async def following(bus: Bus) -> Follower:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """Without the guard, an auditor in the ledger's account that may create any consumer changes a
-    scheduler's consumer."""
+    """Without the guard auditors are in the ledger's account and may create any consumer. So an
+    auditor can change a scheduler's consumer."""
     with GUARDS["auditors apart"]():
         assert "CONSUMER.CREATE.APPORTION.*" in configuration(WITH_PASSWORDS)
         async with running_bus(tmp_path / "data") as bus:
@@ -73,7 +73,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor can change no consumer of the ledger, and other identities only their own."""
+    """An auditor cannot change any consumer of the ledger. Other identities can change only their
+    own consumers."""
     reader = await following(bus)
     consumer = dict(reader._consumer)
     auditor = await bus.connect("auditor")

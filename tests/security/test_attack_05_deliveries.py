@@ -74,7 +74,8 @@ async def deliver(ledger: JetStreamLedger, subject: str) -> str:
 
 
 async def copied(bus: Bus, count: int) -> JetStreamLedger:
-    """Append an event, wait until the copy has this many events, and return an auditor."""
+    """Append an event, and wait until the auditors' copy has `count` events. Return an auditor's
+    connection."""
     await (await bus.connect("watcher")).append([draft()])
     auditor = await bus.connect("auditor")
 

@@ -221,9 +221,9 @@ async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, gua
 async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A scheduler cannot use its right to answer messages to publish on any subject.
+    """A scheduler may answer messages, but cannot use that right to publish on other subjects.
 
-    A scheduler receives its own heartbeats, and answers extenders, which are in another account.
+    A scheduler receives its own heartbeats, and it answers extenders, which are in another account.
     """
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():

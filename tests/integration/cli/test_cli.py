@@ -234,7 +234,7 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
 
 
 def _cordoned(up: Standalone, node: str) -> list[str]:
-    """Return the devices of the node that are cordoned individually."""
+    """Return the devices of the node that have a cordon of their own."""
     devices = up.json("get", "devices", "--node", node)["items"]
     return [each["device"] for each in devices if each["cordons"]]
 

@@ -92,8 +92,8 @@ class Asking:
 
 
 async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None:
-    """Doctor names a stopped agent, duplicate scheduler names, a drifted setting and absent
-    services."""
+    """Doctor reports a stopped agent, duplicate scheduler names, a changed stream setting and
+    missing services, each with its fix."""
     facts = Facts(bus)
     await facts.open()
     agent = await start("agent", "--node", "rack-1", "--simulate", "2xT4")

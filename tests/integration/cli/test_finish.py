@@ -343,7 +343,8 @@ def test_a_node_that_is_not_there_is_met_with_what_is_near(
     ids=" ".join,
 )
 def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) -> None:
-    """An empty name, as from an unset shell variable, is wrong usage."""
+    """Every verb refuses an empty name, such as from an unset shell variable, and exits with 2
+    (wrong usage)."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "empty" in done.stderr

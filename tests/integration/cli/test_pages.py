@@ -1,8 +1,9 @@
 """The commands of README and the documentation run, and print what the pages show.
 
 A ```console block holds commands behind `$ `, each with its output; a ```sh block holds commands.
-The outputs of README and of the laptop tour are compared with a run: times, ids, revisions, ports
-and amounts that depend on it are normalised on both sides, and any run of blanks counts as one."""
+The outputs of README and of the laptop tour are compared with a run. Before that, times, ids,
+revisions, ports and other values that depend on the run are normalised on both sides, and any run
+of blanks counts as one."""
 
 import os
 import re

@@ -117,8 +117,8 @@ def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
-    """`plan` names the unknown node, unknown model, oversized input or invalid document, with its
-    exit code."""
+    """For an unknown node or model, an oversized input or an invalid document, `plan` names the
+    problem and exits with the matching code."""
     done = up.run("plan", "--lose", "big-9")
     assert done.returncode == 1
     assert "'big-9'" in done.stderr

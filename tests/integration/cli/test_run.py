@@ -197,8 +197,8 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
-    """A command survives a restart of `up`: the new `up` recognises the command, and its guardian
-    reconnects."""
+    """A command survives a restart of `up`. The new `up` recognises the command, and the process
+    that guards the command reconnects."""
     data = tmp_path / "data"
     with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
         up.up()
@@ -316,8 +316,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """After command, guardian and agent are killed, the next command releases the dead command's
-    share."""
+    """If a command is killed together with its guardian process and the agent, the next command
+    releases its share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")
@@ -394,7 +394,7 @@ def test_json_is_told_on_stderr(up: Standalone) -> None:
 
 
 def test_what_cannot_be_is_refused(up: Standalone) -> None:
-    """`run` refuses impossible requests with a fix, before submitting anything."""
+    """`run` refuses an impossible request before it submits a pod, and the error names a fix."""
     for words, code, told in (
         (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest GPU of"),
         (("--node", "elsewhere", "--", "true"), 1, "up --gpus local"),

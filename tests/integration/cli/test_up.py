@@ -159,8 +159,8 @@ def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
-    """A replacement sentinel knows all processes of the killed sentinel, and ends them if `up` is
-    killed."""
+    """The sentinel ends all services if `up` is killed. If the sentinel is killed first, its
+    replacement does the same."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         [sentinel] = up.left_of("sentinel.py")
@@ -235,8 +235,8 @@ def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--port", "--nats-port"])
 def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
-    """`up` on a port in use names the address and the option that changes it, and leaves
-    nothing."""
+    """If a port is in use, `up` exits with an error that names the address and the option that
+    changes it. It leaves no process."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -75,7 +75,8 @@ def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
 def test_older_events_are_those_of_the_list_that_they_are_under(
     browser: Browser, base: str
 ) -> None:
-    """Older events requested under another filter are dropped, and no event appears twice."""
+    """If the filter changes while older events load, the page ignores their response. No event
+    appears twice."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")

@@ -1,4 +1,4 @@
-"""On pages that load once, the newest request wins, whatever the order of the responses."""
+"""On pages without live updates the newest request wins, in whatever order the responses arrive."""
 
 import re
 from collections.abc import Iterator

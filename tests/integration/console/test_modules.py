@@ -27,7 +27,8 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
 
 
 def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> None:
-    """A narrow chart lists its colours and its most important marks below it, in order of time."""
+    """The colours and the most important marks of a narrow chart are listed below the chart, in
+    order of time."""
     code = """const marks = given[0].map(([ms, look, words]) => ({ ms, look, words, kind: look }));
         const drawn = width => m.stackNotes({ width, times: [0], end: 100, marks,
           series: [{ name: "research", colour: "#4477AA", values: [1] }] });

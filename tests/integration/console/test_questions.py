@@ -115,8 +115,8 @@ def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
 
 
 def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> None:
-    """On a phone the page scrolls to the answer below the form, and completes only nodes that are
-    not lost yet."""
+    """On a phone the What if page scrolls to the answer below the form. The form does not suggest
+    nodes that are already lost."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/whatif")
         page.locator("#lose").fill("t4-")
@@ -170,8 +170,8 @@ def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> Non
 def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A manifest of a pending pod is evaluated again, and the pod is listed once, with the time
-    since when it is pending."""
+    """If a user enters the manifest of a pending pod, the pod is evaluated again. It is listed
+    once, with the time since when it is pending."""
     manifest = NEVER.replace("giant", "waits-already")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pod = cluster.json("get", "pods", "waits-already")["items"][0]

@@ -26,8 +26,8 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Press keys until the page shows this revision, because a mark of an older failure may be
-    drawn first."""
+    """Step through the time bar's marks by key until the page shows this revision. The first mark
+    may be of an older failure."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -176,7 +176,8 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """The time slider announces its value, and Play moves forwards from the chosen time to now."""
+    """Screen readers get the value of the time slider. Play moves from the chosen time forward to
+    now."""
     with opened(browser, base) as page:
         visit(page, "")
         slider = page.locator("#t-range")

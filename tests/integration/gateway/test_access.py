@@ -44,7 +44,7 @@ ELSEWHERE = {"events", "report/cost"}
 
 
 def reads() -> Iterator[str]:
-    """Provide every endpoint that a tenant may read, now and in the past."""
+    """Provide every address that a tenant may read, each for now and for the past."""
     for endpoint in ENDPOINTS:
         if endpoint.audience is not Audience.TENANTS or endpoint.method != "GET":
             continue

@@ -342,8 +342,8 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """The gateway refuses a client's excess concurrent requests for the past with a fix, and
-    answers the rest correctly."""
+    """The gateway limits a client's concurrent requests for the past. It refuses the excess with a
+    fix, and answers the others correctly."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 
@@ -394,8 +394,8 @@ async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
 
 
 async def test_who_held_what(gateway: Gateway) -> None:
-    """`who` lists the pods that use a device at a time, since a time, or now, with the deciding
-    revision."""
+    """`who` lists the pods that use a device now, at a time, or since a time. For each pod it shows
+    the revision of its placement."""
     [then] = (await gateway.ok("/api/v1/who?device=n1-g0&at=5"))["items"]
     assert (then["pod"], then["decision_revision"], then["to_revision"]) == ("a", 4, 0)
     [since] = (await gateway.ok("/api/v1/who?node=n1&since=2"))["items"]

@@ -1,4 +1,4 @@
-"""Results appear in `kubectl describe pod` and `kubectl get events`."""
+"""Placements, refusals and rejections appear in `kubectl describe pod` and `kubectl get events`."""
 
 import json
 from typing import Any

@@ -1,4 +1,5 @@
-"""A DRA plugin over a fake kubelet prepares each claim as the ledger has it, whatever is killed."""
+"""The agent, as DRA plugin of a fake kubelet, prepares each claim with the devices in the ledger,
+whatever process is killed."""
 
 import json
 from collections.abc import AsyncIterator

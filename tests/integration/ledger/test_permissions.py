@@ -154,7 +154,8 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
 
 @pytest.mark.parametrize("role", [role for role in FOLDS if role not in NO_READERS])
 async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
-    """Every role with a fold can follow the ledger and read its last revisions."""
+    """Every role that folds the ledger can follow it from the beginning and read the last
+    revisions."""
     watcher = await bus.connect("watcher")
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
