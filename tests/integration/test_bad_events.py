@@ -115,7 +115,7 @@ def placement(pod: str, node: str = "node-a") -> PodPlaced:
 
 @goes_on
 async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
-    """If a record is not an event, every reader logs the record's revision and folds the next ones."""
+    """If a record is not an event, every reader logs the record's revision and reads on."""
     revision = await system.append("scheduler", "placement.node-a", b"\xff not json")
     for service in system.services[:2]:
         line = await service.logged(f"revision {revision} on")
