@@ -42,8 +42,8 @@ def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Set aside an event with `--force`, because this build can read it. Return the revision of the
-    record of that."""
+    """Set aside a revision, with `--force` because this build can read its event. Return the
+    revision at which that is recorded."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(
