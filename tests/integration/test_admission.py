@@ -46,8 +46,8 @@ class Webhook:
         self.url = str(lines[-1]["url"])
 
     async def filled_in(self) -> str:
-        """Return the scheduler that the webhook sets in a pod without one, or the error if it sets
-        none."""
+        """Return the scheduler name that the webhook adds to a pod without one, or the webhook's
+        error."""
         return await asyncio.to_thread(self._filled_in)
 
     def _filled_in(self) -> str:
@@ -115,8 +115,8 @@ def naming(scheduler: str) -> ConfigurationChanged:
 async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
     webhook: Webhook, facts: Facts
 ) -> None:
-    """The webhook uses the configuration from its first answer, and each later one without a
-    restart, and folds no other event."""
+    """The webhook uses the ledger's configuration from its first answer on, and each later one
+    without a restart. It folds no other event."""
     assert await webhook.filled_in() == "first"
     await facts.submit("c")
     revision = await facts.write(naming("second"))
@@ -179,8 +179,8 @@ async def test_killed_in_the_middle_of_its_work_it_goes_on(webhook: Webhook, fac
 
 
 async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: Bus) -> None:
-    """After a configuration of a newer build the webhook answers only with the reason, because its
-    own is outdated."""
+    """Once the ledger has a configuration that the webhook's build cannot read, the webhook halts
+    and answers every request with the reason."""
     event = {
         "specversion": "1.0", "type": "apportion.dev/ConfigurationChanged", "schemaversion": 99,
         "id": "x", "source": "future", "time": "2030-01-01T00:00:00.000000Z", "data": {},

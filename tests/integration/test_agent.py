@@ -34,7 +34,7 @@ NODE = "rack.1"
 
 
 def agent_of(bus: Bus, *options: str) -> ServiceProcess:
-    """Return an agent with one simulated node of two GPUs by default."""
+    """Return an agent. By default it has one simulated node with two GPUs."""
     chosen = options or ("--node", NODE, "--simulate", "2xT4")
     return ServiceProcess("agent", bus.server.url_for("agent"), *chosen)
 
@@ -134,8 +134,8 @@ async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
 
 
 async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
-    """The agent refuses a pod on an unhealthy device by name, and ignores withdrawn and invalid
-    placements."""
+    """If a pod's device is unhealthy, the agent reports a failed allocation that names the device.
+    It ignores withdrawn placements and placements on unknown devices."""
     async with agent_of(bus) as agent:
         await agent.ready()
         well, broken = [device.id for device in await devices(facts)]
@@ -195,7 +195,7 @@ async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
 
 
 async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
-    """Two identical agents of one node do no harm; a second agent with other devices logs a
+    """Two identical agents of one node do no harm. If the second agent has other devices, it logs a
     warning."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
@@ -269,7 +269,7 @@ async def test_it_stops_while_the_ledger_is_away(bus: Bus) -> None:
 async def test_the_cards_of_a_driver(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent reports an XID at once, and survives a restart of the driver."""
+    """The agent reports an XID error of a GPU at once, and survives a restart of the driver."""
     driver = FakeDriver(tmp_path, "1xA100-40GB:mig+1xT4")
     for name, value in driver.environment.items():
         monkeypatch.setenv(name, value)
@@ -295,7 +295,7 @@ async def test_the_cards_of_a_driver(
 async def test_a_call_into_the_driver_that_does_not_return(
     bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU whose driver call hangs is reported as unhealthy and named at /readyz; the agent
+    """If a driver call hangs, the agent reports that GPU as unhealthy, names it at /readyz and
     continues to work."""
     driver = FakeDriver(tmp_path, "2xT4")
     for name, value in driver.environment.items():
@@ -342,8 +342,8 @@ async def test_no_driver_and_no_simulation(bus: Bus) -> None:
     ],
 )
 def test_bad_options(options: list[str], said: str) -> None:
-    """The agent refuses invalid options with one line that names the fix, and exits with 78 before
-    it starts anything."""
+    """For invalid options the agent prints one line that names the fix, and exits with 78 before it
+    starts anything."""
     done = CliRunner().invoke(command, ["--nats", "nats://u:p@127.0.0.1:1", *options])
     assert done.exit_code == 78
     assert said in done.output

@@ -115,7 +115,7 @@ def placement(pod: str, node: str = "node-a") -> PodPlaced:
 
 @goes_on
 async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
-    """Every reader logs bytes that are not an event with their revision, and continues to fold."""
+    """If a record is not an event, every reader logs the record's revision and reads on."""
     revision = await system.append("scheduler", "placement.node-a", b"\xff not json")
     for service in system.services[:2]:
         line = await service.logged(f"revision {revision} on")
@@ -140,7 +140,8 @@ async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None
 
 @goes_on
 async def test_an_event_for_another_node_is_refused(system: System) -> None:
-    """An event that names one node on another node's subject changes neither node."""
+    """If an event on one node's subject names another node, all readers ignore it, and neither node
+    changes."""
     payload = document(placement("misled", node="node-b"))
     revision = await system.append("scheduler", "placement.node-a", payload)
     line = await system.services[0].logged(f"revision {revision} on")
@@ -162,8 +163,8 @@ async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) 
 
 
 async def test_an_unknown_version_that_is_enabled_halts_and_says_so(tmp_path: Path) -> None:
-    """At an enabled but unknown version all services halt without dying, and /readyz names
-    revision, subject and fix."""
+    """An event with an enabled format version that this build does not know halts every service.
+    The processes stay alive, and /readyz names revision, subject and fix."""
     change: dict[str, object] = {"schemaversion": 99}
     async with running_system(tmp_path) as system:
         await system.still_works("before")

@@ -43,7 +43,6 @@ async def facts(bus: Bus) -> Facts:
 
 
 def binder_of(bus: Bus) -> ServiceProcess:
-    """Return a binder."""
     return ServiceProcess("binder", bus.server.url_for("binder"))
 
 
@@ -54,8 +53,8 @@ async def bound(facts: Facts, *pods: str) -> None:
 
 
 async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: Facts) -> None:
-    """Live placements from before and after the start are bound; withdrawn ones and those of ended
-    or refused pods are not."""
+    """The binder binds live placements from before and after its start. It ignores withdrawn
+    placements and those of ended or unknown pods."""
     await facts.submit("early", "voided", "gone", "late", "twice")
     await facts.place("early", NODE, DEVICE.id)
     await facts.place("voided", NODE, DEVICE.id)
@@ -129,7 +128,8 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
 
 async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
-    """On a node without CDI pods are bound one at a time, and other nodes do not wait."""
+    """On a node without CDI the binder binds one pod at a time. Pods of other nodes do not wait for
+    that."""
     card, other = simulated_devices("old", "2xT4")
     host = handing_out(Host(cpu_milli=64_000, memory_mib=65_536), AT_ALLOCATE)
     await facts.write(NodeReported(node="old", devices=(card, other), host=host))
@@ -166,11 +166,11 @@ class Slow(LocalTarget):
 
 
 async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> None:
-    """A slow binder keeps its delivery beyond the acknowledgement timeout.
+    """While a bind takes longer than the acknowledgement timeout, the placement is not delivered to
+    another binder.
 
     The test uses the real timeout, because a shorter one would expire when the machine stalls for a
-    second.
-    """
+    second."""
     ledger, rival = await bus.connect("binder"), await bus.connect("binder")
     queue, same = [
         await each.work_queue("binder", [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=10)
@@ -196,8 +196,8 @@ async def test_a_slow_bind_is_not_handed_to_another(bus: Bus, facts: Facts) -> N
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
-    """Placements from before and after a crash of the server are bound once, by the same
-    process."""
+    """A binder survives a crash of the server without a restart of its own, and binds placements
+    from before and after the crash once."""
     await facts.submit("p1", "p2")
     async with binder_of(bus) as binder:
         await binder.ready()

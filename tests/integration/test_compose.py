@@ -1,8 +1,7 @@
 """docker-compose.yml as users run it: built, started, used, scaled, disturbed and taken down.
 
-Every step goes through the published ports or a container, on an image built by the Dockerfile. It
-needs root and podman; `.ci/run` insists on it.
-"""
+The image is built by the Dockerfile. Every step uses the published ports or a container. The test
+needs root and podman; without them it is skipped, except under `.ci/run`."""
 
 import json
 import re
@@ -64,8 +63,8 @@ def pods(system: Compose) -> dict[str, dict[str, Any]]:
 
 
 def refusal(pod: dict[str, Any]) -> dict[str, int]:
-    """Return the number of nodes by reason that refused a pending pod; empty if the pod was not
-    refused."""
+    """Return how many nodes a pending pod does not fit, by reason. Return an empty dictionary for a
+    pod that was not refused."""
     return dict(pod.get("reasons", {}))
 
 
@@ -132,8 +131,8 @@ def test_keys_are_made_once(system: Compose) -> None:
 
 
 def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compose) -> None:
-    """In the image every listed module is machine code and all other modules are bytecode, on
-    Debian's Python with PGO."""
+    """In the image the modules that the build lists for compilation are machine code, and all
+    others are bytecode. Python is Debian's."""
     code = """if True:
         import importlib.util, json, sys
         from pathlib import Path
@@ -158,8 +157,8 @@ def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compos
 def test_a_release_knows_what_is_in_the_image(
     system: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bill of materials lists the image's Debian packages, and the archive has the image's
-    digest."""
+    """The bill of materials lists the image's Debian packages. The digest that a release records
+    for an image archive finds that image's manifest."""
     for name, value in system.podman.environment().items():
         monkeypatch.setenv(name, value)
     listed = {each["name"]: each for each in bill(IMAGE)["components"]}
@@ -186,7 +185,8 @@ def test_the_command_line_runs_in_a_container(system: Compose) -> None:
 
 
 def test_a_killed_scheduler_is_replaced_by_the_other(system: Compose) -> None:
-    """If one of two schedulers is killed while pods arrive, all pods are placed once."""
+    """If one of two schedulers is killed while pods arrive, the other one places the remaining
+    pods, each once."""
     system.up(scheduler=2, binder=2)
     system.wait_healthy()
     first, _second = system.containers("scheduler")

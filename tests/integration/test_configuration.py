@@ -1,4 +1,4 @@
-"""E8: a configuration document that is applied once changes every service without a restart."""
+"""Applying one configuration document changes every service without a restart (criterion E8)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ policy: {nodes: spread}
 
 
 def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
-    """Return a manifest with these limits; `gpu` and `mem` use the resource names of the
-    configuration."""
+    """Return the manifest of a pod with these limits, named as the configuration renames resources:
+    `gpu` is `cards.example/gpu`."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -91,8 +91,8 @@ def devices(up: Standalone, node: str) -> list[dict[str, Any]]:
 
 
 def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> None:
-    """Agents offer slots and memory by the node's own entry and the general settings, and do not
-    offer an excluded device."""
+    """Agents offer the slots and memory that the configuration sets: a node's own entry overrides
+    the general settings. They do not offer an excluded device."""
     assert applied["configuration"]["nvidia"]["deviceSplitCount"] == 3
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the second card to be off offer")
     (card,) = devices(up, "shared-1")
@@ -100,8 +100,8 @@ def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> N
 
 
 def test_readers_and_the_scheduler_obey_it(up: Standalone, applied: dict[str, Any]) -> None:
-    """`submit` uses the configuration's resource names and defaults, and the scheduler its groups
-    and policy."""
+    """`submit` uses the configuration's resource names and default memory. The scheduler uses its
+    MIG groups and its node policy."""
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the agents to have read it")
     documents = [pod("filled", gpu=1), pod("half", mode="mig", gpu=1, mem=1000)]
     report = up.json("submit", "-f", "-", "--wait", stdin=b"\n---\n".join(documents))
@@ -117,7 +117,7 @@ def test_readers_and_the_scheduler_obey_it(up: Standalone, applied: dict[str, An
 def test_what_is_shown_can_be_applied(
     up: Standalone, applied: dict[str, Any], tmp_path: Path
 ) -> None:
-    """`config show` prints the configuration without defaults in the file's keys, and applying it
+    """`config show` prints the applied document without default values. Applying that output again
     changes nothing."""
     shown = up.run("config", "show").stdout
     file = tmp_path / "shown.json"

@@ -74,8 +74,8 @@ class Day(NamedTuple):
 
 
 def start(up: Standalone) -> None:
-    """Start the morning: training on all H100s, services on the only node with H200s, and one job
-    that ends."""
+    """Submit the morning's pods: training on all H100s, services on the only node with H200s, and
+    small jobs on other GPUs. Then end one training job."""
     day = Day(up, Path(), "")
     trainings = [pod("pretrain", f"llm-{number}", "H100", CARDS) for number in range(1, 5)]
     others = [pod("notebooks", f"nb-{number}", "A100") for number in range(1, 41)]
@@ -87,10 +87,10 @@ def start(up: Standalone) -> None:
 
 
 def break_it(up: Standalone, prices: Path) -> Day:
-    """After a quiet period, fail a node's GPUs and submit a pod that needs such a GPU.
+    """After some quiet seconds, fail all GPUs of a node and submit a pod that needs one of them.
 
-    One step of the time bar goes back to a whole second, so the step ends within the quiet period.
-    """
+    The console's time bar steps back to a whole second. The quiet seconds ensure that this time is
+    before the failure and after all other events."""
     began = datetime.now(UTC)
     wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
@@ -106,7 +106,8 @@ def break_it(up: Standalone, prices: Path) -> Day:
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
-    """Provide a cluster of 200 nodes after its morning, one of which has just broken."""
+    """Provide a cluster of 200 nodes that has run the morning's pods. One of its nodes has just
+    broken."""
     fleet, prices = tmp_path / "fleet.yaml", tmp_path / "prices.toml"
     prices.write_text(PRICES)
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
@@ -121,8 +122,8 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 
 def test_with_the_verbs(day: Day) -> None:
-    """With the verbs the operator finds the affected pods, the reason, the past and a forecast;
-    then drains and bills."""
+    """With the verbs the operator finds the affected pods, the reason, the past and a forecast,
+    then drains the node and reports the cost."""
     assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
     assert BROKEN in line_of(day.said("doctor", code=1), "devices")
     told = day.said("tail", "--from", day.before, "--no-follow")
@@ -210,8 +211,8 @@ def reported(day: Day) -> None:
 
 
 def test_with_the_console(day: Day) -> None:
-    """With the console's links and buttons the operator finds the same answers; actions are shown
-    but disabled."""
+    """With the console's links and buttons the operator finds the same answers. The console shows
+    actions, but they are disabled."""
     skip_unless_here()
     assert day.up.data is not None
     base = json.loads((day.up.data / "connection.json").read_text())["gateway"]
@@ -291,8 +292,8 @@ def the_past(page: Page, before: str) -> None:
 def around_the_break(page: Page, before: str) -> None:
     """Check that a comparison from the known time shows exactly the failed GPUs as changed.
 
-    The offered range begins five minutes earlier, because a slow machine starts the fleet later.
-    """
+    The form first offers an earlier start, at which a slow machine may not have started the fleet
+    yet. So the test enters the known time."""
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

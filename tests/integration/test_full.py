@@ -63,8 +63,8 @@ async def services(bus: Bus) -> AsyncIterator[tuple[Service, ServiceProcess]]:
 
 
 async def submit(ledger: JetStreamLedger, first: int = 0, *, most: int = 10_000) -> list[int]:
-    """Submit pods until one is refused or the limit is reached; return the acknowledged
-    revisions."""
+    """Submit pods until one is refused or `most` pods are submitted. Return the revisions of the
+    acknowledged pods."""
     taken: list[int] = []
     async with GroupCommit(ledger) as commit:
         publisher = Publisher("watcher/test", SystemClock(), commit.append)

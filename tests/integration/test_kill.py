@@ -40,10 +40,9 @@ spec:
 
 
 class Load:
-    """Submits all pods once in the background, and again if that fails.
+    """Submits all pods once in the background, and repeats that if it fails.
 
-    Submitting is safe to repeat: live pods are left alone.
-    """
+    Submitting pods again is safe, because pods that are already live stay unchanged."""
 
     def __init__(self, up: Standalone) -> None:
         self._up = up
@@ -116,8 +115,8 @@ async def test_kill(tmp_path: Path, service: str) -> None:
 
 
 async def allocations(url: str, count: int) -> None:
-    """Wait for this many allocations in the ledger; listing thousands of pods would slow the
-    services."""
+    """Wait for this many allocations by reading the ledger. Listing thousands of pods from the
+    gateway would slow the services."""
     seen: list[int] = []
     async with await jetstream.connect(url, name="test") as ledger:
 

@@ -1,4 +1,5 @@
-"""On a real ledger schedulers learn prices from submitted pods: once, and for all schedulers."""
+"""Schedulers learn prices from the pods submitted to a real ledger: one of them records the prices,
+and all use them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,8 +53,8 @@ def folded(facts: Facts) -> State:
 async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
     bus: Bus, facts: Facts
 ) -> None:
-    """If two schedulers learn prices at once, one event is stored, and both place by its prices;
-    they learn at 20 and 40 pods."""
+    """Two schedulers learn prices once at 20 and once at 40 submitted pods. Only one event is
+    stored each time, and later placements use its prices."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(10)))
     async with scheduler_of(bus, "one") as one, scheduler_of(bus, "two") as two:
         await one.ready()
@@ -76,8 +77,8 @@ async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
 
 
 async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) -> None:
-    """A scheduler that starts late learns prices once, not once for every missed doubling of the
-    pods."""
+    """A scheduler that starts when 100 pods are submitted learns prices once, although learning was
+    due several times before."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(4)))
     await submit(facts, 100)
     async with scheduler_of(bus, "one") as late:
@@ -97,8 +98,8 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
 
 
 async def test_without_devices_nothing_is_learnt(bus: Bus, facts: Facts) -> None:
-    """Without devices no prices are learnt; with devices the next submitted pod triggers
-    learning."""
+    """While the ledger has no devices, no prices are learnt. Once it has devices, the next
+    submitted pod triggers learning."""
     await submit(facts, 40)
     async with scheduler_of(bus, "one") as scheduler:
         await scheduler.ready()

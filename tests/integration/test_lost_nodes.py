@@ -40,8 +40,8 @@ async def order(bus: Bus, gateway: str, *words: str, code: int = 0) -> str:
 
 
 async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
-    """One of an agent's two nodes is lost and returns; pods bound in the meantime are then
-    allocated."""
+    """`simulate` makes one of an agent's two nodes disappear and return. Pods bound in the meantime
+    are allocated on its return."""
     facts = Facts(bus)
     await facts.open()
     async with AsyncExitStack() as stack:
@@ -84,8 +84,8 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
 
 async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
-    """Failing a failed device again changes nothing and reports that; a missing reason gets a
-    default."""
+    """If a device has already failed, `simulate fail` changes nothing and reports that. Without a
+    reason it records a default one."""
     facts = Facts(bus)
     await facts.open()
     async with AsyncExitStack() as stack:

@@ -43,7 +43,7 @@ class Reading:
         self.reader: Reader[Change]
 
     async def open(self) -> None:
-        """Connect to the ledger; `run` then reads."""
+        """Connect to the ledger. A later call of `run` reads it."""
         ledger = await self._bus.connect("scheduler")
         self.reader = Reader(
             ledger, self.cluster, metrics=self.metrics, on_change=self.changes.append
@@ -195,7 +195,8 @@ async def test_what_no_operator_has_enabled_is_refused(
 async def test_what_a_newer_build_wrote_halts_the_fold(
     bus: Bus, facts: Facts, attributes: dict[str, object], enabled: str, named: str
 ) -> None:
-    """The fold halts before an event of a newer build; the reason names revision, type and fix."""
+    """The fold halts before an event of a newer build. The reason names the revision, the type and
+    the fix."""
     name, _, version = enabled.partition("@")
     await facts.write(FormatEnabled(format=name, version=int(version), by="ada"))
     await append_raw(bus, "workload.a", document("a"))
@@ -232,8 +233,8 @@ async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Fa
 async def test_a_fault_of_the_fold_halts_it(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault in the fold halts the reader, because a change may be half done; the process stays
-    alive."""
+    """If folding an event raises an error, the reader halts, because a change may be half done. The
+    process stays alive."""
     async with reading(bus) as made:
         monkeypatch.setattr(made.cluster, "apply", _faulty(made.cluster.apply, "b"))
         await facts.submit("a", "b", "c")

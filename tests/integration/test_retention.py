@@ -55,7 +55,7 @@ class World:
 
     @asynccontextmanager
     async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
-        """Provide these services, ready; each starts with no memory of an earlier run."""
+        """Start these services without data of an earlier run, and wait until they are ready."""
         options = {
             "agent": FLEET,
             "scheduler": ("--snapshot-every", str(SNAPSHOT_EVERY)),
@@ -79,8 +79,8 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait for a snapshot later than this revision; with `only`, until schedulers keep no
-        earlier snapshot."""
+        """Wait for a snapshot of a later revision. With `only`, wait until the schedulers'
+        snapshots are all later."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -95,7 +95,8 @@ class World:
         return state.first_seq, state.last_seq
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one verb as the operator; only dropping events uses the bootstrap user."""
+        """Run one verb as the operator. It can use bootstrap's credentials, which only dropping
+        events needs."""
         url = self.bus.server.url_for
         environ = {
             **os.environ,
@@ -249,6 +250,6 @@ async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
 
 
 def alter(source: Path, copy: Path) -> None:
-    """Copy an archive with one name in one line changed."""
+    """Copy an archive, and change one name in one line of the copy."""
     text = source.read_text(encoding="utf-8")
     copy.write_text(text.replace("p7", "p8", 1), encoding="utf-8")

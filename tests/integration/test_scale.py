@@ -130,7 +130,7 @@ def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
 
 
 def placed_by(facts: Facts) -> dict[str, str]:
-    """Return each pod's scheduler; fail if a pod was placed twice."""
+    """Return the scheduler of each placed pod. Fail if a pod was placed twice."""
     placed = [e for _, e in facts.events if isinstance(e.data, PodPlaced)]
     counts = Counter(event.data.pod for event in placed)
     assert set(counts.values()) <= {1}, counts.most_common(3)
@@ -145,8 +145,8 @@ def check(facts: Facts, pods: int) -> None:
 
 
 async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
-    """Each pod is placed by its owner and a gang by one scheduler, and every scheduler places some
-    pods."""
+    """Each pod is placed by the scheduler that owns it, and all pods of a gang by one scheduler.
+    Every scheduler places some pods."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
         members = await schedulers.agreed()
@@ -164,9 +164,10 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
-    """One scheduler decides for a limited namespace, so the namespace never exceeds its quota; as
-    pods end, the next pods are placed. The check is skipped if the machine is so busy that a
-    scheduler seems lost."""
+    """Only one scheduler decides for a namespace with a quota, so the namespace never exceeds its
+    quota. As its pods end, more are placed.
+
+    If a busy machine made a scheduler seem lost, the check is skipped."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:
@@ -198,7 +199,7 @@ def most_held(facts: Facts, prefix: str) -> int:
 
 
 async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
-    """Schedulers on one host that were given no name still share the pods."""
+    """Two schedulers on one host share the pods, even if neither was given a name."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a")
         schedulers.running["the first"] = schedulers.running["a"]
@@ -212,7 +213,7 @@ async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
 
 
 async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts) -> None:
-    """The other schedulers place all pods of a killed scheduler; tests.benchmarks.scale measures
+    """When a scheduler is killed, the others place all its pods. tests.benchmarks.scale measures
     the delay."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
@@ -245,10 +246,10 @@ async def test_who_is_stopped_hands_over_at_once(bus: Bus, facts: Facts) -> None
 async def test_joining_and_leaving_make_nobody_wait(
     bus: Bus, facts: Facts, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Schedulers that join and leave while pods arrive one by one delay no placement.
+    """When schedulers join and leave while pods arrive, no placement is delayed.
 
-    The silence timeout is disabled here, so a pod that had to wait for it would wait forever.
-    """
+    The timeout for silent schedulers is disabled here, so a pod that depended on it would never be
+    placed."""
     build = tmp_path_factory.mktemp("patient")
     (build / "sitecustomize.py").write_text(PATIENT)
 
@@ -278,6 +279,7 @@ async def test_joining_and_leaving_make_nobody_wait(
 
 
 def first_list(service: ServiceProcess, member: str) -> str:
-    """Return the time when a scheduler first had a list with this scheduler in it."""
+    """Return the time at which a scheduler first logged a list of schedulers that contains
+    `member`."""
     lists = (line for line in service.log if line.get("event") == "members")
     return next(str(line["time"]) for line in lists if member in line["here"])

@@ -127,8 +127,8 @@ async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Fa
 async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
     bus: Bus, facts: Facts
 ) -> None:
-    """Only the newest snapshots are kept, and a dead writer's pieces are removed once older than
-    those."""
+    """Only the newest snapshots are kept. The pieces of an unfinished snapshot, whose writer died,
+    are removed once all kept snapshots are newer."""
     snapshots = await snapshots_of(bus)
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     await bucket._publish(f"$O.{BUCKET}.C.{'0' * 20}-dead", b"half", {})

@@ -97,14 +97,14 @@ class Ledger:
 
     @property
     def allocated(self) -> set[str]:
-        """The names of the pods whose shares are allocated."""
+        """Return the names of the pods whose shares are allocated."""
         done = {fact.data["pod"] for fact in self.of("SharesAllocated")}
         submitted = (fact.data for fact in self.of("PodSubmitted"))
         return {data["name"] for data in submitted if data["uid"] in done}
 
     @property
     def waiting(self) -> int:
-        """The number of submitted pods that are not allocated."""
+        """Return the number of submitted pods that are not allocated."""
         return len(self.of("PodSubmitted")) - len(self.of("SharesAllocated"))
 
     async def until(self, check: Callable[["Ledger"], object], what: str) -> None:
@@ -177,8 +177,8 @@ class System:
         await self.services[name].ready()
 
     async def change(self, name: str, build: Path | None) -> None:
-        """Stop the service with SIGTERM, and start it with this build, where it may not become
-        ready."""
+        """Stop the service with SIGTERM, and start it with another build without waiting until it
+        is ready."""
         service = self.services[name]
         if service.running:
             assert await service.stop() == 0
@@ -200,7 +200,7 @@ class System:
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
-        """Wait until the service is alive and not ready, with these words as the reason."""
+        """Wait until the service is alive and not ready, and gives these words as the reason."""
         service = self.services[name]
 
         async def says() -> bool:
@@ -301,8 +301,8 @@ async def upgrade_one_scheduler(system: System) -> int:
 
 
 async def enable_what_it_writes(system: System) -> None:
-    """Check that a new writer waits until its format is enabled, and that the verb names the
-    services that would halt."""
+    """Check that a scheduler of the next build places pods in the old format until the new format
+    is enabled. Before that, `ledger enable` names the services that would halt."""
     await system.change("scheduler a", system.newer)
     format_ = f"PodPlaced@{NEXT}"
     await system.says("scheduler a", f"this build writes {format_}, which is not enabled")
@@ -321,8 +321,8 @@ async def enable_what_it_writes(system: System) -> None:
 
 
 async def take_a_binder_back_too_late(system: System) -> None:
-    """Check that a binder of this build leaves placements alone that its snapshot includes but it
-    cannot read."""
+    """Check that a binder that returns to this build stops at placements of the next build, even if
+    its snapshot already includes them. It binds none of them."""
     await system.settled()
     assert await system.services["binder a"].stop() == 0
     await system.load.bring(STRANDED)
@@ -394,8 +394,8 @@ async def both_builds_tell_the_same(system: System, first: int) -> None:
 
 
 async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
-    """The next build folds every recorded ledger to its recorded digest, so lifted events keep
-    their meaning."""
+    """The next build folds each recorded ledger to its recorded digest. So converting old events to
+    its new version does not change their meaning."""
     ledgers = sorted(LEDGERS.glob("*.jsonl"))
     lines = (await run(next_build(tmp_path), "-c", TELL, *map(str, ledgers))).splitlines()
     for ledger, line in zip(ledgers, lines, strict=True):

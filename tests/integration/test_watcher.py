@@ -58,8 +58,8 @@ async def until_live(facts: Facts, *names: str) -> None:
 async def test_pods_come_change_and_go_with_their_files(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """Pods follow their files: one that exists at the start, one added, one edited, and one
-    removed."""
+    """The watcher submits the pods of files that exist or are added, replaces the pod of an edited
+    file, and ends the pod of a removed one."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:
         await watcher.ready()

@@ -1,7 +1,7 @@
-"""The wheel of `make wheel` works outside the checkout, with every listed module as machine code.
+"""The wheel that `make wheel` builds works outside the checkout, with the modules listed for
+compilation as machine code.
 
-It is installed with only its dependencies, and run from outside the checkout.
-"""
+It is installed with only its dependencies, and run from outside the checkout."""
 
 import os
 import re

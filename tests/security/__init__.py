@@ -1,1 +1,2 @@
-"""Attacks by the owner of one stolen identity, each of which succeeds once its guard is removed."""
+"""Attacks by the owner of one stolen identity. Each attack is also made without its guard, where it
+must succeed."""

@@ -1,8 +1,8 @@
 """A ledger with additional users: an agent of one node, and an auditor with its own name.
 
-The configuration is generated from the permissions table, as in production; a test that removes a
-permission's guard widens it there. Invariant: attacks run against the real server.
-"""
+The server's configuration is generated from the permissions table, as in production. If a test
+removes a guard that is a permission, it widens that configuration. Invariant: attacks run against
+the real server."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ OF_NAMED_NODES: Sequence[User] = (
 
 
 class AttackedServer(EmbeddedServer):
-    """A nats-server with these additional users; `widen` changes the configuration before the
-    start."""
+    """A nats-server that has the attackers as additional users. `widen` rewrites its configuration
+    before it starts."""
 
     def __init__(self, folder: Path, widen: Widen = str, users: Sequence[User] = USERS) -> None:
         super().__init__(folder, port=-1)
@@ -65,21 +65,17 @@ class AttackedServer(EmbeddedServer):
 
     @property
     def port(self) -> int:
-        """Implement `EmbeddedServer.port`."""
         return self._client_port
 
     @property
     def pid(self) -> int:
-        """Implement `EmbeddedServer.pid`."""
         assert self._server is not None
         return self._server.pid
 
     def url_for(self, role: str) -> str:
-        """Implement `EmbeddedServer.url_for`."""
         return f"nats://{role}:{self._words[role]}@127.0.0.1:{self._client_port}"
 
     async def start(self) -> None:
-        """Implement `EmbeddedServer.start`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "nats.conf"
         config.write_text(self._text, "utf-8")
@@ -109,7 +105,6 @@ class AttackedServer(EmbeddedServer):
         self._client_port = await until(serves, "nats-server to serve")
 
     async def stop(self) -> None:
-        """Implement `EmbeddedServer.stop`."""
         if self._server is not None and self._server.returncode is None:
             self._server.terminate()
             await self._server.wait()

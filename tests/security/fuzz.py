@@ -4,11 +4,11 @@ time.
     python -m tests.security.fuzz --seconds 3600 --seed 1
 
 It runs a real nats-server, real schedulers, intakes, binders and agents, and pods that start and
-end. The attackers are processes of their own: an agent and an auditor that try everything that they
-may, an agent's key that floods intakes and one that takes connections (`tests.security.attacker`),
-and a container on a node with a kubelet (`tests.security.tenants`). For a quarter of the time, in
-turns, the stolen keys are inactive. Then a stolen key fills a ledger with little room, other
-writers fill it to the end, and it gets room again.
+end. The attackers are separate processes. An agent and an auditor try everything that they may.
+Other stolen agent's keys flood intakes and take connections (`tests.security.attacker`). A
+container attacks its node's agent (`tests.security.tenants`). For a quarter of the time, at
+intervals, the stolen keys are inactive. At the end a stolen key fills a small ledger, other writers
+fill the rest, and the ledger gets more room.
 
 It prints the results as JSON, with each violated limit under `broken`; the exit code is then 1. The
 limits:
@@ -16,8 +16,7 @@ limits:
 - `apportion verify` passes, and no other node's inventory has changed.
 - Every pod is allocated, and users get connections.
 - Services are ready, and not ready while the ledger is full. The reserve of the ledger is kept.
-- The median time from a pod to its placement is at most twice the time without attackers.
-"""
+- The median time from a pod to its placement is at most twice the time without attackers."""
 
 from __future__ import annotations
 
@@ -286,7 +285,8 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """Return the errors of an operator's new connection and verb during the attacks."""
+    """Connect as an operator and run a verb during the attacks. Return the errors, which should be
+    none."""
     await CLOCK.pause(4.0)
     refused = []
     try:
@@ -549,9 +549,11 @@ async def _verb(bus: Bus, role: str, *arguments: str) -> tuple[int | None, str, 
 
 
 async def _verify(bus: Bus) -> dict[str, Any]:
-    """Return the output of `apportion verify --json`, which must report no violation. The test's
-    pod events are signed as the watcher, so every event has its right owner. `verify` reads as an
-    auditor, which shows that the other auditor's attacks have not damaged the copy."""
+    """Return the result of `apportion verify --json`, run as an auditor. It must report no
+    violation.
+
+    Running it as an auditor shows that the other auditor's attacks have not damaged the copy. The
+    fuzz signs its pod events as the watcher, so no event has a wrong owner."""
     code, out, errors = await _verb(bus, "auditor", "verify", "--json")
     return {"exit_code": code, "told": json.loads(out) if out else {"said": errors}}
 

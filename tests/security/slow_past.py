@@ -2,10 +2,10 @@
 
     python -m tests.security.slow_past SOCKET FOLDER [ARCHIVES [PRICES]]
 
-Reading a few events takes milliseconds, and their consumer disappears with it; reading millions
-takes longer. Each consumer here lives a little longer, so that a test can count it from outside.
-The variable WITHOUT names the guard to remove. Invariant: both runs of a test are equally slow.
-"""
+Reading a few events takes milliseconds, too short for a test to see the consumer that reads them.
+Reading millions takes longer. Here each consumer is deleted a little later, so that a test can
+count consumers from outside. The variable WITHOUT names the guard to remove. Invariant: both runs
+of a test are equally slow."""
 
 import contextlib
 import os

@@ -1,9 +1,9 @@
 """Attack 1 between auditors: an auditor reads another auditor's records, and deletes the other's
 consumer.
 
-Every auditor could create, read from and delete any consumer of the account. Knowing a name was
-enough to take the records waiting for another auditor or to end its reading, unnoticed.
-"""
+Without the guard every auditor can create, read from and delete any consumer of the auditors'
+account. Knowing a consumer's name is enough to take its waiting records, or to end its owner's
+reading unnoticed."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
-    """Create a consumer from which this reader pulls, and return the consumer's name."""
+    """Create a consumer from which this auditor pulls, and return the consumer's name."""
     name = f"{reader.wire.user}-{number}"
     config = {"name": name, "ack_policy": "none"}
     body = {"stream_name": STREAM, "config": config, "action": "create"}
@@ -98,7 +98,8 @@ async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
 
 
 async def test_replies_of_a_tool_are_not_for_an_auditor_with_a_name(bus: Bus) -> None:
-    """An auditor with its own name cannot subscribe to the replies for the shared default user."""
+    """An auditor with its own name cannot subscribe to the replies for the default auditor, which
+    several tools share."""
 
     async def hear(_subject: str, _payload: bytes) -> None:
         return None

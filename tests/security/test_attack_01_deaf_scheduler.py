@@ -1,10 +1,9 @@
 """Attack 1: an auditor changes a scheduler's consumer so that the scheduler receives no more
 events.
 
-`CONSUMER.CREATE` with the action `update` changed the filter of the scheduler's consumer, whose
-name the open monitor shows. The server kept sending heartbeats, so the scheduler was ready, with a
-lag of 0, and no longer placed anything.
-"""
+The names of consumers are public in the server's monitoring. Without the guard an auditor changes
+the filter of a scheduler's consumer by `CONSUMER.CREATE` with the action `update`. The server keeps
+sending heartbeats, so the scheduler stays ready with a lag of 0, but places no more pods."""
 
 import json
 from collections.abc import AsyncIterator
@@ -53,8 +52,8 @@ async def following(bus: Bus) -> Follower:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """Without the guard, an auditor in the ledger's account that may create any consumer changes a
-    scheduler's consumer."""
+    """Without the guard auditors are in the ledger's account and may create any consumer. So an
+    auditor can change a scheduler's consumer."""
     with GUARDS["auditors apart"]():
         assert "CONSUMER.CREATE.APPORTION.*" in configuration(WITH_PASSWORDS)
         async with running_bus(tmp_path / "data") as bus:
@@ -74,7 +73,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor can change no consumer of the ledger, and other identities only their own."""
+    """An auditor cannot change any consumer of the ledger. Other identities can change only their
+    own consumers."""
     reader = await following(bus)
     consumer = dict(reader._consumer)
     auditor = await bus.connect("auditor")

@@ -1,8 +1,7 @@
 """Attack 2: an auditor creates consumers until the server refuses more.
 
-A restarted scheduler then got no consumer, its readiness gave no cause, and no user could delete
-one.
-"""
+Without the guard a restarted scheduler then gets no consumer, its readiness probe names no cause,
+and no user can delete a consumer."""
 
 import json
 import secrets
@@ -29,7 +28,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def limit(bus: Bus) -> None:
-    """Limit the stream to a few consumers and write one event."""
+    """Limit the stream to a few consumers and append one event."""
     boot = (await bus.connect("bootstrap")).wire
     info = json.loads(await call_api(boot, f"STREAM.INFO.{STREAM}"))
     await call_api(boot, f"STREAM.UPDATE.{STREAM}", {**info["config"], "max_consumers": MOST})
@@ -70,7 +69,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 
 async def test_guarded(bus: Bus) -> None:
-    """An auditor can use up only the auditors' consumers; every other role may have only a few."""
+    """An auditor can use up only the consumers of the auditors' account. Every other role has a
+    small limit of its own."""
     await limit(bus)
     made, word = await use_up(await bus.connect("auditor"))
     assert made <= 128

@@ -1,9 +1,8 @@
 """Attack 3: any client that reaches the gateway takes all of a shared resource, and keeps it.
 
-One client took all 64 event streams, and both concurrent plans. 200 half-sent requests stayed open
-for 90 seconds. And each read of `/events` from the beginning took one of the thousand consumers
-that a server has for all clients.
-"""
+Without the guards one client can take all 64 event streams, or both concurrent plans. Half-sent
+requests stay open for 90 seconds. Each read of `/events` from the beginning takes one of the
+thousand consumers that the server has for all clients."""
 
 import asyncio
 import contextlib
@@ -69,7 +68,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, int]]:
-    """Provide a gateway that first runs this code, and the port where the gateway answers."""
+    """Provide a gateway that runs the code in `first` before it starts, and the gateway's port."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", first=first) as process:
         await process.ready()
@@ -94,15 +93,14 @@ async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.Str
 
 
 def close(writers: list[asyncio.StreamWriter]) -> None:
-    """Close these connections."""
     for writer in writers:
         writer.transport.abort()
 
 
 @GUARDS
 async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
-    """With the guard one client cannot take every event stream; without the guard another client
-    gets none."""
+    """One client cannot take every event stream. Without the guard it can, and another client gets
+    none."""
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
         held = [status for status, _ in taken if status == 200]
@@ -140,7 +138,8 @@ def plan(manifest: str) -> bytes:
 
 @GUARDS
 async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool) -> None:
-    """With the guard one client has one plan at a time, so another client's plan is not refused."""
+    """The gateway runs one plan at a time for each client, so a plan of another client is not
+    refused."""
     long = plan("".join(LONG_POD.format(number) for number in range(LONG_PODS)))
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         first, held = await connect(port, long)

@@ -1,9 +1,8 @@
 """Attack 4: an identity that may append anything appends an event of an unknown type.
 
 A reader that cannot know what an event means must halt before it, or its state would differ from
-the state of other readers. So one message on any subject halted every service for good, and no verb
-helped.
-"""
+the state of other readers. So without the guard one message on any subject halts every service for
+good."""
 
 import asyncio
 import contextlib
@@ -69,8 +68,8 @@ class System:
                 await until(partial(_halted, service), f"{service.verb} to halt")
 
     async def verified(self) -> dict[str, Any]:
-        """Return the findings of `verify` without those about owners, because this test signs as no
-        owner."""
+        """Return the findings of `verify`, except those about the owners of events: this test's
+        events are not signed by their owners."""
         found: dict[str, Any] = json.loads(await self.run("verify", "--json", code=1))
         assert found["found"].pop("owner") > 0
         found["violations"] = [each for each in found["violations"] if each["check"] != "owner"]

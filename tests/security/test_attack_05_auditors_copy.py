@@ -1,10 +1,9 @@
-"""Attack 5 between auditors: an auditor turns an answer of the server into the deletion of the
-shared copy.
+"""Attack 5 between auditors: an auditor uses an answer of the server to delete the copy that all
+auditors share.
 
-The auditor pulls from its own empty consumer and names an API subject for the reply. For that API
-an empty message is the order to delete the copy, to purge it, or to delete another auditor's
-consumer.
-"""
+The auditor pulls from its own empty consumer, and names a subject of the server's API as the reply
+subject. An empty message to that API is the order to delete the copy, to purge it, or to delete
+another auditor's consumer."""
 
 import contextlib
 from pathlib import Path
@@ -58,7 +57,8 @@ async def whole(reader: JetStreamLedger) -> bool:
 
 @pytest.mark.parametrize("what", ORDERS)
 async def test_weak(tmp_path: Path, what: str) -> None:
-    """In one account with the copy, an auditor makes the server obey the server's own answer."""
+    """If auditors are in the account of their copy, one of them can delete or purge it by choosing
+    the reply subject of a request."""
     with GUARDS["auditors beside their copy"]():
         async with attacked(tmp_path / "nats") as bus:
             reader = await reader_of(bus)
@@ -77,8 +77,8 @@ async def test_weak(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("attacker", [AUDITOR.name, TOOLS])
 async def test_guarded(tmp_path: Path, attacker: str) -> None:
-    """The server's answer cannot reach the API, so other auditors continue to read the same
-    copy."""
+    """The server's reply cannot reach its API, whatever reply subject an auditor names. The copy
+    and the other auditors' consumers stay."""
     async with attacked(tmp_path / "nats") as bus:
         reader = await reader_of(bus)
         made = (await stream.read_info(reader.wire)).created

@@ -1,10 +1,9 @@
 """Attack 5: an identity that may append anything uses up a pod's fence before the pod is placed.
 
-The server accepts a message id once, on any subject. The attacker sent a message with the id
-`<uid>/1/placed` on its own subject, which no reader treats as an event. Every placement of the pod
-was then a duplicate: the pod stayed pending and its schedulers kept restarting for as long as the
-server remembers ids.
-"""
+The server accepts each message id only once, on whatever subject. Without the guard the attacker
+can send a message with the id `<uid>/1/placed` on its own subject, which no reader treats as an
+event. Every placement of the pod is then rejected as a duplicate. The pod stays pending, and its
+schedulers keep restarting, for as long as the server remembers ids."""
 
 import base64
 import json
@@ -42,8 +41,10 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """With the ledger's key no attacker can guess a placement's id; without the key the pod is not
-    placed. In both cases the agent cannot attack, because agents append nothing."""
+    """With the ledger's key no attacker can guess a placement's id, so the pod is placed. Without
+    the key a watcher uses the id first, and the pod is not placed.
+
+    An agent cannot make this attack in either case, because agents may not append."""
     key = tmp_path / "ledger.key"
     key.write_text(secrets.token_hex(32))
     options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]

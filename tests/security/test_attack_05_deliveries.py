@@ -1,9 +1,9 @@
 """Attack 5 through delivery subjects: the creator of a consumer may name any subject for delivery.
 
-The server delivers to any subject with a listener in the stream's account, without checking whether
-the reader may publish there. Its own APIs do not count as listeners, but what the account imports
-does. Bootstrap reached the auditors' copy from there, so a gateway's consumer purged the copy.
-"""
+The server delivers to any subject that has a listener in the stream's account. It does not check
+whether the reader may publish there. Subjects that the account imports count as listeners; the
+server's own APIs do not. In the earlier configuration the account imported the API that purges the
+auditors' copy, so a gateway's consumer could purge the copy."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,8 @@ _REACHED = f'{{ service: {{ account: BETWEEN, subject: "audit.purge" }}, to: "{C
 
 
 def reached_from_the_ledger(configuration: str) -> str:
-    """Return the earlier configuration, in which bootstrap's account could reach the copy."""
+    """Return the earlier server configuration, in which the ledger's account imports the API that
+    purges the auditors' copy."""
     ledger, mark, rest = configuration.partition("  AUDIT {\n")
     if "    imports: [\n" in ledger:
         ledger = ledger.replace("    imports: [\n", f"    imports: [\n      {_REACHED}\n", 1)
@@ -73,7 +74,8 @@ async def deliver(ledger: JetStreamLedger, subject: str) -> str:
 
 
 async def copied(bus: Bus, count: int) -> JetStreamLedger:
-    """Append an event, wait until the copy has this many events, and return an auditor."""
+    """Append an event, and wait until the auditors' copy has `count` events. Return an auditor's
+    connection."""
     await (await bus.connect("watcher")).append([draft()])
     auditor = await bus.connect("auditor")
 
@@ -85,7 +87,8 @@ async def copied(bus: Bus, count: int) -> JetStreamLedger:
 
 
 async def test_weak(tmp_path: Path) -> None:
-    """If the ledger's account can reach the copy, a reader's consumer purges the copy."""
+    """If the ledger's account imports the purge API of the auditors' copy, a reader's consumer can
+    purge the copy."""
     async with attacked(tmp_path / "nats", reached_from_the_ledger) as bus:
         auditor = await copied(bus, 1)
         assert await auditor.first_revision() == 1
@@ -99,8 +102,8 @@ async def test_weak(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 async def test_guarded(tmp_path: Path, name: str) -> None:
-    """A consumer with such a delivery subject delivers nothing. Other consumers work, and no event
-    is lost."""
+    """A consumer with the purge API as its delivery subject delivers nothing. Other consumers work,
+    and the copy keeps all events."""
     async with attacked(tmp_path / "nats") as bus:
         auditor = await copied(bus, 1)
         attacker, watcher = await bus.connect(name), await bus.connect("watcher")

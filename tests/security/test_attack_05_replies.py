@@ -1,10 +1,9 @@
 """Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the answer.
 
-The server does not check whether the sender of a request may publish to its reply subject. So an
-auditor had the stream's info stored as an event on a node's placement subject, which moves that
-node's fence. Or the reply went to the API that purges the stream, for which an empty answer is the
-order to purge everything: the whole ledger was lost.
-"""
+The server does not check whether the sender of a request may publish to its reply subject. Without
+the guard an auditor can have the stream's info stored as an event on a node's placement subject,
+which moves that node's fence. Or the auditor names the API that purges the stream: an empty answer
+there purges the whole ledger."""
 
 import asyncio
 import contextlib
@@ -51,7 +50,8 @@ async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREA
 
 
 async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
-    """Send a request that this user may send, with this reply subject."""
+    """Make the server send an empty answer to this reply subject, with a request that the user may
+    send."""
     if name == AUDITOR.name:
         await pull_nothing(await bus.connect(name), reply)
     else:
@@ -60,8 +60,8 @@ async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
-    """Within the ledger's account any API user can move a fence, and an auditor can purge the
-    ledger."""
+    """If all users are in the ledger's account, each of them can move a fence by naming a reply
+    subject. An auditor can also purge the ledger."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:
@@ -122,11 +122,10 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
 async def test_the_answer_of_a_service_is_an_event_and_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A reply cannot change the ledger, neither an intake's reply nor the server's confirmation of
-    an append.
+    """Neither an intake's reply nor the server's confirmation of an append can change the ledger,
+    whatever reply subject the requester names.
 
-    A reply that is sent to another account does not reach a second service in the ledger's account.
-    """
+    A reply to another account also does not reach a second service in the ledger's account."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             facts = Facts(bus)
@@ -164,7 +163,8 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """The server's answer to a pull or an ack cannot act as an order in another account."""
+    """A binder that pulls from its queue or acknowledges a record cannot purge the ledger by naming
+    a reply subject."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             watcher, binder = await bus.connect("watcher"), await bus.connect("binder")
@@ -193,7 +193,8 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot make the server answer on the subject for extenders' choices."""
+    """A gateway cannot make the server's answer reach schedulers as if an extender had requested a
+    placement."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")
@@ -220,9 +221,9 @@ async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, gua
 async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A scheduler cannot use its right to answer messages to publish on any subject.
+    """A scheduler may answer messages, but cannot use that right to publish on other subjects.
 
-    A scheduler receives its own heartbeats, and answers extenders, which are in another account.
+    A scheduler receives its own heartbeats, and it answers extenders, which are in another account.
     """
     answering = GUARDS["schedulers answer where the server says"]
     with contextlib.nullcontext() if guarded else answering():

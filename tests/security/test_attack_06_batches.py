@@ -1,9 +1,8 @@
 """Attack 6: an agent opens 50 batches on its own subject, so that no other client can open one.
 
-The server keeps at most 50 open batches for a stream. An agent that may publish one message on a
-subject of the stream opens all 50. Every writer's batches are then refused for as long as the agent
-continues.
-"""
+The server keeps at most 50 open batches for a stream. Without the guard an agent may publish on one
+subject of the stream, so it can open all 50. Every other writer's batches are then refused for as
+long as the agent continues."""
 
 from pathlib import Path
 
@@ -38,7 +37,8 @@ async def batch(bus: Bus) -> list[int]:
 
 
 async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
-    """An agent with the earlier right to write on one subject of the ledger blocks all batches."""
+    """Without the guard an agent may write to one subject of the ledger's stream, and can so block
+    the batches of all other writers."""
     subject, everybodys = f"apportion.v1.inventory.{NODE}", "apportion.v1.inventory.*"
     given, taken = '{ service: "%s", accounts: [%s] }', "{ service: { account: %s, subject: "
 

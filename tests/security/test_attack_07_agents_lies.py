@@ -1,10 +1,9 @@
 """Attacks 4, 5 and 7 by a compromised node agent, which sends false reports and floods.
 
-The agent emptied another node, claimed its GPUs, and reported a GPU of 16 TiB. It referred to
-future revisions, wrote in another's name, and halted readers with an unknown type. It wrote 9,000
-events in five seconds. Now it may only send requests to an intake on its node's subject, and the
-intake judges.
-"""
+Without the guards the agent can empty another node, claim its GPUs, and report a GPU of 16 TiB. It
+can refer to future revisions, sign with another name, halt readers with an unknown type, and write
+9,000 events in five seconds. With the guards it may only send requests to an intake on its node's
+subject, and the intake checks each report."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -134,8 +133,7 @@ async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
 
 
 async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
-    """The intake refuses each false report and logs it once with the reason; true reports are
-    accepted."""
+    """The intake refuses each false report and logs the reason once. It accepts true reports."""
     async with world(tmp_path) as made:
         for lie in LIES.values():
             for _ in range(2):
@@ -169,8 +167,8 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """An intake survives any event id, also one that the ledger rejects or that the agent has used
-    before."""
+    """An intake survives any event id, even one that the ledger rejects or that the agent has
+    already used."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])

@@ -1,8 +1,9 @@
-"""Attack 8: a tenant assigns a pod to a node directly, and the ledger charges GPUs to that pod.
+"""Attack 8: a tenant assigns a pod to a node directly, so that the ledger charges the node's GPUs
+to that pod.
 
-The API server has no policies here, so only the watcher guards. The pod never runs, because no
-agent gives it a device, but its GPUs were unavailable to all other pods.
-"""
+The API server has no admission policies in this test, so the watcher is the only guard. The pod
+never runs, because no agent gives it a device. Without the guard its GPUs are nevertheless
+unavailable to all other pods."""
 
 from typing import Any
 

@@ -26,8 +26,8 @@ FORGED = {"apportion.dev/shares": "[]"}
 
 
 def weak(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the earlier webhooks: one for all new pods, which the API server ignores on a
-    timeout."""
+    """Return the webhooks without the guard: a single one for all new pods, which the API server
+    ignores if it times out."""
     found = [each for each in webhooks if each["name"] == "pods.admission.apportion.dev"]
     return hasty([{key: each[key] for key in each if key != "matchConditions"} for each in found])
 
@@ -87,10 +87,10 @@ async def forge(world: KubeWorld, turn: int, *, ok: bool | None) -> list[str]:
 async def test_a_flooded_webhook_lets_a_forged_pod_pass(world: KubeWorld, guard: str) -> None:
     """Flooding the webhook admits no forged pod.
 
-    Any client in the network could send 30 bodies of 6 MB: the API server gave up on the webhook
-    and admitted pods with annotations that only Apportion may write. Now the API server checks
-    these itself, and the webhook rejects oversized bodies before reading them.
-    """
+    Without the guard any client in the network can send 30 bodies of 6 MB. The API server then
+    gives up on the webhook, and admits pods with annotations that only Apportion may write. With
+    the guard the API server itself checks these annotations, and the webhook rejects oversized
+    bodies before reading them."""
     await world.plane.apply(kube_node("n1"))
     if guard == "weak":
         first = without("limits of the webhook")

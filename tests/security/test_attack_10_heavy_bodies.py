@@ -1,8 +1,7 @@
 """Attack 10: any client in the network posts bodies of 60 MB to the extender.
 
-Four of them froze the gateway of which the extender was a part; one cost 22 seconds. kube-scheduler
-calls the same port and had to wait, as did all clients of the gateway.
-"""
+One such body takes 22 seconds to process. Without the guard kube-scheduler, which calls the same
+port, has to wait in the meantime."""
 
 import asyncio
 import contextlib

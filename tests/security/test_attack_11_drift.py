@@ -1,8 +1,8 @@
 """Attack 11: the owner of bootstrap's identity sets `max_msgs_per_subject` to 1 on a live stream.
 
-The server then drops all but the newest event of each subject, and one more for each that is
-appended. History was lost unnoticed, because services checked the settings only when they started.
-"""
+The server then drops all but the newest event of each subject, and the previous event at each
+append. Without the guard services check the stream's settings only when they start, so history is
+lost unnoticed."""
 
 import asyncio
 import json
@@ -115,10 +115,10 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """Services report `republish` and subject transforms on the stream, and bootstrap gains no
-    event. Bootstrap may change the stream, but republished messages stay in the ledger's account,
-    where bootstrap cannot listen. Each service that checks its ledger names each such setting and
-    its value."""
+    """Bootstrap may set `republish` and subject transforms on the stream, but receives no event by
+    that. Every service reports each such setting with its value.
+
+    Republished messages stay in the ledger's account, where bootstrap cannot listen."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
     config = (await stream_info(boot))["config"]
     heard: asyncio.Queue[bytes] = asyncio.Queue()

@@ -1,9 +1,8 @@
 """Attack 12: an impostor answers as the ledger's server, without TLS or with its own certificate.
 
-An attacker who could answer at the server's address, as by ARP or DNS spoofing, got the password
-from a connection to `tls://`: the client library continues without TLS if the server does not offer
-it.
-"""
+An attacker can answer at the server's address by ARP or DNS spoofing. Without the guard the
+attacker gets the password even from a connection to `tls://`: the client library continues without
+TLS if the server does not offer it."""
 
 import asyncio
 import contextlib

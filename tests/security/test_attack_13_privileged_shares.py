@@ -106,8 +106,9 @@ async def create(
 
 @pytest.mark.parametrize("guard", ["weak", "guarded"])
 async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) -> None:
-    """A pod with a share cannot be privileged, or get host processes, capabilities, host folders or
-    all GPUs by name. Any of these would give the pod every device of its node."""
+    """A pod with a share cannot be privileged, use host namespaces, add capabilities, mount host
+    folders or request all GPUs by an environment variable. Any of these would give the pod every
+    device of its node."""
     plane = world.plane
     weak = guard == "weak"
     markers = {marker for _, marker in ATTACKS.values()} | {FOLDERS}

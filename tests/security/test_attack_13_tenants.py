@@ -1,8 +1,7 @@
 """Attack 13, second half: a tenant queries the gateway, and sees what other tenants run.
 
-Any client that reached the port saw names, labels, owners and requests of every namespace in pods,
-`why`, history and the log. So a tenant learnt what others train, and when they lack GPUs.
-"""
+Without the guard any client sees names, labels, owners and requests of every namespace in pods,
+`why`, history and the log. So a tenant learns what other tenants train, and when they lack GPUs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Attack 14: a user who may write files that a service reads abuses that service's rights.
 
-A text of hundreds of thousands of documents kept its reader busy for minutes. A symbolic link in
-the watcher's folder was followed, and a line of its target appeared in the log as part of an error.
-"""
+Without the guards a file with hundreds of thousands of YAML documents keeps its reader busy for
+minutes. And the watcher follows a symbolic link in its folder, and logs a line of the link's target
+in an error."""
 
 import asyncio
 import json

@@ -79,7 +79,7 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """When free space falls below the reserve, an agent's report waits; without the guard it is
+    """When free space is below the reserve, an agent's report waits. Without the guard it is
     appended."""
     await fill(bus, 0.96)
     url = bus.server.url_for
@@ -205,8 +205,8 @@ def test_a_node_appends_so_many_records_in_an_hour(
 
 @pytest.mark.parametrize("guard", ["", "records seconds once"])
 def test_the_same_hour_is_charged_once(guard: str) -> None:
-    """An hour of use reported under four ids is charged once; without the guard a tenant is charged
-    four times."""
+    """If an agent reports the same hour of use under four ids, it is recorded once. Without the
+    guard it is recorded four times, and the tenant is charged for all."""
     used = ShareUsed(
         pod="p1", namespace="default", name="p1", container="main", device="n1-g0", seconds=3_600,
         memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10,
@@ -257,7 +257,8 @@ def test_no_account_can_take_all_connections() -> None:
 
 
 def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
-    """A key of named nodes gets few subscriptions, because each costs the server memory."""
+    """An agent's key that is limited to named nodes gets few subscriptions, because each
+    subscription costs the server memory."""
     nodes = Identity("agent", "agent-a", nodes=("n-1", "n-2"))
     fleet = Identity("agent", "agent", nodes=(EVERY_NODE,))
     few, many = configuration.subscriptions_of([nodes]), configuration.subscriptions_of([fleet])

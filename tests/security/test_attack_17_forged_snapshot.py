@@ -1,8 +1,8 @@
 """Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
-A restarted service would begin with a state in which a pod has lost its GPU, and another pod would
-be placed there. On a ledger with a dropped beginning no service could start at all.
-"""
+Without the guard a restarted service begins with a state in which a pod has lost its GPU, so
+another pod is placed on that GPU. On a ledger whose beginning was trimmed, no service can start
+without snapshots."""
 
 import asyncio
 import json
@@ -79,8 +79,8 @@ async def says(intake: ServiceProcess, metric: str) -> bool:
 
 @pytest.mark.parametrize("guard", ["", GUARD])
 async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: str) -> None:
-    """The intake names a forged snapshot and is not ready; without the guard a restarted service
-    lacks the victim."""
+    """The intake reports a forged snapshot and is not ready. Without the guard a restarted service
+    starts from that snapshot, in which the victim pod is missing."""
     await forge(bus)
     url = bus.server.url_for("intake")
     async with ServiceProcess("intake", url, first=HASTE + without(guard)) as intake:
@@ -97,8 +97,8 @@ async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: 
 
 @pytest.mark.parametrize("guard", ["", "misses what was attested"])
 async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guard: str) -> None:
-    """An intake that has seen the purged snapshots is not ready; without the guard only a restart
-    reveals the loss."""
+    """An intake that has seen snapshots is not ready once they are purged. Without the guard it
+    stays ready until it restarts."""
     intake = await bus.connect("intake")
     cluster, metrics, clock = StateFold(), Metrics(), SystemClock()
     reader: Reader[Change] = Reader(intake, cluster, metrics=metrics, writes="agent")
@@ -123,7 +123,8 @@ async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guar
 async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
     bus: Bus, facts: Facts
 ) -> None:
-    """An intake attests an honest snapshot, and is not ready once a scheduler has purged it."""
+    """An intake attests a correct snapshot. If a scheduler then purges it, the intake is no longer
+    ready."""
     url = bus.server.url_for("intake")
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     async with ServiceProcess("intake", url, first=HASTE) as intake:
@@ -152,8 +153,8 @@ async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revis
 
 
 async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts) -> None:
-    """An entry that is nested too deeply stops no service: a restart folds the ledger, and the
-    intake continues."""
+    """A snapshot entry that is nested too deeply stops no service. A restarted service folds the
+    ledger instead, and the intake continues."""
     wire = (await bus.connect("scheduler")).wire
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     await wire.request(f"$O.{BUCKET}.M.deep", deep, timeout_s=5.0, headers={})
@@ -167,8 +168,8 @@ async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts
 
 
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
-    """Only an intake can attest snapshots; no other service can, not even through a consumer's
-    delivery."""
+    """Only an intake can attest snapshots. Another role can neither write an attestation nor have a
+    consumer deliver one."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
         with pytest.raises(NotPermitted):
             await (await snapshots_of(bus, role)).attest([(1, "x")])

@@ -1,8 +1,8 @@
 """Attack 19: the key of one node's agent reads the whole ledger.
 
-The agent created a consumer of every subject, read single records, and took the snapshots: the
-names, sizes and refusals of all namespaces, quotas and other nodes.
-"""
+Without the guard the agent can create a consumer of every subject, read single records, and load
+the snapshots. These contain the names, sizes and refusals of all namespaces, the quotas and the
+other nodes."""
 
 import asyncio
 import contextlib
@@ -178,8 +178,8 @@ NEVER = {
 
 
 async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
-    """The intake refuses every hostile request, and answers requests for the node's own and for
-    common data."""
+    """The intake refuses every hostile read request of an agent. It answers requests for data about
+    the agent's own node and for data that all nodes need."""
     async with (
         world(tmp_path) as bus,
         ServiceProcess("intake", bus.server.url_for("intake")) as intake,
@@ -196,7 +196,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
 
 
 async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Path) -> None:
-    """Without its guard an intake passes other nodes' data to an agent."""
+    """Without its guard an intake reads other nodes' data for an agent."""
     async with world(tmp_path) as bus:
         url = bus.server.url_for("intake")
         async with ServiceProcess("intake", url, first=without(INTAKE)) as intake:

@@ -266,7 +266,7 @@ def attacked(guard: str) -> pytest.MarkDecorator:
 
 
 async def _heard(ledger: JetStreamLedger, subject: str) -> bool:
-    """Return True if the server permits a request on this subject; no service answers it."""
+    """Return True if the server permits a request on this subject. No service answers it."""
     for _ in range(20):
         await ledger.wire.wait_connected(SOON_S)
         try:
@@ -312,8 +312,8 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
 async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
     bus: Bus, control_plane: ControlPlane, request: pytest.FixtureRequest
 ) -> None:
-    """Invented tokens that one host sends as fast as it can cause few reviews, and a watcher of
-    another host connects."""
+    """One host sends invented tokens as fast as it can. The callout has few of them reviewed, and a
+    watcher on another host still connects."""
     await bus.cluster.pod("watcher-x1", "watcher")
     token = await bus.cluster.token("watcher", "watcher-x1")
     before = await _reviews(control_plane)
@@ -384,8 +384,8 @@ async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool
 
 
 async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
-    """The callout refuses a missing token, a forged one, and one of an ended pod, of another pod or
-    without a role."""
+    """The callout refuses a missing or forged token, a token of an ended pod or of another pod, and
+    a token of an account without a role."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     good = await bus.cluster.token("scheduler", "scheduler-x1")
     head, claims, signature = good.split(".")

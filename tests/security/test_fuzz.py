@@ -1,4 +1,4 @@
-"""Run the security fuzz for twenty seconds at night, because CI has no hour for it."""
+"""Run the security fuzz for twenty seconds in the nightly tests; a full run takes an hour."""
 
 import json
 import subprocess

@@ -30,8 +30,8 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 
 async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
-    """Prepare a pod that is pending for a cordoned node; return subject and bytes of its withdrawn
-    placement."""
+    """Prepare a pod whose placement was withdrawn and whose node is cordoned. Return the subject
+    and bytes of that placement."""
     await facts.write(rack("n1", 1))
     await facts.write(pod("p1", ask(1000)))
     await facts.count(PodPlaced, 1)

@@ -36,13 +36,14 @@ HANDLERS[NodeCordoned] = fails
 
 
 def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
-    """Return one of several schedulers."""
+    """Return one of several schedulers. It runs the code in `first` before it starts."""
     url = bus.server.url_for("scheduler")
     return ServiceProcess("scheduler", url, "--name", name, *NO_AGENTS, first=first)
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Set aside an event that this build can read, and return the revision of the new event."""
+    """Set aside a revision, with `--force` because this build can read its event. Return the
+    revision at which that is recorded."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(
@@ -54,10 +55,11 @@ async def set_aside(bus: Bus, revision: int) -> int:
 
 @pytest.mark.parametrize("without", ["halts at its own fault", ""], ids=["weak", "guarded"])
 async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) -> None:
-    """A scheduler whose fold fails at an event halts before that event, until it is set aside.
-    Without the guard that scheduler stays ready and places a pod on a cordoned node. With the guard
-    it halts, is not ready, and reports revision and reason, also in a metric; a scheduler of a
-    sound build refuses the pod."""
+    """If a scheduler's fold fails at an event, the scheduler halts before that event until the
+    event is set aside. It is not ready, and reports revision and reason, also in a metric.
+
+    The event here is a cordon. A second scheduler, whose build has no fault, refuses the pod.
+    Without the guard the faulty scheduler stays ready and places the pod on the cordoned node."""
     facts = Facts(bus)
     await facts.open()
     async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:

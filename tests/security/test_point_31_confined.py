@@ -1,8 +1,7 @@
-"""Point 31: pods run without root, writable file systems and capabilities, and with seccomp;
-exceptions are listed.
+"""Point 31: pods run as non-root with seccomp, with read-only file systems and without
+capabilities. Exceptions are listed in this module.
 
-The API server itself checks this, by the strictest of the Pod Security standards.
-"""
+The test lets the API server check this by its strictest Pod Security standard."""
 
 import json
 from typing import Any
@@ -48,7 +47,8 @@ async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: K
 
 
 async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -> None:
-    """The agent violates only the listed rules of the standard, and uses seccomp."""
+    """The agent's pod violates only those rules of the restricted standard that this test lists,
+    and it sets a seccomp profile."""
     (agent,) = [template for name, template in pods() if name == "agent"]
     said = await judged(world, agent, ok=False)
     assert not [mark for mark in EXCEPTIONS.values() if mark not in said], said

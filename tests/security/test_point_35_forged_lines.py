@@ -1,9 +1,8 @@
 """Point 35: a pod's name forges lines in logs, and sends control codes to terminals.
 
-The log for people printed a name's line breaks, so the attacker could write whole lines. And
-`--json`, which programs and terminals read, passed C1 codes and direction marks: the screen did not
-show what the ledger has.
-"""
+Without the guards the log for people prints a name's line breaks, so an attacker can write whole
+lines. And `--json` output contains C1 control codes and direction marks, so a terminal does not
+show what the ledger has."""
 
 import asyncio
 import json

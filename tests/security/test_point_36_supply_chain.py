@@ -93,7 +93,7 @@ def test_a_lock_without_hashes_is_no_lock() -> None:
 
 @pytest.mark.parametrize("name", ["build.txt", "runtime.txt", "dev.txt", "docs.txt", "audit.txt"])
 def test_everything_that_is_installed_is_locked_with_its_hashes(name: str) -> None:
-    """Every installed package is locked with its hashes, for tests and builds too."""
+    """Every package that is installed for running, tests or builds is locked with its hashes."""
     assert len(locked((LOCK.parent / name).read_text())) > 3
 
 
@@ -180,7 +180,7 @@ def test_what_is_signed_is_what_dsse_says() -> None:
 
 @pytest.mark.parametrize("name", [*FILES, release.IMAGE])
 def test_a_changed_file_is_no_release(dist: Signed, name: str) -> None:
-    """The check rejects a release in which one byte of a file was added."""
+    """The check rejects a release if a byte was added to one of its files."""
     path = dist.folder / name
     path.write_bytes(path.read_bytes() + b"\0")
     assert dist.checked().exit_code == 1

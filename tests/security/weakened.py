@@ -27,7 +27,7 @@ from tests.security.weakened_intake import INTAKE_GUARDS
 
 @contextlib.contextmanager
 def looks_at_the_ledger() -> Iterator[None]:
-    """Remove a guard: services check the ledger's settings only when they start."""
+    """Remove a guard, so that services check the ledger's settings only when they start."""
     from apportion.runtime.service.soundness import Soundness  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -39,7 +39,7 @@ def looks_at_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def doubts_annotations() -> Iterator[None]:
-    """Remove a guard: the watcher believes a pod's device annotations even if the pod's author
+    """Remove a guard, so that the watcher believes a pod's device annotations even if a tenant
     wrote them."""
     from apportion.core.workloads.adoption import claims  # noqa: PLC0415
 
@@ -52,7 +52,8 @@ def doubts_annotations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_what_was_asked() -> Iterator[None]:
-    """Remove a guard: a pod without a device annotation blocks its whole node."""
+    """Remove a guard, so that the ledger assumes that a pod without a device annotation uses every
+    GPU of its node."""
     from apportion.watcher.kubernetes import facts  # noqa: PLC0415
 
     def nothing(*_: object) -> None:
@@ -64,7 +65,7 @@ def holds_what_was_asked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def counts_documents() -> Iterator[None]:
-    """Remove a guard: all documents of a text are parsed, however many there are."""
+    """Remove a guard, so that a YAML file is parsed however many documents it has."""
     from apportion.runtime.files import safe_yaml  # noqa: PLC0415
 
     with mock.patch.object(safe_yaml, "_too_many", return_value=None):
@@ -73,7 +74,7 @@ def counts_documents() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stays_in_the_folder() -> Iterator[None]:
-    """Remove a guard: a link in a folder is followed, wherever it leads."""
+    """Remove a guard, so that the watcher follows symbolic links out of its folder."""
     from apportion.runtime.files import manifests  # noqa: PLC0415
 
     with mock.patch.object(manifests, "_outside", return_value=""):
@@ -82,10 +83,10 @@ def stays_in_the_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_of(service: str) -> Iterator[None]:
-    """Remove a guard: the service reads bodies of any size from any client.
+    """Remove a guard, so that the service reads bodies of any size, and any number of them, from
+    any client.
 
-    `service` is the module with its `LIMITS`.
-    """
+    `service` names the module whose `LIMITS` are replaced."""
     from apportion.runtime.service import own_machine  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits  # noqa: PLC0415
 
@@ -104,7 +105,8 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """Remove a guard: an agent gives a pod the devices that the cluster reports for that pod."""
+    """Remove a guard, so that an agent gives a pod the devices in the pod's annotation, even if it
+    has never given them before."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -125,8 +127,8 @@ def without(guard: str) -> str:
 
 @contextlib.contextmanager
 def says_nothing_before_tls() -> Iterator[None]:
-    """Remove a guard: the client uses the library's default, and continues without TLS if the
-    server has none."""
+    """Remove a guard, so that the NATS client continues without TLS if the server does not offer
+    it, as the library does by default."""
     from apportion.runtime.jetstream.nats_client import Client, LeavingClient  # noqa: PLC0415
 
     with mock.patch.object(LeavingClient, "_connect_command", Client._connect_command):
@@ -135,7 +137,7 @@ def says_nothing_before_tls() -> Iterator[None]:
 
 @contextlib.contextmanager
 def believes_its_ca_alone() -> Iterator[None]:
-    """Remove a guard: a client accepts any certificate, as without verification."""
+    """Remove a guard, so that a client accepts any server certificate."""
     from apportion.runtime.process.tls import ClientTls  # noqa: PLC0415
 
     made = ClientTls.context
@@ -152,8 +154,8 @@ def believes_its_ca_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_is_enabled() -> Iterator[None]:
-    """Remove a guard: any event type in the ledger is legal, as before operators had to enable
-    formats."""
+    """Remove a guard, so that every event format counts as enabled, even one that no operator has
+    enabled."""
     from apportion.core.ledger.rules import Rules  # noqa: PLC0415
 
     with mock.patch.object(Rules, "legal", return_value=True):
@@ -162,7 +164,7 @@ def asks_what_is_enabled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_the_node_of_a_token() -> Iterator[None]:
-    """Remove a guard: an agent may act for any node, as with a password that all agents share."""
+    """Remove a guard, so that an agent's token permits reports for any node."""
     from apportion.callout import answering  # noqa: PLC0415
     from apportion.core.identity.bearers import identity_of  # noqa: PLC0415
     from apportion.core.identity.identity import EVERY_NODE, Identity  # noqa: PLC0415
@@ -176,7 +178,8 @@ def knows_the_node_of_a_token() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_for_what_is_set_aside() -> Iterator[None]:
-    """Remove a guard: a halted reader never resumes."""
+    """Remove a guard, so that a halted reader does not notice that its event was set aside, and
+    never resumes."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     async def never(_: object) -> None:
@@ -188,7 +191,7 @@ def looks_for_what_is_set_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reviews_few_of_a_host() -> Iterator[None]:
-    """Remove a guard: the callout sends every invented token to the API server."""
+    """Remove a guard, so that the callout sends every invented token to the API server."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "REFUSED_BURST", 1 << 30):
@@ -197,7 +200,7 @@ def reviews_few_of_a_host() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_for_its_audience() -> Iterator[None]:
-    """Remove a guard: a token is accepted whatever its audience is."""
+    """Remove a guard, so that the callout accepts a token for any audience."""
     from apportion.callout.claims import payload_of  # noqa: PLC0415
     from apportion.callout.tokens import Reviewed, Tokens  # noqa: PLC0415
 
@@ -213,8 +216,8 @@ def asks_for_its_audience() -> Iterator[None]:
 
 @contextlib.contextmanager
 def holds_a_placement_to_its_turn() -> Iterator[None]:
-    """Remove a guard: a placement counts whatever its attempt and its predecessor on the node
-    are."""
+    """Remove a guard, so that the fold applies a placement even if its attempt or its predecessor
+    on the node is outdated."""
     from msgspec import structs  # noqa: PLC0415
 
     from apportion.core.ledger.fold import HANDLERS  # noqa: PLC0415
@@ -235,7 +238,7 @@ def holds_a_placement_to_its_turn() -> Iterator[None]:
 
 @contextlib.contextmanager
 def halts_at_its_own_fault() -> Iterator[None]:
-    """Remove a guard: a reader skips an event at which its fold fails."""
+    """Remove a guard, so that a reader skips an event at which its fold fails."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
 
     def careless(self: Any, record: Any, event: object) -> Any:
@@ -250,7 +253,8 @@ def halts_at_its_own_fault() -> Iterator[None]:
 
 @contextlib.contextmanager
 def writes_one_event_a_line() -> Iterator[None]:
-    """Remove a guard: the console log prints external texts unescaped."""
+    """Remove a guard, so that the log for people prints text from outside unescaped, with its line
+    breaks."""
     from apportion.runtime.process import logs  # noqa: PLC0415
 
     with mock.patch.object(logs, "one_event_a_line", lambda event: event):
@@ -259,7 +263,7 @@ def writes_one_event_a_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def escapes_what_it_prints() -> Iterator[None]:
-    """Remove a guard: the command line prints text from the ledger unescaped."""
+    """Remove a guard, so that the command line prints text from the ledger unescaped."""
     from apportion.cli.render import output, rows  # noqa: PLC0415
 
     def same(text: object, **_: object) -> Any:
@@ -276,8 +280,8 @@ def escapes_what_it_prints() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_each_client() -> Iterator[None]:
-    """Remove a guard: one client may use all of a shared resource, and half-sent requests stay
-    open."""
+    """Remove a guard, so that one client may use all of a shared resource, and half-sent requests
+    stay open."""
     from apportion.gateway.api import live  # noqa: PLC0415
     from apportion.runtime.service.http import HttpServer  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits, Turns  # noqa: PLC0415
@@ -298,8 +302,8 @@ def limits_each_client() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
-    """Remove a guard: each follower that is far behind gets its own read of the ledger at once,
-    without a queue."""
+    """Remove a guard, so that each client that is far behind reads the ledger at once with a
+    consumer of its own."""
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
     from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415
@@ -319,7 +323,7 @@ def reads_the_past_by_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def masks_by_turns() -> Iterator[None]:
-    """Remove a guard: the gateway masks all requested answers at once, on its event loop."""
+    """Remove a guard, so that the gateway redacts all answers at once, on its event loop."""
     from apportion.gateway.access import gate  # noqa: PLC0415
     from apportion.gateway.api import api  # noqa: PLC0415
     from apportion.runtime.service.limits import Turns  # noqa: PLC0415
@@ -343,7 +347,7 @@ def masks_by_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def shows_what_is_seen() -> Iterator[None]:
-    """Remove a guard: any user with a login reads everything."""
+    """Remove a guard, so that any logged-in user can read every namespace."""
     from apportion.gateway.access import gate  # noqa: PLC0415
 
     async def everything(body: bytes, *_: object) -> bytes:
@@ -361,8 +365,8 @@ def shows_what_is_seen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_apart() -> Iterator[None]:
-    """Remove a guard: auditors are in the ledger's account, and may create and change any
-    consumer."""
+    """Remove a guard, so that auditors are in the ledger's NATS account, and may create and change
+    any consumer."""
     from apportion.core.identity import permissions, roles  # noqa: PLC0415
 
     auditor = roles.BY_NAME["auditor"]
@@ -376,8 +380,8 @@ def auditors_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_by_name() -> Iterator[None]:
-    """Remove a guard: an auditor may create, read from and delete any consumer in the auditors'
-    account."""
+    """Remove a guard, so that an auditor may create, read from and delete any consumer in the
+    auditors' account."""
     from apportion.core.identity import permissions  # noqa: PLC0415
 
     with (
@@ -389,7 +393,7 @@ def auditors_by_name() -> Iterator[None]:
 
 @contextlib.contextmanager
 def auditors_beside_their_copy() -> Iterator[None]:
-    """Remove a guard: auditors are in the account that has their copy of the ledger."""
+    """Remove a guard, so that auditors are in the same NATS account as their copy of the ledger."""
     from apportion.core.identity import roles  # noqa: PLC0415
 
     within = msgspec.structs.replace(roles.BY_NAME["auditor"], account=roles.AUDIT)
@@ -399,7 +403,7 @@ def auditors_beside_their_copy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_node_reads_its_part() -> Iterator[None]:
-    """Remove a guard: the key of one node's agent reads the whole ledger."""
+    """Remove a guard, so that the key of one node's agent reads the whole ledger."""
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
 
     with mock.patch.object(Identity, "one_node", property(lambda _: False)):
@@ -408,7 +412,7 @@ def one_node_reads_its_part() -> Iterator[None]:
 
 @contextlib.contextmanager
 def a_token_opens_few_connections() -> Iterator[None]:
-    """Remove a guard: a token opens as many connections as its account may have."""
+    """Remove a guard, so that a token opens as many connections as its account may have."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "OPENED_BURST", 1e9):

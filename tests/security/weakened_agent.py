@@ -11,8 +11,8 @@ from unittest import mock
 
 @contextlib.contextmanager
 def clips_what_a_region_says() -> Iterator[None]:
-    """Remove a guard: numbers in a region, and the sums of them in a usage account, are not
-    limited."""
+    """Remove a guard, so that the agent believes any number in a container's region, and does not
+    limit their sums."""
     from apportion.agent.usage import account, uses  # noqa: PLC0415
     from apportion.core.grants import region  # noqa: PLC0415
 
@@ -34,7 +34,8 @@ def clips_what_a_region_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def removes_without_recursing() -> Iterator[None]:
-    """Remove a guard: a folder is removed with the standard library's recursive function."""
+    """Remove a guard, so that the agent removes a container's folder with `shutil.rmtree`, which
+    recurses."""
     from apportion.agent.shares import regions  # noqa: PLC0415
 
     def recursing(folder: Path, _most: int) -> int:
@@ -47,7 +48,7 @@ def removes_without_recursing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_one_file_of_a_container() -> Iterator[None]:
-    """Remove a guard: every `.cache` file in a container's folder counts as a region."""
+    """Remove a guard, so that every `.cache` file in a container's folder counts as a region."""
     from apportion.agent.shares.regions import Regions, _pod  # noqa: PLC0415
 
     def every(self: Regions) -> Iterator[tuple[str, Path]]:
@@ -61,7 +62,8 @@ def reads_one_file_of_a_container() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_limits_from_the_ledger() -> Iterator[None]:
-    """Remove a guard: the agent does not restore limits that a container has overwritten."""
+    """Remove a guard, so that the agent keeps limits that a container has overwritten in its
+    region."""
     from apportion.core.grants.region import Region  # noqa: PLC0415
 
     with mock.patch.object(Region, "hold", return_value=False):
@@ -70,7 +72,8 @@ def takes_limits_from_the_ledger() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_rank_and_devices_from_the_ledger() -> Iterator[None]:
-    """Remove a guard: a container's priority and devices are read from its own region."""
+    """Remove a guard, so that the agent reads a container's priority and devices from the
+    container's own region."""
     from apportion.agent.shares import regions  # noqa: PLC0415
     from apportion.core.grants.feedback import Contender  # noqa: PLC0415
     from apportion.core.grants.region import Region  # noqa: PLC0415

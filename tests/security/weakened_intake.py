@@ -10,7 +10,7 @@ import msgspec
 
 @contextlib.contextmanager
 def answers_into_the_askers_account() -> Iterator[None]:
-    """Remove a guard: all identities are users of the ledger's own account."""
+    """Remove a guard, so that all users are in the ledger's own NATS account."""
     from apportion.core.identity import configuration  # noqa: PLC0415
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
     from apportion.core.identity.permissions import role_of  # noqa: PLC0415
@@ -30,7 +30,7 @@ def answers_into_the_askers_account() -> Iterator[None]:
 
 @contextlib.contextmanager
 def schedulers_answer_where_the_server_says() -> Iterator[None]:
-    """Remove a guard: a scheduler may publish to the reply subject of any message that it
+    """Remove a guard, so that a scheduler may publish to the reply subject of any message that it
     receives."""
     from apportion.core.identity import roles  # noqa: PLC0415
 
@@ -41,7 +41,7 @@ def schedulers_answer_where_the_server_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def takes_the_sender_for_the_node() -> Iterator[None]:
-    """Remove a guard: an intake believes the node that the event names."""
+    """Remove a guard, so that an agent can report for another node by naming it in the event."""
     from datetime import datetime  # noqa: PLC0415
 
     from apportion.core.intake.judging import Refusal  # noqa: PLC0415
@@ -60,7 +60,7 @@ def takes_the_sender_for_the_node() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_how_large_cards_are() -> Iterator[None]:
-    """Remove a guard: an intake accepts a device of any size."""
+    """Remove a guard, so that an intake accepts a device of any size."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "implausible", return_value=""):
@@ -69,7 +69,7 @@ def knows_how_large_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_whose_cards_are() -> Iterator[None]:
-    """Remove a guard: an intake accepts another node's devices in a report."""
+    """Remove a guard, so that an intake accepts another node's devices in a report."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "other_owner", return_value=None):
@@ -78,7 +78,8 @@ def knows_whose_cards_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def knows_what_is_yet_to_come() -> Iterator[None]:
-    """Remove a guard: an intake does not check a basis against the end of the ledger."""
+    """Remove a guard, so that an intake accepts an event that refers to a revision beyond the end
+    of the ledger."""
     from apportion.intake.taking import Taking  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -90,7 +91,7 @@ def knows_what_is_yet_to_come() -> Iterator[None]:
 
 @contextlib.contextmanager
 def looks_at_the_signature() -> Iterator[None]:
-    """Remove a guard: an intake believes any name with which an event is signed."""
+    """Remove a guard, so that an intake accepts an event signed with another agent's name."""
     from apportion.core.intake import judging  # noqa: PLC0415
 
     with mock.patch.object(judging, "source_of", return_value=mock.ANY):
@@ -99,7 +100,7 @@ def looks_at_the_signature() -> Iterator[None]:
 
 @contextlib.contextmanager
 def appends_under_its_own_ids() -> Iterator[None]:
-    """Remove a guard: an intake appends under the id that an agent chose."""
+    """Remove a guard, so that an intake appends under the id that an agent chose."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "append_id", lambda _node, event_id: event_id):
@@ -108,7 +109,7 @@ def appends_under_its_own_ids() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounds_what_one_says() -> Iterator[None]:
-    """Remove a guard: an intake's lanes store and forward any number of events."""
+    """Remove a guard, so that an intake accepts any number of events from one agent."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with (
@@ -122,7 +123,7 @@ def bounds_what_one_says() -> Iterator[None]:
 
 @contextlib.contextmanager
 def attests_what_it_has_folded() -> Iterator[None]:
-    """Remove a guard: an intake attests every readable snapshot."""
+    """Remove a guard, so that an intake attests every readable snapshot."""
     from apportion.intake import reads  # noqa: PLC0415
 
     with mock.patch.object(reads, "_same", return_value=True):
@@ -131,7 +132,7 @@ def attests_what_it_has_folded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def leaves_a_reserve() -> Iterator[None]:
-    """Remove a guard: agents may append as long as there is any free space."""
+    """Remove a guard, so that agents' events are appended while the ledger has any free space."""
     from apportion.intake import taking  # noqa: PLC0415
 
     with mock.patch.object(taking, "RESERVE", 0), mock.patch.object(taking, "RESERVE_OF_USAGE", 0):
@@ -140,7 +141,7 @@ def leaves_a_reserve() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_for_its_node_alone() -> Iterator[None]:
-    """Remove a guard: an intake forwards any read request of an agent to the server."""
+    """Remove a guard, so that an intake forwards any read request of an agent to the server."""
     from apportion.core.intake import sight  # noqa: PLC0415
 
     with (
@@ -152,7 +153,7 @@ def asks_for_its_node_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def budgets_a_nodes_hour() -> Iterator[None]:
-    """Remove a guard: a node may append any number of bytes and records."""
+    """Remove a guard, so that a node may append any number of bytes and records."""
     from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "may_append", return_value=True):
@@ -161,8 +162,8 @@ def budgets_a_nodes_hour() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_what_a_pod_held() -> Iterator[None]:
-    """Remove a guard: an intake accepts usage of any pod that is not in the state or that has
-    moved."""
+    """Remove a guard, so that an intake accepts usage of pods that do not exist or are on another
+    node."""
     from apportion.intake.taking import Holdings  # noqa: PLC0415
 
     async def never(*_: object) -> None:
@@ -174,7 +175,8 @@ def asks_what_a_pod_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def records_seconds_once() -> Iterator[None]:
-    """Remove a guard: the same seconds of a container may be recorded repeatedly."""
+    """Remove a guard, so that the usage of the same seconds of a container can be recorded more
+    than once."""
     from apportion.intake.taking import Lane  # noqa: PLC0415
 
     with mock.patch.object(Lane, "used_twice", return_value=""):
@@ -183,7 +185,7 @@ def records_seconds_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def misses_what_was_attested() -> Iterator[None]:
-    """Remove a guard: an intake does not report that attested snapshots are gone."""
+    """Remove a guard, so that an intake does not report that attested snapshots are gone."""
     from apportion.intake.reads import Attesting  # noqa: PLC0415
 
     never = property(lambda _: False, lambda *_: None)
@@ -193,7 +195,8 @@ def misses_what_was_attested() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeps_the_beginning_apart() -> Iterator[None]:
-    """Remove a guard: a trimmed ledger begins with the schedulers' own snapshot."""
+    """Remove a guard, so that services on a trimmed ledger start from a snapshot that schedulers
+    can purge."""
     from apportion.runtime.jetstream.snapshots import Beginning, Snapshots  # noqa: PLC0415
 
     async def nowhere(_: Snapshots, _beginning: Beginning) -> None:
@@ -205,8 +208,8 @@ def keeps_the_beginning_apart() -> Iterator[None]:
 
 @contextlib.contextmanager
 def is_unready_when_full() -> Iterator[None]:
-    """Remove a guard: a service stays ready on a full ledger, as long as no setting of the ledger
-    has changed."""
+    """Remove a guard, so that a service stays ready on a full ledger, as long as no setting of the
+    ledger has changed."""
     from apportion.runtime.service import soundness  # noqa: PLC0415
 
     def drifted(self: soundness.Soundness) -> list[str]:

@@ -54,7 +54,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(name: str, memory: int | str = 1000, count: int | str = 1) -> bytes:
-    """Return the manifest of one pod."""
     text = POD.replace("NAME", name).replace("MEMORY", str(memory)).replace("COUNT", str(count))
     return text.encode()
 
@@ -114,8 +113,8 @@ def _names(up: Standalone, *filters: str) -> list[str]:
 
 
 def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
-    """`submit` reports a bad document with file, document, field, value and fix on standard error,
-    and places the valid documents."""
+    """`submit` places the valid documents of its input. For a bad one it prints the document's
+    number, the field, the value and a fix on standard error."""
     done = up.run(
         "submit", "-f", "-", "--wait",
         stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
@@ -162,8 +161,8 @@ def _said_of_pods(up: Standalone) -> str:
 
 
 def test_pod_of_50_000_containers(up: Standalone) -> None:
-    """`submit` refuses a pod with 50,000 containers by field and limit, and still accepts the
-    file's other pods."""
+    """`submit` refuses a pod with 50,000 containers and names the field. It still accepts the
+    file's other pod."""
     container = "  - {name: c%d, image: x}\n"
     huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
         container % number for number in range(50_000)
@@ -187,8 +186,8 @@ def test_submitting_again_changes_nothing(up: Standalone) -> None:
 
 
 def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
-    """A gang of four GPUs is placed as a whole; no pod of a gang of 40 is placed, because the gang
-    does not fit."""
+    """The scheduler places all pods of a gang of four GPUs. Of a gang of 40 GPUs, which does not
+    fit, it places no pod."""
     fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
     report = up.json("submit", "-f", "-", "--wait", stdin=fits)
     assert len(report["placed"]) == 4
@@ -235,14 +234,14 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
 
 
 def _cordoned(up: Standalone, node: str) -> list[str]:
-    """Return the devices of the node that are cordoned individually."""
+    """Return the devices of the node that have a cordon of their own."""
     devices = up.json("get", "devices", "--node", node)["items"]
     return [each["device"] for each in devices if each["cordons"]]
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
-    """A running pod can be resized within its device's capacity, and the reply belongs to the
-    request."""
+    """`resize` changes a running pod's memory and cores on the same device. It refuses more memory
+    than the device has."""
     submit(up, pod("grows"))
     wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
     before = up.json("why", "grows")["placed"]["shares"]
@@ -266,8 +265,8 @@ def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
 
 
 def test_device_that_fails_and_recovers(up: Standalone) -> None:
-    """`simulate fail` and `simulate recover` order the agent to change a device's health, which the
-    ledger then shows."""
+    """`simulate fail` and `simulate recover` make the agent change a device's health, and the
+    ledger records each change."""
     [device] = [d["device"] for d in up.json("get", "devices", "--node", "npu-1")["items"]]
     up.json("simulate", "fail", device, "--reason", "XID 79")
     wait_until(
@@ -302,8 +301,8 @@ def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> Non
 
 
 def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> None:
-    """`delete` with the name of a node or device suggests `drain`, unless the name has a
-    namespace."""
+    """If `delete` gets the name of a node or device, it suggests `drain`. A name with a namespace
+    always means a pod."""
     device = up.json("get", "devices", "--node", "npu-1")["items"][0]["device"][:10]
     said = {
         name: up.run("delete", name).stderr for name in ("npu-1", device, "default/npu-1", "nosuch")
@@ -361,8 +360,8 @@ def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> N
 
 
 def test_tail(up: Standalone) -> None:
-    """`tail` prints events as sentences or JSON, from a revision, by subject, and up to a
-    number."""
+    """`tail` prints events as sentences or as JSON. Options set its first revision, its subjects
+    and the number of events."""
     submit(up, pod("told"))
     words = up.run("tail", "--from", "1", "--no-follow").stdout
     assert re.search(r"PodSubmitted +default/told .*1,000 MiB", words)
@@ -382,8 +381,8 @@ def test_tail(up: Standalone) -> None:
 
 
 def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
-    """`tail` ends at the given revision or time while the ledger grows, and refuses an impossible
-    end."""
+    """`tail --to` stops at the given revision or time while the ledger grows. It refuses an end
+    before the start or beyond the newest event."""
     told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
     assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
     all_of_it = up.run("tail", "--from", "-1h", "--to", "now")
@@ -404,7 +403,8 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
 
 
 def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
-    """`tail` refuses a start beyond the next event, but accepts the next event itself."""
+    """`tail --from` accepts the revision right after the newest event, and refuses any later
+    revision."""
     end = up.json("get", "nodes")["revision"]
     done = up.run("tail", "--from", str(end + 1_000), "--no-follow")
     assert done.returncode == 2, done.stderr
@@ -414,7 +414,7 @@ def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
 
 
 def test_policy(up: Standalone) -> None:
-    """A policy change applies at once, and keeps the settings that it does not name."""
+    """A policy change applies at once. Settings that the change does not name keep their values."""
     up.json("policy", "set", "--nodes", "spread", "--reason", "test")
     changed = up.json("policy", "set", "--devices", "spread")
     assert changed["policy"]["node_policy"] == "spread"
@@ -423,9 +423,10 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """`top` shows every device with its usage bar and its pods; in a pipe `top` prints one screen.
+    """`top` shows every device with its usage bar and its pods. Without a terminal it prints one
+    screen and exits.
 
-    The pod requests more memory than a MIG instance has, so any policy puts it on an H100.
+    The test's pod requests more memory than a MIG instance has, so any policy places it on an H100.
     """
     submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
@@ -447,15 +448,16 @@ def test_top_is_live(up: Standalone) -> None:
 
 
 def test_ledger_check(up: Standalone) -> None:
-    """`ledger check` accepts the stream, and `ledger create` on the existing stream succeeds unless
-    a setting differs."""
+    """`ledger check` accepts the stream. `ledger create` succeeds if the stream exists with the
+    same settings, and fails if a setting differs."""
     assert up.json("ledger", "check")["ok"]
     assert up.json("ledger", "create")["ok"]
     assert up.run("ledger", "create", "--replicas", "3").returncode == 1
 
 
 def test_trace(up: Standalone, tmp_path: Path) -> None:
-    """Every row of a trace becomes a pod that is submitted and decided."""
+    """`submit --trace` submits a pod for each row up to its limit, and waits until every pod is
+    placed or refused."""
     rows = "".join(f"t-{n:03},1000,1024,1,{100 + n % 5 * 100},\n" for n in range(60))
     file = tmp_path / "pods.csv"
     file.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + rows)
@@ -468,10 +470,9 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
-    """After all tests above, folding the ledger breaks no invariant.
+    """After all tests above, the state folded from the ledger violates no invariant.
 
-    The only events that the fold may refuse are those that crossed the deletion of their pod.
-    """
+    The fold may refuse only late events, whose pod had already been deleted."""
     state = up.folded().state
     assert violations(state) == []
     assert [event for event in state.refused_events if "is not live" not in event.reason] == []

@@ -54,7 +54,7 @@ class Asking:
         )  # fmt: skip
 
     async def states(self, *options: str) -> dict[str, dict[str, Any]]:
-        """Return every check of doctor by its name."""
+        """Return all checks of doctor, by the name of the check."""
         done = await self.run("--json", *options)
         checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
         broken = any(check["state"] == "broken" for check in checks.values())
@@ -73,8 +73,10 @@ class Asking:
         return found
 
     async def until_well(self, *options: str, but: set[str]) -> dict[str, dict[str, Any]]:
-        """Wait until every check except `but` is ok. A machine that stalls for three seconds hears
-        no scheduler, so several runs may be needed."""
+        """Wait until every check is ok except those in `but`.
+
+        Doctor runs repeatedly, because it misses the schedulers' heartbeats if the machine stalls
+        for three seconds."""
         unwell: dict[str, str] = {}
 
         async def look() -> dict[str, dict[str, Any]]:
@@ -90,8 +92,8 @@ class Asking:
 
 
 async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None:
-    """Doctor names a stopped agent, duplicate scheduler names, a drifted setting and absent
-    services."""
+    """Doctor reports a stopped agent, duplicate scheduler names, a changed stream setting and
+    missing services, each with its fix."""
     facts = Facts(bus)
     await facts.open()
     agent = await start("agent", "--node", "rack-1", "--simulate", "2xT4")
@@ -156,8 +158,8 @@ async def drift_and_back(bus: Bus, asking: Asking) -> None:
 
 
 async def alone(bus: Bus, asking: Asking) -> None:
-    """Check that doctor without a gateway still checks the ledger, and without both exits with
-    3."""
+    """Check that doctor without a gateway still checks the ledger. Without gateway and ledger it
+    exits with 3."""
     states = await asking.states()
     assert states["gateway"]["state"] == "broken"
     assert states["stream"]["state"] == "ok"

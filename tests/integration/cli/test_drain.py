@@ -112,8 +112,8 @@ def having(up: Standalone, what: str) -> set[str]:
 
 
 def test_a_node_is_drained_and_undone(up: Standalone) -> None:
-    """Drain moves a pod with its request and labels, moves a gang as a whole, and the cordon can be
-    lifted."""
+    """Drain moves a single pod with its requests and labels, and moves a gang as a whole.
+    Afterwards the node's cordon can be lifted."""
     submit(up, POD.replace("NAME", "alone"), GANG)
     before = pods(up)
     node = before["alone"]["node"]
@@ -150,8 +150,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Check that events, the pod's history and its successor's `why` name the drained node, the
-    user and the reason."""
+    """Check that the events, the pod's history and `why` of its replacement name the drained node,
+    the user and the reason."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
@@ -163,7 +163,7 @@ def its_end_is_told(up: Standalone, name: str, node: str) -> None:
 
 
 def test_a_device_is_drained(up: Standalone) -> None:
-    """Draining a device moves its pods, and leaves the pods on the node's other device alone."""
+    """Draining a device moves the pods on it. Pods on the node's other device stay."""
     submit(up, POD.replace("NAME", "one"), POD.replace("NAME", "two"), POD.replace("NAME", "three"))
     before = pods(up)
     device = before["one"]["shares"][0]["device"]
@@ -214,8 +214,8 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
 
 
 def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
-    """A drained pod rejoins at the end of the queue, and drain reports the pod that takes over the
-    freed quota."""
+    """A drained pod goes to the end of the queue. If another pod then uses the freed quota, drain
+    reports which pod that is."""
     up.json("submit", "-f", "-", stdin=QUOTA.encode())
     submit(up, POD.replace("NAME", "first"))
     first = pods(up)["first"]
@@ -250,8 +250,8 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
 
 
 def until_it_waits(pid: int) -> None:
-    """Wait until the process has been idle for half a second, and so has read everything the server
-    sent."""
+    """Wait until the process has been idle for half a second, which means that it has read
+    everything the server sent."""
     looks = 0
 
     def waits() -> bool:
@@ -264,8 +264,10 @@ def until_it_waits(pid: int) -> None:
 
 
 def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None:
-    """Ctrl-C during an eviction makes drain report which pods are placed, even if a user deletes a
-    victim."""
+    """On Ctrl-C, a drain that is waiting for evictions reports which moved pods are placed and
+    which are pending.
+
+    A user deletes one of the evicted pods in the meantime."""
     high, low = (WHOLE.replace("PRIORITY", priority) for priority in ("9", "0"))
     submit(up, *(high.replace("NAME", f"high-{number}") for number in range(2)))
     [node] = {pod["node"] for pod in pods(up).values()}
@@ -298,8 +300,8 @@ def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
-    """Ctrl-C while drain waits for placements stops drain, which reports its progress; the cordon
-    remains."""
+    """Ctrl-C while drain waits for placements stops drain. It reports what it has moved so far, and
+    the node stays cordoned."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
 
@@ -329,8 +331,8 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
 
 
 def test_two_people_have_a_reason_each(up: Standalone) -> None:
-    """Two users' cordons are both shown with their names and are lifted separately; lifting the
-    last one opens the node."""
+    """If two users cordon a node, both cordons are shown with user and reason. The node stays
+    cordoned until both are lifted."""
     up.json("cordon", "n-3", "--reason", "fan", "--by", "ada")
     told = up.json("cordon", "n-3", "--reason", "firmware", "--by", "bob")
     again = up.run("cordon", "n-3", "--reason", "firmware", "--by", "bob").stdout
@@ -377,7 +379,8 @@ async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_pat
 
 
 async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> None:
-    """Without a gateway, drain does not wait for evictions, so that its report is still printed."""
+    """If the gateway is unreachable, drain does not wait for evictions, so it can still print its
+    report."""
     refused = PodRefused(pod="p", namespace="default", name="p", reasons={}, nodes=0)
     awaited = Awaited([Submitted("default", "p", "p", 1)], lambda: None)
     awaited.decided["p"] = Decided(2, refused=refused)
@@ -390,8 +393,8 @@ async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> Non
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
-    """Drain ends a Kubernetes node's pods only through the API server, even if the node's events
-    were dropped from the ledger."""
+    """Drain of a Kubernetes node fails and ends no pod if the API server is unreachable. It
+    recognises the node even if the node's first events were trimmed from the ledger."""
     async with running_bus(tmp_path / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -419,7 +422,7 @@ async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path:
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
-    """Drain refuses an unknown node or device by name, and cordons nothing."""
+    """Drain of an unknown node or device fails with an error that names it, and cordons nothing."""
     assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr
     assert up.run("drain", "n-1", "--reason", " ").returncode == 2
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])

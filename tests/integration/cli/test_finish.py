@@ -79,7 +79,8 @@ def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
 
 
 def test_lists_of_what_is_named(up: Standalone) -> None:
-    """`get` prints the named pods that exist; an unknown name exits with 1 and a suggestion."""
+    """`get` prints those of the named pods that exist. For an unknown name it prints a suggestion
+    and exits with 1."""
     found = up.json("get", "pods", "one", "team-a/trainer")["items"]
     assert [pod["name"] for pod in found] == ["one", "trainer"]
     done = up.run("get", "pods", "one", "trianer")
@@ -139,7 +140,8 @@ def test_errors_beside_json_are_text_on_standard_error(
 
 
 def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
-    """After partial success the JSON lists what succeeded, and standard error lists what failed."""
+    """If a verb succeeds for some of the names, its JSON lists the successes and standard error
+    lists the failures."""
     done = up.run("get", "pods", "one", "nobody", "--json")
     assert done.returncode == 1
     assert [each["name"] for each in json.loads(done.stdout)["items"]] == ["one"]
@@ -180,8 +182,8 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """Every verb prints "pending" for an unplaced pod, and lists a missing extended resource by
-    name with its amounts."""
+    """Every verb prints "pending" for an unplaced pod. If an extended resource is missing, the
+    verbs print its name, the requested and the free amount."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
@@ -214,7 +216,8 @@ def test_submit_waits_for_what_why_says(up: Standalone) -> None:
 
 
 def test_other_forms(up: Standalone) -> None:
-    """`-o yaml` equals the JSON, `-o wide` adds the uid, and two formats at once are refused."""
+    """`get` prints the same data as YAML and as JSON, adds the uid with `-o wide`, and refuses two
+    formats at once."""
     settle(up)
     as_json = up.json("get", "pods", "one")
     assert yaml.safe_load(up.run("get", "pods", "one", "-o", "yaml").stdout) == as_json
@@ -340,7 +343,8 @@ def test_a_node_that_is_not_there_is_met_with_what_is_near(
     ids=" ".join,
 )
 def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) -> None:
-    """An empty name, as from an unset shell variable, is wrong usage."""
+    """Every verb refuses an empty name, such as from an unset shell variable, and exits with 2
+    (wrong usage)."""
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "empty" in done.stderr
@@ -372,8 +376,8 @@ def test_history_looks_in_all_namespaces(up: Standalone) -> None:
 
 
 def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
-    """`why` and `history` find an ended pod by its name, and list all candidates if several pods
-    had the name."""
+    """`why` and `history` find an ended pod by its name. If several pods had that name, they list
+    all of them."""
     for space in ("team-c", "team-d"):
         submit(up, "over", space)
     submit(up, "last", "team-c")
@@ -403,7 +407,7 @@ def test_keys_of_top(up: Standalone) -> None:
 
 
 def completed(up: Standalone, words: str) -> list[str]:
-    """Return the shell completions of these words, requested as bash does."""
+    """Return the completions that bash would offer for this unfinished command line."""
     environment = {
         **os.environ,
         "APPORTION_DATA": str(up.data),
@@ -456,8 +460,8 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """`check`, `plan` and `submit` suggest the correct key for a misspelt one; `check` suggests a
-    number for a memory in Gi."""
+    """`check`, `plan` and `submit` suggest the correct key for a misspelt annotation or resource.
+    For a memory request in Gi, `check` suggests the number of MiB."""
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)
     beside = [up.run(verb, "-f", str(path)).stderr for verb in ("plan", "submit")]
@@ -521,8 +525,8 @@ def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
-    """A deleted sample pod stays deleted when `up` restarts on the same folder; the other samples
-    continue."""
+    """If a user deletes a sample pod, `up` does not submit it again when it restarts on the same
+    folder. The other samples continue."""
     options = ("--nodes", "4", "--fleet", "8xH100-80GB")
     with Standalone(tmp_path / "data", *options) as first:
         first.up()

@@ -1,4 +1,5 @@
-"""A killed test session leaves no process behind, even one in a session of its own."""
+"""A killed test run leaves no process behind, not even a process that started its own session
+(`setsid`)."""
 
 import os
 import signal
@@ -33,8 +34,8 @@ def runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, 0])
 def test_what_a_killed_session_started_ends(number: int) -> None:
-    """A session's processes end if SIGTERM or SIGKILL kills the session, and stay if the session
-    ends normally."""
+    """The processes of a test run end if the run is killed by SIGTERM or SIGKILL. They keep running
+    if the run ends normally."""
     session = subprocess.Popen(
         [sys.executable, "-c", SESSION], cwd=ROOT, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -57,7 +57,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one verb, which must end without a signal."""
+    """Run one verb, and check that it exits normally and not by a signal."""
     environ = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
     command = [sys.executable, "-m", "apportion.cli.main", *arguments]
     return await asyncio.to_thread(
@@ -81,8 +81,8 @@ async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
 
 
 async def test_rebuild_writes_nothing(bus: Bus) -> None:
-    """An old build's `rebuild` writes nothing, because it cannot know whether this ledger is
-    lost."""
+    """An old build's `rebuild` writes nothing. It cannot read the newer events, so it cannot know
+    whether the ledger is incomplete."""
     done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
     assert done.returncode == OUTDATED
     assert f"schemaversion {NEXT}" in done.stderr
@@ -102,8 +102,8 @@ async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
 async def test_nothing_is_written_that_is_not_enabled(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A verb refuses to write an event whose format is not enabled and names the format; once
-    enabled it writes the event."""
+    """A verb writes an event only if an operator has enabled its format. Otherwise it refuses and
+    names the format."""
     row = next(row for row in CATALOGUE if row.payload is NodeCordoned)
     monkeypatch.setitem(BORN, row.name, 0)
     monkeypatch.setattr(writing, "NEW", [row])

@@ -1,8 +1,9 @@
 """The commands of README and the documentation run, and print what the pages show.
 
 A ```console block holds commands behind `$ `, each with its output; a ```sh block holds commands.
-The outputs of README and of the laptop tour are compared with a run: times, ids, revisions, ports
-and amounts that depend on it are normalised on both sides, and any run of blanks counts as one."""
+The outputs of README and of the laptop tour are compared with a run. Before that, times, ids,
+revisions, ports and other values that depend on the run are normalised on both sides, and any run
+of blanks counts as one."""
 
 import os
 import re
@@ -85,7 +86,8 @@ PLACED = re.compile(r"\b(allocated) +\S.*")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder with the repository's examples, in which commands run."""
+    """Provide a new working directory for a page's commands, with links to the repository's
+    examples and manifests."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "deploy"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -96,7 +98,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def stable(output: str) -> str:
-    """Return the part of an output that is the same in every run."""
+    """Normalise an output: replace what differs from run to run, such as times and ids, and
+    collapse blanks."""
     for pattern, name in UNSTABLE:
         output = pattern.sub(name, output)
     return " ".join(output.split())
@@ -116,7 +119,8 @@ def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 
 
 
 def used(up: Standalone, command: str) -> str:
-    """Return a report once it has utilization, else an empty text."""
+    """Run the command of a report. Return its output once it has a utilization column, and an empty
+    string before."""
     report = printed(up, command)
     return report if "UTILIZED" in report else ""
 
@@ -164,7 +168,8 @@ def parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_commands_are_in_blocks_of_commands(page: str) -> None:
-    """A block without a kind, or of kind text, does not begin with a command."""
+    """Commands are only in `console` and `sh` blocks: no plain or `text` block begins with a
+    command."""
     for block in blocks(text_of(page), "", "text"):
         first = block.lstrip("$ ").split("\n")[0]
         shows = first.split()[0] in {*RUN_HERE, "kubectl", "helm"}
@@ -198,7 +203,8 @@ def run_here(page: str) -> list[str]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", [p for p in pages() if p not in (*PAGES, CLI) and run_here(p)])
 def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
-    """Every command of a page runs in the page's order, next to a laptop's fleet."""
+    """Every command of a page runs without an error, in the page's order, with an `apportion up`
+    running."""
     with Standalone(folder / "data") as up:
         up.up()
         gateway = re.search(r"Console: http://([\d.:]+)", up.output)
@@ -236,7 +242,8 @@ def prepare(folder: Path, page: str, words: list[str], *, made: bool = True) -> 
 
 
 def test_a_wrong_output_is_found() -> None:
-    """Only what depends on the run may differ."""
+    """The comparison ignores times, ids, revisions and blanks, and finds any other difference
+    between page and run."""
     shown = "NODE #\nh100-1 0 GPU-06c9b42d  at revision 118 (2026-11-28T19:04:53.481398Z)\n"
     assert stable(shown) == stable(
         "NODE  #\nh100-2 0 GPU-c754f0a4 at\nrevision 7 (2027-01-02T03:04:05Z)"

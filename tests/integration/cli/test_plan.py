@@ -29,7 +29,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide a fleet of two nodes with four large GPUs each and one node with two small GPUs."""
+    """Provide a fleet of two nodes with four large GPUs, and one node with two small GPUs."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "fleet.csv").write_text(FLEET)
     options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
@@ -39,7 +39,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(name: str, memory: int = 1000, count: int = 1) -> str:
-    """Return the manifest of one pod."""
     return POD.replace("NAME", name).replace("MEMORY", str(memory)).replace("COUNT", str(count))
 
 
@@ -59,8 +58,8 @@ def places(rows: list[dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
 
 
 def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
-    """Submitted pods get the nodes and devices that `plan` predicted; the plan itself appends no
-    event."""
+    """`plan` appends no event. When the same pods are then submitted, they get the nodes and
+    devices that `plan` predicted."""
     file = tmp_path / "pods.yaml"
     sizes = [(70_000, 3), (20_000, 1), (90_000, 1), (40_000, 2), (14_000, 2), (80_000, 4)]
     file.write_text("---".join(pod(f"p{at}", *size) for at, size in enumerate(sizes)))
@@ -90,7 +89,8 @@ def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
-    """`plan --lose` exits with 6 if displaced pods do not fit; with added nodes all pods fit."""
+    """`plan --lose` exits with 6 if the lost node's pods fit nowhere else. If nodes are added in
+    the same plan, all pods fit."""
     placed = [row for row in up.json("get", "pods")["items"] if row["node"] == "big-1"]
     assert placed
     answer = up.json("plan", "--lose", "big-1", "--lose", "big-2", code=6)
@@ -117,8 +117,8 @@ def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
-    """`plan` names the unknown node, unknown model, oversized input or invalid document, with its
-    exit code."""
+    """For an unknown node or model, an oversized input or an invalid document, `plan` names the
+    problem and exits with the matching code."""
     done = up.run("plan", "--lose", "big-9")
     assert done.returncode == 1
     assert "'big-9'" in done.stderr
@@ -155,8 +155,8 @@ def _post(up: Standalone, body: bytes, **headers: str) -> tuple[int, bytes]:
 
 
 def test_over_http(up: Standalone) -> None:
-    """The gateway answers a plan request with JSON; an oversized or invalid request is refused with
-    field and fix."""
+    """The gateway answers a plan request with JSON. It refuses an oversized or invalid request, and
+    names the field and the fix."""
     status, body = _post(up, json.dumps({"manifest": pod("http")}).encode())
     assert status == 200
     assert json.loads(body)["pods"][0]["outcome"] == "fits"

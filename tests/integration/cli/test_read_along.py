@@ -1,9 +1,8 @@
-"""The examples that read the ledger run unmodified, as the documented auditor and as another
-auditor.
+"""The examples that read the ledger run unmodified, as the NATS user that the documentation names
+and as another auditor.
 
 The nats CLI takes minutes to build. If it is installed, its documented command is run; otherwise
-the test sends the server the same bytes.
-"""
+the test sends the server the same bytes."""
 
 import asyncio
 import json
@@ -35,8 +34,8 @@ auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a fresh server with the documented auditor, a second auditor, and `anna`, who has a
-    key."""
+    """Provide a server with three auditors: the documented user, a second user with a password, and
+    `anna`, who has a key."""
     key = new_key()
     write_seed(tmp_path / "anna.nk", key)
     anna = User(Identity("auditor", "anna"), nkey=key.public)
@@ -74,8 +73,8 @@ async def ended(*command: str, path: Path | None = None) -> tuple[int | None, st
 
 
 def all_in_order(lines: list[list[str]]) -> None:
-    """Check that every placement arrived once, and that no link of the placement chain is
-    broken."""
+    """Check that the output has all three placements, each once and in the order of their
+    revisions."""
     assert [line[2:] for line in lines] == [
         ["PodPlaced", "n1"], ["PodPlaced", "n2"], ["PodPlaced", "n1"],
     ]  # fmt: skip
@@ -180,8 +179,8 @@ async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
 
 
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
-    """The server answers the documented `nats sub` command's bytes with user and password, and
-    delivers events."""
+    """A client that sends the bytes of the documented `nats sub` command, with user and password,
+    receives events."""
     page = await asyncio.to_thread((ROOT / "docs" / "tasks" / "read-along.md").read_text)
     for connecting in (
         "nats://auditor:PASSWORD@127.0.0.1:4222",

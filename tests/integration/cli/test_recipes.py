@@ -1,5 +1,5 @@
-"""The recipes in CONTRIBUTING.md work: a read, metric or verb added by one appears on every
-surface."""
+"""The recipes in CONTRIBUTING.md work: a read, metric or verb that is added by a recipe appears
+everywhere it should."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """A read added by the recipe works now, for the past and for a tenant, and appears in the
-    OpenAPI document; an added metric appears too."""
+    """A read added by the recipe works for now, for the past and for a tenant. The read is in the
+    OpenAPI document, and an added metric is on /metrics."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")
@@ -156,8 +156,8 @@ def test_a_verb_is_found_on_every_surface(scratch: Scratch) -> None:
 
 
 def test_a_recipe_that_is_not_true_is_found(scratch: Scratch) -> None:
-    """The check fails if a read needs a third file, or if a metric's module is missing in its
-    recipe."""
+    """The check fails if adding a read changes a third file, or if adding a metric changes a file
+    that the recipe does not name."""
 
     def follow(title: str, most: int, *paths: str) -> None:
         with scratch.recipe(title, most=most):

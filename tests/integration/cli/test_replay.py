@@ -18,7 +18,7 @@ FLEET = "node,devices\nbig-1,1xH100-80GB\n"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Provide a fleet of one GPU; one pod uses it for a while, and a second pod waits until the
+    """Provide a fleet of one GPU. One pod uses it for a while, and a second pod waits until the
     first ends."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "fleet.csv").write_text(FLEET)
@@ -39,11 +39,10 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return how long both pods waited in total, and how long they would have waited with an
-    instant scheduler.
+    """Return the total waiting time of both pods, as it was and with an instant scheduler.
 
-    An instant scheduler places the first pod on arrival, and that pod runs for as long as it did.
-    """
+    An instant scheduler would place the first pod on arrival. The pod's running time stays the
+    same."""
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 
@@ -86,7 +85,7 @@ def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None
 
 
 def test_out_of_the_archive(up: Standalone, tmp_path: Path) -> None:
-    """A replay from an archive file needs no server and gives the same result; a truncated archive
+    """A replay from an archive file needs no server and gives the same result. A truncated archive
     is refused."""
     archive = tmp_path / "all.jsonl"
     assert up.run("ledger", "archive", str(archive)).returncode == 0

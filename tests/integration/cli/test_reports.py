@@ -51,8 +51,8 @@ SLACK_H = 3e-6
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide the complete history of a pod with usage, while one GPU fails and then the node is
-    cordoned."""
+    """Provide the ledger of a pod's whole life with usage. One GPU fails in the meantime, and then
+    the node is cordoned."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -73,7 +73,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 def used() -> ShareUsed:
-    """Return a usage record of one second of work of the pod."""
+    """Return a usage record of the pod for one second of work."""
     return ShareUsed(
         pod="a", namespace="default", name="a", container="main", device="n1-g0", seconds=1,
         memory_mib=MEMORY_MIB // 2, memory_mib_seconds=500, memory_mib_peak=500, cores=10,
@@ -103,13 +103,14 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb that reads the ledger; return its output, or its error if the verb should fail."""
+    """Run a verb that reads the ledger as the operator, and return its output as `said_by` does."""
     url = bus.server.url_for("operator")
     return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
 
 async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
-    """Run a verb and return its stdout, or its stderr if it should fail or `beside` is set."""
+    """Run a verb, which must exit with `code`. Return its stderr if `code` is not 0 or `beside` is
+    set, otherwise its stdout."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -177,7 +178,8 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """Check that the verb with `--gateway` prints the same CSV and FOCUS rows as the gateway."""
+    """Check that `report cost --gateway`, without a price file of its own, prints the gateway's
+    rows as CSV and FOCUS."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")
@@ -186,7 +188,7 @@ async def the_verb_needs_no_prices(at: str, query: str) -> None:
 
 
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
-    """The gateway and the verb return the same report as JSON, CSV and FOCUS; errors name their
+    """The gateway and the verb return the same report as JSON, CSV and FOCUS. Each error names its
     fix."""
     query = "by=namespace&from=1&to=8"
     url = bus.server.url_for("gateway")

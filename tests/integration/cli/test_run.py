@@ -134,7 +134,8 @@ def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: Fak
 
 
 def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: FakeDriver) -> None:
-    """A command on the second GPU gets that GPU's limit although CUDA numbers it first."""
+    """A command on the second GPU gets that GPU's memory limit, although CUDA shows the GPU as
+    device 0 inside the command."""
     probe = str(driver.probe)
     with (
         Command(up, "--memory", "15000", "--cores", "50", "--", probe, "hold") as first,
@@ -155,8 +156,8 @@ def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: 
 
 
 def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> None:
-    """A command waits until another command ends, and prints why. Then it returns its own exit code
-    and only its own output."""
+    """If no device has enough room, a command waits and prints the reason. Once another command
+    ends, it runs and its exit code is returned."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--memory", "8000", "--", "sh", "-c", "echo here; exit 7") as second:
@@ -196,8 +197,8 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
 
 
 def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
-    """A command survives a restart of `up`: the new `up` recognises the command, and its guardian
-    reconnects."""
+    """A command survives a restart of `up`. The new `up` recognises the command, and the process
+    that guards the command reconnects."""
     data = tmp_path / "data"
     with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
         up.up()
@@ -217,8 +218,8 @@ def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: P
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
-    """A signal ends the wait of a pending command as it would end the command itself, and its pod
-    ends too."""
+    """A signal during the wait ends `run` as it would end the command itself, and the pending pod
+    is deleted."""
     number = signal.Signals[name]
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
@@ -265,7 +266,8 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Another user with a copy of the keys gets a share. Unreadable files are named beforehand."""
+    """Another user who has copies of the keys gets a share. If that user cannot read a needed file,
+    `run` names the file before it submits the pod."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -314,8 +316,8 @@ def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver
 def test_everything_is_killed_and_the_next_command_says_so(
     up: Standalone, driver: FakeDriver
 ) -> None:
-    """After command, guardian and agent are killed, the next command releases the dead command's
-    share."""
+    """If a command is killed together with its guardian process and the agent, the next command
+    releases its share."""
     wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
     with Command(up, *wanted) as first:
         first.said("holding")
@@ -392,7 +394,7 @@ def test_json_is_told_on_stderr(up: Standalone) -> None:
 
 
 def test_what_cannot_be_is_refused(up: Standalone) -> None:
-    """`run` refuses impossible requests with a fix, before submitting anything."""
+    """`run` refuses an impossible request before it submits a pod, and the error names a fix."""
     for words, code, told in (
         (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest GPU of"),
         (("--node", "elsewhere", "--", "true"), 1, "up --gpus local"),
@@ -463,7 +465,7 @@ def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
 
 
 def test_up_says_how_to_run_from_another_terminal(up: Standalone) -> None:
-    """`up` prints how to run commands from another terminal with its own data folder."""
+    """`up` prints a `run` command for another terminal, which contains this fleet's data folder."""
     named = f"  APPORTION_DATA={up.data} apportion run --memory 4000 --cores 30 -- python train.py"
     assert named in up.lines
 

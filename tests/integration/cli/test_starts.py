@@ -16,8 +16,8 @@ from tests.support.standalone import APPORTION
 
 @pytest.fixture(params=[False, True], ids=["executed", "forked"], autouse=True)
 def _both_ways(request: pytest.FixtureRequest) -> None:
-    """Start the processes of each test as forks or by executing a program; see
-    `tests/conftest.py`."""
+    """Run each test twice: with processes that are forked, and with processes that execute a
+    program. See `tests/conftest.py`."""
     starts.use(request.param)
 
 
@@ -30,7 +30,8 @@ def _both_ways(request: pytest.FixtureRequest) -> None:
     ],
 )
 def test_it_prints_and_exits(words: list[str], code: int, stream: str, tmp_path: Path) -> None:
-    """The process writes to one stream, and resolves a relative path from its working directory."""
+    """A command has its expected exit code, writes to only one of stdout and stderr, and finds a
+    file by its relative path."""
     (tmp_path / "pod.yaml").write_text("kind: Pod\n")
     done = subprocess.run(
         [*APPORTION, *words], capture_output=True, text=True, check=False, cwd=tmp_path

@@ -84,8 +84,8 @@ def pods(up: Standalone) -> dict[str, Any]:
 
 
 def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
-    """A changed spec is reported with an exit code, and replaces the pod only with --replace; a dry
-    run changes nothing."""
+    """If a live pod is submitted with a changed spec, `submit` prints the changes and exits with 1.
+    With --replace it replaces the pod, except in a dry run."""
     up.json("submit", "-f", "-", "--wait", stdin=pod(1000))
     before = pods(up)["trainer"]
     same = up.json("submit", "-f", "-", stdin=pod(1000))
@@ -117,8 +117,7 @@ def test_a_pod_that_runs_is_the_same_still(up: Standalone) -> None:
 
 
 def test_a_deployment_is_scaled_down(up: Standalone) -> None:
-    """Resubmitting a Deployment with fewer replicas ends only the surplus pods, even down to
-    zero."""
+    """Resubmitting a Deployment with fewer replicas, even with zero, ends only the surplus pods."""
     up.json("submit", "-f", "-", "--wait", stdin=web(3))
     dry = up.json("submit", "-f", "-", "--dry-run", stdin=web(1))
     assert sorted(dry["ended"]) == ["default/web-1", "default/web-2"]
@@ -167,8 +166,8 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
 
 
 def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> None:
-    """`submit --wait` reports at once why no scheduler considers a pod: a gate or a missing
-    PodGroup."""
+    """`submit --wait` reports at once why no scheduler considers a pod: the pod has a scheduling
+    gate, or its PodGroup is missing."""
     document = pod(1000).replace(b"name: trainer", b"name: NAME")
     gated = document.replace(b"NAME", b"gated").replace(
         b"containers:", b"schedulingGates: [{name: example.com/hold}]\n  containers:"
@@ -193,8 +192,8 @@ def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> N
 
 
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
-    """Queues and quotas apply; resubmitting leaves their settings unchanged, and a quota limits its
-    namespace."""
+    """`submit` stores queues and quotas, and reports them as unchanged the second time. A
+    ResourceQuota limits the pods of its namespace."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
     assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
     again = up.json("submit", "-f", "-", stdin=LIMITS.encode())
@@ -213,7 +212,8 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
 
 
 def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
-    """`submit` warns of every queue key without effect, and `get queues` does not list the key."""
+    """`submit` warns of every key of a Queue that has no effect. `get queues` does not list such
+    keys."""
     dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
     keys = "".join(f"{name}: {value}, " for name, value in dead.items())
     said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())
@@ -225,8 +225,8 @@ def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
 
 
 def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
-    """Queues and quotas are listed and deleted by name; if one cannot be deleted, the reply gives
-    the reason."""
+    """Queues and quotas are listed and deleted by name. If a limit cannot be deleted, the reply
+    gives the reason."""
     limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
     since = str(up.json("submit", "-f", "-", stdin=limits)["limits"]["quota empty/ends"])
     (queue,) = up.json("get", "queues")["items"]
@@ -243,8 +243,8 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
 
 
 def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None:
-    """Deleting a PodGroup deletes its gang only if the gang has no pods; otherwise the reply names
-    the pods."""
+    """Deleting a PodGroup deletes its gang if the gang has no pods. Otherwise nothing is deleted,
+    and the reply names the pods."""
     gang, of_none = GANG.encode(), web(0)
     member = pod(1000).replace(
         b"name: trainer,", b"name: member, annotations: {scheduling.k8s.io/group-name: band},"
@@ -266,7 +266,8 @@ def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None
 
 
 def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
-    """A changed PodGroup updates its gang and leaves the pods alone; a dry run changes nothing."""
+    """Submitting a changed PodGroup updates its gang and leaves the gang's pods unchanged. A dry
+    run changes nothing."""
     gang = GANG.replace("band", "trio").encode()
     more = gang.replace(b"minMember: 1", b"minMember: 2")
     member = pod(1000).replace(
@@ -293,8 +294,8 @@ def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
-    """Every verb that takes manifests skips foreign documents by name; a file with only foreign
-    documents is an error."""
+    """Every verb that takes manifests skips a Service, or another kind that it does not use, and
+    names it. A file with nothing else is an error."""
     both = pod(1000) + b"---" + SERVICE
     tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
     assert (tried.stderr.count("\n"), "Service web" in tried.stderr) == (1, True)
@@ -308,8 +309,8 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
 
 
 def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None:
-    """Pods of another scheduler are reported on stderr and in JSON, and are submitted
-    nonetheless."""
+    """`submit` warns on stderr and in JSON about a pod that names another scheduler, and submits
+    the pod."""
     other = pod(1000).replace(b"spec:\n", b"spec:\n  schedulerName: x\n")
     said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
     assert ["spec.schedulerName: x " in each for each in said] == [True]

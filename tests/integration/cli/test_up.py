@@ -1,7 +1,7 @@
 """`apportion up` starts all services, places the samples, and leaves nothing behind.
 
-Tests of its processes start them as users do; all others use forks (tests/support/starts.py).
-"""
+Tests of its processes start them by executing programs, as users do. All other tests start them as
+forks (tests/support/starts.py)."""
 
 import contextlib
 import json
@@ -28,8 +28,8 @@ FROM_MONITOR = ("durability", "disk")
 
 @pytest.mark.executes
 def test_samples_find_places() -> None:
-    """Every sample pod is placed on the samples' fleet and allocated, and `up` removes its folder
-    at the end."""
+    """On the samples' own fleet every sample pod is placed and allocated. With `--ephemeral`, `up`
+    removes its data folder at the end."""
     with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended(timeout_s=150) == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
@@ -53,8 +53,8 @@ def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
 
 
 def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up` warns once about models without a price and names the fix; with a complete price file it
-    prints no warning."""
+    """`up` warns once about models without a price, and names the fix. If the price file is
+    complete, it prints no warning."""
     prices = tmp_path / "prices.toml"
     monkeypatch.setenv("APPORTION_PRICES", str(prices))
     for model, told in (("H100", 1), ("T4", 0)):
@@ -159,8 +159,8 @@ def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
-    """A replacement sentinel knows all processes of the killed sentinel, and ends them if `up` is
-    killed."""
+    """The sentinel ends all services if `up` is killed. If the sentinel is killed first, its
+    replacement does the same."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         [sentinel] = up.left_of("sentinel.py")
@@ -221,8 +221,8 @@ def _used(up: Standalone) -> dict[str, float]:
 
 
 def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
-    """A second `up` on the same folder is refused with the folder and a fix; the first
-    continues."""
+    """A second `up` on the same folder fails with an error that names the folder and a fix. The
+    first `up` continues."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
         second = Standalone(tmp_path / "data", *SMALL)
@@ -235,8 +235,8 @@ def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--port", "--nats-port"])
 def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
-    """`up` on a port in use names the address and the option that changes it, and leaves
-    nothing."""
+    """If a port is in use, `up` exits with an error that names the address and the option that
+    changes it. It leaves no process."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -262,7 +262,7 @@ def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
 
 
 def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """Doctor still sees the disk of a restarted server, whose monitoring port is unchanged."""
+    """After the ledger's server restarts, doctor reports the same durability and disk as before."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = _seen_by_doctor(up)
@@ -282,8 +282,8 @@ def _seen_by_doctor(up: Standalone) -> str:
 
 
 def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
-    """`up` refuses a ledger with nodes of another fleet, because those nodes have no agent, and
-    names the fix."""
+    """`up` refuses to start with a fleet other than the one in the folder's ledger. The error names
+    both fleets and a fix."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", "2xT4") as up:
@@ -388,8 +388,8 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
 def test_the_ledger_has_the_size_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option or a variable sets the ledger's size. Otherwise an existing ledger keeps its size,
-    and an excessive size is refused by name."""
+    """An option or a variable sets the ledger's size; without either, an existing ledger keeps its
+    size. A size beyond the disk is refused, and the error names the variable and the option."""
 
     def size(*options: str) -> int:
         with Standalone(tmp_path / "data", *SMALL, *options) as up:

@@ -39,8 +39,8 @@ def mode(path: Path) -> int:
 
 
 async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_path: Path) -> None:
-    """A user connects with a key and is disconnected when revoked, without affecting other users.
-    Only the owner can read the seed, and a name is used once."""
+    """A user connects with a key, and only that user is disconnected when revoked. Only the file's
+    owner can read the key's seed, and a second user of the same name is refused."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -73,10 +73,10 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["on this machine", "elsewhere"])
 async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
-    """A revoked user's `tail` reports the revocation and ends.
+    """When a user is revoked, that user's running `tail` reports it and ends.
 
-    On this machine the user's key is deleted; elsewhere the key remains, and the server rejects it.
-    """
+    If `tail` uses the key file of the ledger's machine, that file is deleted. If it uses a copy,
+    the server rejects the key."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -108,8 +108,8 @@ async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsew
 async def test_a_token_that_is_good_no_more_is_told_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client reports an expired token only after a delay, because the auth callout may be
-    restarting."""
+    """A client whose token is rejected retries for a while before it reports that, because the auth
+    callout may be restarting."""
     monkeypatch.setattr(client, "CALLOUT_S", 1.0)
     async with running_bus(tmp_path / "nats") as bus:
         url, token = urlsplit(bus.server.url_for("watcher")), tmp_path / "token"
@@ -160,8 +160,8 @@ async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
-    """`user` refuses invalid arguments by name: an agent without nodes, unknown roles and unknown
-    users."""
+    """`user` refuses an agent without nodes, an unknown role and an unknown user, and the error
+    names the bad argument."""
     for arguments, cause in (
         (("add", "agent", "a"), "--node"),
         (("add", "root", "a"), "role 'root'"),

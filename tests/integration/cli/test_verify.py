@@ -148,8 +148,8 @@ def resource_limited(verb: Verb, file: Path) -> None:
 
 
 async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
-    """On a full disk `ledger archive` removes its unfinished file, and only a complete archive gets
-    the name."""
+    """On a full disk `ledger archive` fails, removes its unfinished file and leaves no file under
+    the archive's name."""
     async with running_bus(tmp_path / "nats") as bus:
         verb = Verb(bus)
         facts = Facts(bus)

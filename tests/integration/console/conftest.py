@@ -1,8 +1,7 @@
 """One cluster and one browser for all tests of the console.
 
-Cluster and browser end with the package: a running browser holds the event loop that asynchronous
-tests need.
-"""
+Both are stopped after the last of these tests. Otherwise Playwright would block the event loop of
+asynchronous tests that follow."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from tests.support.standalone import Standalone
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """An unknown span, phase or pod in the address is reported; the page replaces nothing
-    silently."""
+    """For an unknown time span, phase or pod in the address the page names the bad value and what
+    it shows instead."""
     with opened(browser, base, size=size) as page:
         visit(page, "#/reports?span=3h")
         expect(page.locator(".answer")).to_contain_text("“3h”. Use 1h, 6h, 1d or 7d; showing 1d")
@@ -43,7 +43,8 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
 def test_a_change_for_a_pod_is_answered_about_that_pod(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The headline of a what-if for a pod is about that pod, and an added node is not a link."""
+    """The headline of a what-if for a pod is about that pod. A node that the what-if adds is not
+    shown as a link."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     runs = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["node"])

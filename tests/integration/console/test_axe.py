@@ -33,7 +33,7 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """Provide the source of axe-core, which npm installs by its hash."""
+    """Provide the JavaScript source of axe-core, from npm packages pinned by hash."""
     subprocess.run([INSTALL, "--install"], check=True)
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: make check says why")

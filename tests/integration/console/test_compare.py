@@ -16,15 +16,15 @@ DIFF = re.compile(r"#/events\?diff=([^,]*),([^,&]*)$")
 
 
 def asked(page: Page) -> tuple[str, str]:
-    """Return both points in time from the address, which is how the gateway is queried."""
+    """Return both points in time from the page's address."""
     found = DIFF.search(page.url)
     assert found, page.url
     return found[1], found[2]
 
 
 def told(page: Page) -> list[str]:
-    """Return both times from the form; check that the headline shows the same times in the same
-    format."""
+    """Return both times from the form, after checking that the headline shows the same times in the
+    same format."""
     fields = [page.locator(f"#moments [name={name}]").input_value() for name in ("from", "to")]
     expect(page.locator("h1")).to_contain_text(f"between {fields[0]} and {fields[1]}")
     return fields
@@ -75,7 +75,8 @@ def test_headline_and_fields_tell_the_same_moments(
 
 
 def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str) -> None:
-    """A time in a field is in the browser's zone; a time in an address is in UTC, as for --at."""
+    """A time typed into a field is in the browser's time zone. A time in an address is in UTC, as
+    with `--at`."""
     with opened(browser, base, zone="Asia/Tokyo") as page:
         visit(page, "#/events?diff=2020-01-02T03:00,now")
         assert told(page) == ["2020-01-02 12:00:00", "now"]

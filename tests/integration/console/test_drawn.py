@@ -1,4 +1,4 @@
-"""Charts, shares, node names and event chips, as the console's modules draw and label them."""
+"""How the console draws and labels charts, shares, node names and event chips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_words_of_marks_lie_on_no_line_and_no_other_words(
 
 
 def test_no_mark_hides_a_failure(page: Page) -> None:
-    """Where marks would overlap, failures are drawn and labelled; other marks are only counted."""
+    """Where marks would overlap, failures are drawn and labelled. Other marks are only counted."""
     marks = [
         (60, "failure"),
         (120, "failure"),

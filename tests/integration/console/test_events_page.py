@@ -39,7 +39,7 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """Return a pattern for the same request for older events, with any page size."""
+    """Return a pattern that matches the same request for older events, whatever its page size."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 
@@ -75,7 +75,8 @@ def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
 def test_older_events_are_those_of_the_list_that_they_are_under(
     browser: Browser, base: str
 ) -> None:
-    """Older events requested under another filter are dropped, and no event appears twice."""
+    """If the filter changes while older events load, the page ignores their response. No event
+    appears twice."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")
@@ -133,7 +134,7 @@ def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, bas
 
 
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:
-    """The last event of a burst is shown, not only the first ones."""
+    """After a burst of events the page shows the newest event, not only the first ones."""
     with opened(browser, base) as page:
         page.clock.install(time=BEGUN)
         page.clock.pause_at(BEGUN + timedelta(seconds=1))
@@ -155,7 +156,8 @@ def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Stan
 
 
 def test_the_keyboard_stays_on_a_kind(browser: Browser, base: str, cluster: Standalone) -> None:
-    """A kind's chip keeps the focus when pressed, and when new events arrive."""
+    """The filter button of an event kind keeps the keyboard focus when it is pressed, and when new
+    events arrive."""
     with opened(browser, base) as page:
         visit(page, "#/events")
         page.mouse.move(5, 5)

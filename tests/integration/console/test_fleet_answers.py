@@ -23,8 +23,8 @@ def to_the_beginning(page: Page) -> None:
 
 
 def test_the_past_is_never_taken_for_now(browser: Browser, base: str) -> None:
-    """Late live data never overwrites a view of the past; going back to now reloads the whole
-    fleet."""
+    """Live data that arrives late never overwrites a view of the past. When the user returns to
+    now, the whole fleet is loaded again."""
     with opened(browser, base) as page:
         visit(page, "")
         now = page.locator("h1 a").first.inner_text()  # what follows says the use, which goes on

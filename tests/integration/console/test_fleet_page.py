@@ -85,8 +85,8 @@ def test_a_state_looks_the_same_on_every_page(
 def test_a_card_is_found_and_says_who_holds_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A GPU can be selected and opened with only the keyboard, and its address leads back to the
-    GPU."""
+    """A GPU can be selected and opened with only the keyboard. The opened page's address leads back
+    to that GPU."""
     with opened(browser, base) as page:
         visit(page, "")
         page.locator("#cards").focus()
@@ -202,7 +202,7 @@ def without_a_node(route: Route) -> None:
 
 
 def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone) -> None:
-    """The headline's counts add up, also with GPUs that are both in use and unhealthy or
+    """The headline's counts add up to all GPUs, even if some GPUs are in use and also unhealthy or
     cordoned."""
     devices = cluster.json("get", "devices")["items"]
     failing = next(each for each in devices if each["node"] == "h100-1" and each["holders"])
@@ -254,7 +254,8 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
 def test_what_if_of_a_card_loses_that_card_alone(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A what-if for one device loses only that device, even if it is free, and shows its node."""
+    """The what-if of a device simulates the loss of that device only, even if the device is free,
+    and shows the device's node."""
     devices = cluster.json("get", "devices")["items"]
     free = next(each for each in devices if not each["holders"])
     with opened(browser, base) as page:
@@ -389,8 +390,8 @@ WRITTEN = """() => {
 def test_a_heading_says_how_many_nodes_and_cards_there_are(
     browser: Browser, base: str, size: tuple[int, int]
 ) -> None:
-    """A group's heading shows the hardware of one node and the counts; a long heading moves the
-    counts to a second line."""
+    """A group's heading shows the hardware of one node, and the number of nodes and GPUs. After a
+    long text the numbers are on a second line."""
     with opened(browser, base, size=size) as page:
         page.add_init_script(f"({WRITTEN})()")
         visit(page, "")

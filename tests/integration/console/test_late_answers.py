@@ -18,8 +18,8 @@ def go(page: Page, address: str) -> None:
 
 
 def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
-    """Two pages opened in turn for the same point in time both wait until the gateway has resolved
-    that time."""
+    """If the user opens two pages for the same time in turn, each page waits until the gateway has
+    resolved that time."""
     with opened(browser, base) as page:
         newest = page.request.get("/api/v1/revision").json()["revision"]
         visit(page, f"#/pods?at={newest}")
@@ -36,8 +36,8 @@ def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -
 
 
 def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
-    """Removing a GPU from the What if page cancels the lookup of its id, and its late response
-    changes nothing."""
+    """If the user removes a GPU from the What if page while its id is being looked up, the late
+    response changes nothing."""
     with opened(browser, base) as page:
         cards = Held(page, CARD)
         page.goto("/#/whatif?lose=h100-1:2")
@@ -52,7 +52,8 @@ def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -
 
 
 def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, base: str) -> None:
-    """When a GPU's id arrives, the tag shows the id, and the field keeps its text and focus."""
+    """A GPU entered as NODE:NUMBER gets its id from a later response. Text that the user types in
+    the meantime stays, with the focus."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.locator("#lose")

@@ -1,4 +1,4 @@
-"""On pages that load once, the newest request wins, whatever the order of the responses."""
+"""On pages without live updates the newest request wins, in whatever order the responses arrive."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ REFUSED = {"error": "nobody knows", "fix": "ask again"}
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
-    """A report by queue stays when the earlier report by node, or its error, arrives later."""
+    """If the user switches a report from node to queue, a late response for the report by node, or
+    its error, changes nothing."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         asked = Held(page, USAGE)
@@ -112,8 +113,8 @@ def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
 def test_the_keyboard_stays_on_what_a_report_is_by(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The chosen grouping of a report keeps the focus, and Tab leads to the next grouping, also
-    after a button for newer entries appeared."""
+    """The chosen grouping of a report keeps the focus, and Tab leads to the next grouping. This
+    holds even if a button for newer entries appears."""
     with opened(browser, base) as page:
         visit(page, "#/reports")
         with newer(page, cluster):

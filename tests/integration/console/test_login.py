@@ -55,7 +55,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_token_is_asked_for_first(
     browser: Browser, gate: str, size: tuple[int, int], theme: str
 ) -> None:
-    """Before the login the page shows nothing of the cluster; a wrong token is refused with a
+    """Before the login the page shows nothing of the cluster. A wrong token is refused with a
     message."""
     with opened(browser, gate, size=size, theme=theme) as page:
         page.goto("/#/pods")
@@ -86,8 +86,8 @@ def entered(page: Page, who: str) -> None:
 
 
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:
-    """An authorized user cordons and uncordons a node in their own name; other users see the
-    command."""
+    """A user with the right to cordon can cordon and uncordon a node, under that user's name. Other
+    users see the command instead of a button."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         visit(page, "#/fleet?card=n1:0")
@@ -115,8 +115,8 @@ def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> No
 
 
 def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> None:
-    """A GPU can be cordoned by keyboard: arrow keys start at the node that was opened, and Escape
-    closes one thing at a time."""
+    """A GPU can be cordoned by keyboard. Arrow keys start at the opened node, and Escape closes
+    only the topmost element."""
     with opened(browser, gate) as page:
         entered(page, "olga")
         page.keyboard.press("Control+k")

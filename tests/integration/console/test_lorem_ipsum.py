@@ -1,5 +1,5 @@
-"""With every sentence of the gateway replaced, each page keeps the same parts, links and
-colours."""
+"""Pages do not depend on the gateway's wording: with every sentence replaced, each page keeps its
+parts, links and colours."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FACTS = """() => [...document.querySelectorAll("#main *")]
 
 @contextmanager
 def in_other_words(page: Page) -> Iterator[list[str]]:
-    """Replace the sentences in all responses for the length of a `with`, and yield the addresses of
-    changed responses."""
+    """Replace the sentences in all responses for the length of a `with` block, and yield the
+    addresses of the changed responses."""
     changed: list[str] = []
 
     def answer(route: Route) -> None:
@@ -62,8 +62,7 @@ def addresses(cluster: Standalone) -> list[str]:
 
 
 def facts(page: Page, address: str) -> list[str]:
-    """Return the page's parts, links and colours without its text; the events page also loads its
-    newest event."""
+    """Open a page, and return its parts, links and colours without its text."""
     visit(page, address)
     if address.startswith("#/events"):
         expect(page.locator("#detail .x")).to_be_attached()
@@ -71,8 +70,8 @@ def facts(page: Page, address: str) -> list[str]:
 
 
 def test_a_journey_reads_no_sentence(browser: Browser, base: str, addresses: list[str]) -> None:
-    """Pages decide by fields of the response, not by sentences: parts, colours, links and commands
-    stay the same."""
+    """If every sentence in the gateway's responses is replaced, the parts, colours, links and
+    commands of all pages stay the same."""
     found: list[dict[str, list[str]]] = []
     with opened(browser, base) as page:
         for other in (False, True):

@@ -1,4 +1,4 @@
-"""The output of the console's pure modules, in the browser that lays it out."""
+"""The console's JavaScript modules that need no gateway, tested in a browser."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -27,7 +27,8 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
 
 
 def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> None:
-    """A narrow chart lists its colours and its most important marks below it, in order of time."""
+    """The colours and the most important marks of a narrow chart are listed below the chart, in
+    order of time."""
     code = """const marks = given[0].map(([ms, look, words]) => ({ ms, look, words, kind: look }));
         const drawn = width => m.stackNotes({ width, times: [0], end: 100, marks,
           series: [{ name: "research", colour: "#4477AA", values: [1] }] });
@@ -65,8 +66,8 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 def test_no_mark_lies_on_another_however_many_it_counts(
     page: Page, counts: tuple[int, ...], looks: int
 ) -> None:
-    """Marks never overlap: wide marks of neighbouring bursts, with large counts or several kinds,
-    are merged."""
+    """Marks never overlap. Neighbouring bursts whose marks would be too wide, because of large
+    counts or several kinds, are merged."""
     drawn = run(
         page,
         "marks.js",

@@ -41,8 +41,8 @@ def test_every_page_answers_and_keeps_the_rules(
 
 
 def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
-    """Every page of the navigation opens by its key, marks its row, has a title and one heading,
-    and is accessible."""
+    """Every page of the navigation opens by its key, highlights its navigation entry, has a title
+    and one heading, and is accessible."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         for key, path in enumerate(navigation(), 1):
@@ -112,7 +112,8 @@ def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str)
 def test_an_address_that_can_mean_but_one_page_leads_there(
     browser: Browser, base: str, address: str, meant: str
 ) -> None:
-    """The page replaces the typed address with the one that links use."""
+    """An incomplete address that can mean only one page opens that page, and the console replaces
+    the address with the canonical one."""
     with opened(browser, base) as page:
         visit(page, address)
         assert page.evaluate("location.hash") == meant
@@ -150,8 +151,8 @@ def test_what_an_address_asks_in_vain_is_said(
 
 
 def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: Standalone) -> None:
-    """Among the events a recovery has another colour than a failure, although both are of kind
-    health."""
+    """In the list of events a recovery has another colour than a failure, although both events are
+    of the kind "health"."""
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
     fail(cluster, card["device"], reason="XID 31")
     recover(cluster, card["device"])
@@ -230,8 +231,8 @@ def test_a_narrow_screen_has_all_columns_and_long_names(
 def test_a_request_opens_to_its_reasons_and_stays_so(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A request is one row that a key press opens; it stays open after an update and opens by its
-    address."""
+    """In the queue a pending request is one row. A key press or the page's address opens its
+    details, which stay open after an update."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         lines = page.locator(".line")

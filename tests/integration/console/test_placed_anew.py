@@ -1,4 +1,4 @@
-"""The page of a pod that was evicted and placed again names the pending time that it describes."""
+"""The page of a pod that was evicted and placed again states which pending time it shows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: Path) -> None:
-    """The page shows the pending time of the newest pod of that name, and its history has the
-    matching heading."""
+    """If a pod was evicted and submitted again, the page shows the pending time since then. The
+    heading of its history states that."""
     skip_unless_here()
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
     with Standalone(tmp_path / "data", *options) as running:

@@ -37,7 +37,7 @@ def offered(page: Page) -> set[str]:
 
 
 def told(cluster: Standalone, *words: str) -> set[str]:
-    """Return the pods that `apportion why` suggests instead of the requested one."""
+    """Return the pods that `apportion why` suggests for a name that it does not find."""
     done = cluster.run("why", *words)
     assert done.returncode == 1, done.stdout
     [_, meant] = re.split(r"did you mean|several pods have this name:", done.stderr)
@@ -48,8 +48,8 @@ def told(cluster: Standalone, *words: str) -> set[str]:
 def test_the_pod_that_is_typed_is_shown(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """An address typed as `#/pods/NAMESPACE/NAME` opens the pod, also for a past time, and becomes
-    the canonical address."""
+    """The typed address `#/pods/NAMESPACE/NAME` opens the pod's page, also with a past time, and is
+    replaced by the canonical address."""
     at = cluster.json("get", "pods")["revision"]
     with opened(browser, base, size=size) as page:
         visit(page, "#/waiting")
@@ -69,8 +69,8 @@ def test_the_pod_that_is_typed_is_shown(
 
 
 def test_a_name_alone_is_that_of_why(browser: Browser, base: str, named: Standalone) -> None:
-    """A name without a namespace means the pod in default, else the live pod, else the ended one,
-    as in `why`."""
+    """A name without a namespace means the pod in `default` if there is one, then a live pod, then
+    an ended pod. `why` uses the same order."""
     said = {"hami-pod": "default", "lone": "red", "gone": "red"}
     with opened(browser, base) as page:
         for name, namespace in said.items():
@@ -127,8 +127,8 @@ def test_what_may_be_meant_is_what_the_command_line_offers(
 def test_a_pod_that_came_later_is_offered_with_its_moment(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A view of the past offers a pod that was submitted later with a link to its first
-    revision."""
+    """In a view of the past, the address of a pod that was submitted later shows an error, with a
+    link to the pod's first revision."""
     came = cluster.json("why", "hami-pod")["history"][0]["revision"]
     with opened(browser, base) as page:
         visit(page, f"#/pods/default/hami-pod?at={came - 1}")

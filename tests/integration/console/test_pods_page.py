@@ -22,7 +22,8 @@ spec:
 
 
 def test_pods_are_sorted_and_filtered_by_the_address(browser: Browser, base: str) -> None:
-    """The address of the pods page contains sorting and filters, and restores both."""
+    """Sorting and filters of the pods page are in its address, and opening that address restores
+    them."""
     with opened(browser, base) as page:
         visit(page, "#/pods")
         page.get_by_role("button", name="Node", exact=True).click()
@@ -49,7 +50,8 @@ def test_pods_are_sorted_and_filtered_by_the_address(browser: Browser, base: str
 def test_pods_are_grouped_from_workload_to_share(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A workload's row opens to its pods and a pod's row to its shares, also by the keyboard."""
+    """By mouse or keyboard, a workload's row opens to show its pods, and a pod's row opens to show
+    its shares."""
     assert cluster.run("submit", "--wait", "-f", "-", stdin=JOB).returncode == 0
     try:
         for size in (WIDE, NARROW):

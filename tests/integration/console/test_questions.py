@@ -63,8 +63,8 @@ def third_card(cluster: Standalone) -> str:
 def test_a_card_to_lose_is_offered_once_its_node_is_named(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page offers a node's GPUs once the node is named, and draws only the lost one as
-    failed."""
+    """Once a node is entered, the What if page offers that node's GPUs. If one is chosen, only that
+    GPU is drawn as failed."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -92,8 +92,8 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
 def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page accepts a GPU as NODE:NUMBER in its address, and keeps an unknown name in
-    full in the command."""
+    """The What if page accepts a GPU as NODE:NUMBER in its address. If a name is unknown, the
+    suggested command contains it unshortened."""
     card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
@@ -115,8 +115,8 @@ def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
 
 
 def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> None:
-    """On a phone the page scrolls to the answer below the form, and completes only nodes that are
-    not lost yet."""
+    """On a phone the What if page scrolls to the answer below the form. The form does not suggest
+    nodes that are already lost."""
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/whatif")
         page.locator("#lose").fill("t4-")
@@ -143,8 +143,8 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
 
 
 def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
-    """A what-if's address contains all inputs, so a link reproduces the what-if, unless the address
-    would be too long."""
+    """All inputs of a what-if are in the page's address, so a link reproduces it. A manifest that
+    would make the address too long is left out."""
     manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
     with opened(browser, base) as page:
         visit(page, "#/whatif")
@@ -170,8 +170,8 @@ def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> Non
 def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A manifest of a pending pod is evaluated again, and the pod is listed once, with the time
-    since when it is pending."""
+    """If a user enters the manifest of a pending pod, the pod is evaluated again. It is listed
+    once, with the time since when it is pending."""
     manifest = NEVER.replace("giant", "waits-already")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pod = cluster.json("get", "pods", "waits-already")["items"][0]
@@ -249,8 +249,8 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
 def test_what_if_begins_with_the_first_in_the_queue(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The What if page opens with the first pod in the queue; with an empty queue the page explains
-    what to enter."""
+    """The What if page opens with the first pod in the queue. If the queue is empty, the page
+    explains what to enter."""
     pods = cluster.json("get", "pods")["items"]
     waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
     with opened(browser, base) as page:
@@ -373,8 +373,8 @@ def test_a_report_is_that_of_the_command_line(
 def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """Downloaded reports have file names that describe the content; a narrow chart has its legend
-    below."""
+    """Downloaded reports have file names that describe their content. If a chart is narrow, its
+    legend is below it."""
     cluster.json("cordon", "t4-1", "--reason", "dust", "--by", "ann")
     cluster.json("uncordon", "t4-1", "--by", "ann")
     with opened(browser, base, size=size) as page:
@@ -494,8 +494,8 @@ def test_the_line_of_a_report_falls_with_what_breaks(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """Every page names its controls, has one heading, and never scrolls sideways, wide or
-    narrow."""
+    """On wide and narrow screens, every page names its controls, has one heading, and never scrolls
+    sideways."""
     with opened(browser, base, size=size) as page:
         for address in ("whatif", "reports", "doctor", "events"):
             visit(page, f"#/{address}")

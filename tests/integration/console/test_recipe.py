@@ -26,13 +26,14 @@ ROW = """\
 
 
 def fulfilled(file: Path) -> Callable[[Route], None]:
-    """Return a route handler that answers with a file of the copy instead of the gateway's own
-    file."""
+    """Return a route handler that answers a request with this file, instead of the gateway's file
+    of that name."""
     return lambda route: route.fulfill(path=file)
 
 
 def test_a_page_is_found_on_every_surface(browser: Browser, base: str, tmp_path: Path) -> None:
-    """A page is reachable by address, navigation, key and palette, and has its title."""
+    """A page added by the recipe opens by address, navigation, key and command palette, and has its
+    title."""
     scratch = Scratch(tmp_path / "scratch")
     table = TABLE.relative_to(ROOT).as_posix()
     with scratch.recipe("a console page", most=2):

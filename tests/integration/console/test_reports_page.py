@@ -19,7 +19,8 @@ spec:
 
 
 def test_a_report_is_by_a_label(browser: Browser, base: str, cluster: Standalone) -> None:
-    """A report by label loads only once a key is entered, and has one row for each value."""
+    """A report by label loads once the user has entered a label key. It has one row for each value
+    of that label."""
     assert cluster.run("submit", "--wait", "-f", "-", stdin=LABELLED).returncode == 0
     try:
         for size in (WIDE, NARROW):

@@ -13,8 +13,8 @@ NO_ANSWER = re.compile(r"^offline since \d\d:\d\d:\d\d$")
 
 
 def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -> None:
-    """While the gateway does not answer, no page claims to be live; the pages load once the gateway
-    is back."""
+    """While the gateway does not answer, no page claims to be live. Once the gateway is back, the
+    pages load by themselves."""
     gone = False
 
     def pass_on(route: Route) -> None:

@@ -26,8 +26,8 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Press keys until the page shows this revision, because a mark of an older failure may be
-    drawn first."""
+    """Step through the time bar's marks by key until the page shows this revision. The first mark
+    may be of an older failure."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -113,7 +113,8 @@ def as_one(page: Page, count: int) -> bool:
 def test_marks_that_would_overlap_are_one_that_lists_them(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Marks that would overlap become one mark with a count, which lists them with links."""
+    """Marks of the time bar that would overlap are merged into one mark. It shows their number, and
+    lists them with links."""
     cards = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-10")["items"]
     ]
@@ -175,7 +176,8 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """The time slider announces its value, and Play moves forwards from the chosen time to now."""
+    """Screen readers get the value of the time slider. Play moves from the chosen time forward to
+    now."""
     with opened(browser, base) as page:
         visit(page, "")
         slider = page.locator("#t-range")
@@ -230,8 +232,8 @@ def test_the_time_bar_is_folded_and_stays_so(browser: Browser, base: str) -> Non
 def test_a_range_of_time_ends_now_and_is_kept(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The chosen time range ends now and applies on the next page; an earlier time switches to the
-    whole ledger."""
+    """The chosen time range ends now and is kept on other pages. If the user opens an earlier time,
+    the bar shows the whole ledger."""
     with opened(browser, base) as page:
         page.clock.install(time=datetime.now(UTC) + timedelta(hours=3))
         visit(page, "#/pods")
@@ -255,7 +257,8 @@ def test_a_range_of_time_ends_now_and_is_kept(
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
-    """For an unknown time the page shows the gateway's error and fix; one key leads back to now."""
+    """For an unreadable time the page shows the gateway's error and its fix. The key `n` leads back
+    to now."""
     with opened(browser, base) as page:
         page.goto(f"{base}/#/fleet?at=yesterday-ish")
         expect(page.locator("h1")).to_contain_text("yesterday-ish")
@@ -320,9 +323,10 @@ def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> 
 def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A view of the past shows the requested time, not the last event's, and measures waits up to
-    the requested time. The browser's clock runs ahead, so that the ledger is quiet before that
-    time."""
+    """A view of the past shows the requested time, not the time of the last event before it, and
+    measures pending times up to the requested time.
+
+    The browser's clock is set ahead, so that the requested time is later than the newest event."""
     manifest = NEVER.replace("giant", "asked-for")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pods = cluster.json("get", "pods", "asked-for")

@@ -63,7 +63,8 @@ def test_a_page_that_is_opened_with_work_says_that_it_works(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """The page acknowledges a press at once, and marks the old result as the previous one."""
+    """The page shows at once that a press was received, and marks the old result as the previous
+    one."""
     with opened(browser, base, size=size) as page:
         without_time(page)
         visit(page, LOSE)
@@ -91,8 +92,8 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 
 
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
-    """Long work shows the elapsed seconds; screen readers hear only once that the work takes
-    long."""
+    """While a what-if takes long, the page shows the elapsed seconds. Screen readers announce only
+    once that it takes long."""
     with opened(browser, base) as page:
         without_time(page)
         plans = Held(page, PLAN)
@@ -112,8 +113,8 @@ def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None
 def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
     browser: Browser, base: str
 ) -> None:
-    """Stopping a what-if cancels its request, even one that is not sent yet, and Retry repeats the
-    request."""
+    """Stopping a what-if cancels its request, even one that has not been sent yet. Retry sends the
+    request again."""
     with opened(browser, base) as page:
         without_time(page)
         visit(page, "#/whatif")
@@ -177,8 +178,8 @@ TOLD: list[tuple[str, str]] = [
 def test_an_answer_that_does_not_come_can_be_asked_for_again(
     browser: Browser, base: str, body: str, words: str
 ) -> None:
-    """When a what-if fails, the page shows the gateway's error if there is one, and Retry can
-    succeed."""
+    """When a what-if fails, the page shows the gateway's error if there is one. Retry sends the
+    request again."""
     with opened(browser, base, size=NARROW) as page:
         plans = Held(page, PLAN)
         page.goto(f"/{LOSE}")
@@ -200,8 +201,8 @@ def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None
 
 
 def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: str) -> None:
-    """Every loading page shows an indicator until it is complete; a comparison also names the
-    compared times."""
+    """Every page shows an indicator until it has loaded. A comparison also shows the two times that
+    are compared."""
     with opened(browser, base) as page:
         visit(page, "#/waiting")
         diffs = Held(page, re.compile(r"/api/v1/diff"))

@@ -44,7 +44,7 @@ ELSEWHERE = {"events", "report/cost"}
 
 
 def reads() -> Iterator[str]:
-    """Provide every endpoint that a tenant may read, now and in the past."""
+    """Provide every address that a tenant may read, each for now and for the past."""
     for endpoint in ENDPOINTS:
         if endpoint.audience is not Audience.TENANTS or endpoint.method != "GET":
             continue
@@ -91,9 +91,11 @@ class Asked:
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide a ledger with one node of two GPUs. Pods of `ml` and `ops` share one GPU, and two
-    more pods are pending, one of them in a namespace whose name is digits. A cordon's reason names
-    pods of other namespaces."""
+    """Provide a ledger with one node of two GPUs, on which pods of the namespaces `ml` and `ops`
+    share one GPU.
+
+    Two more pods are pending, one of them in a namespace whose name is digits. A cordon's reason
+    names pods of other namespaces."""
     opened = Facts(bus)
     await opened.open()
     await opened.write(rack("n1", 2))
@@ -148,8 +150,8 @@ async def test_nobody_is_answered_who_is_not_known(asked: Asked) -> None:
 
 
 async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: Asked) -> None:
-    """A tenant finds no secret of other namespaces in any answer, neither for now nor for the
-    past."""
+    """No answer to a tenant, about now or about the past, contains a name, label or other detail of
+    another namespace."""
     for path in READS:
         status, text = await asked.get("mei", path)
         assert status == 200, (path, text)
@@ -272,7 +274,8 @@ spec: {{schedulerName: apportion, containers: [{{name: c, image: x}}]}}
 
 
 async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
-    """A user with the right to scrape can read /metrics and nothing hidden."""
+    """A user with the right to scrape can read /metrics, but sees log entries of other namespaces
+    only in redacted form."""
     base = asked.url.removesuffix("/api/v1")
     for who, status in (("prometheus", 200), ("mei", 403), ("olga", 200)):
         headers = {"Authorization": f"Bearer {who}"}
@@ -319,8 +322,8 @@ async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus
 
 
 async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
-    """Scripts and other sites cannot read the session cookie, and a page of another site cannot
-    act."""
+    """Scripts and other sites cannot read the session cookie. A page of another site cannot cordon
+    a node with it."""
     status, error = await asked.post("", "login", {"token": "wrong"})
     assert (status, error["field"]) == (401, "Authorization")
     async with asked.session.post(f"{asked.url}/login", json={"token": "olga"}) as answer:
@@ -342,7 +345,10 @@ async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
 
 
 async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: Path) -> None:
-    """With --public-url the session cookie is HTTPS-only, and only pages of that origin may act."""
+    """With --public-url the session cookie is sent only over HTTPS, and only pages of that URL's
+    origin can log in.
+
+    The option is refused without a scheme and without a login."""
     tokens = people(tmp_path)
     public = "https://apportion.example.com"
     url, options = bus.server.url_for("gateway"), ("--tokens", str(tokens), "--public-url")
@@ -411,11 +417,10 @@ async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> 
 
 
 async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Path) -> None:
-    """The gateway rejects a token that was removed from the file; an unreadable file revokes
-    nothing.
+    """The gateway rejects a token that was removed from the token file. If the file becomes
+    unreadable, all tokens stay valid.
 
-    Recently used tokens are cached for a while, which `test_people` covers.
-    """
+    Recently used tokens are cached for a while, which `test_people` covers."""
     tokens = tmp_path / "tokens.toml"
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")

@@ -132,11 +132,10 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """The gateway includes an agent's usage sample once; a later answer has only newer samples.
+    """The fleet answer contains each usage sample once. A later answer has only newer samples.
 
-    The gateway may not have subscribed yet. So one sample is sent until it arrives, and then a last
-    one, after which no other sample is in transit.
-    """
+    The gateway may not have subscribed at first, so the test sends one sample until it arrives.
+    Then it sends another one, which is the only one in transit."""
     del facts
     agent = await bus.connect("agent")
 
@@ -188,7 +187,7 @@ async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
 
 
 async def test_pages(gateway: Gateway) -> None:
-    """A list continues after the token of the previous page."""
+    """Each page of a list has a token, and a request with that token returns the next page."""
     first = await gateway.ok("/api/v1/pods?limit=1")
     second = await gateway.ok(f"/api/v1/pods?limit=1&continue={first['continue']}")
     assert [page["items"][0]["name"] for page in (first, second)] == ["a", "b"]
@@ -238,8 +237,8 @@ async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> No
 
 
 async def test_it_only_reads(gateway: Gateway) -> None:
-    """The gateway refuses other methods than GET on a list, with the method's name and status
-    404."""
+    """A list of the gateway accepts only GET. Other methods get status 404 and an error that names
+    the method."""
     for method in ("POST", "PUT", "DELETE"):
         status, body = await gateway.get("/api/v1/pods", method=method)
         assert (status, method in body["error"]) == (404, True)
@@ -295,8 +294,8 @@ def _noise(number: int) -> Draft:
 
 
 async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
-    """The gateway limits event streams per client and in total; the refusal suggests NATS as the
-    alternative."""
+    """The gateway limits the event streams of each client and in total. When it refuses a stream,
+    it suggests reading from NATS instead."""
     clients = [await Events.open(gateway.url) for _ in range(EACH_MAX)]
     status, body = await gateway.get("/api/v1/events")
     assert (status, body["error"].endswith(" 127.0.0.1")) == (429, True)
@@ -321,8 +320,8 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
 
 
 async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) -> None:
-    """After an event of a newer build, the gateway's process keeps running and refuses every
-    request with the reason."""
+    """After an event of a newer build the gateway's process keeps running, but refuses every
+    request and names the reason."""
     before = await gateway.ok("/api/v1/revision")
     watcher = await bus.connect("watcher")
     node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)
@@ -350,8 +349,8 @@ async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) 
 async def test_ledger_that_goes_away_and_comes_back(
     bus: Bus, gateway: Gateway, facts: Facts
 ) -> None:
-    """While the ledger's server is down the gateway answers at the last revision; afterwards it
-    continues."""
+    """While the ledger's server is down, the gateway answers with the last state that it knows.
+    When the server returns, it follows the ledger again."""
     revision = facts.revision
     await bus.crash()
     assert (await gateway.ok("/api/v1/revision"))["revision"] == revision

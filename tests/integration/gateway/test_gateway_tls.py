@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Gateway:
-    """A gateway with a certificate that requires client certificates."""
+    """A gateway process with a TLS certificate, which requires a certificate from its clients."""
 
     def __init__(self, url: str, folder: Path, *, first: str = "") -> None:
         self.authority = Authority(folder)
@@ -55,7 +55,6 @@ class Gateway:
 
 
 def close(writer: asyncio.StreamWriter) -> None:
-    """Close the connection."""
     writer.transport.abort()
 
 

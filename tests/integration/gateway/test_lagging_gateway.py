@@ -27,7 +27,8 @@ ANN = ("--by", "ann")
 
 
 class Lagging(NamedTuple):
-    """A ledger, and a gateway that reads no further until it is `cut` from the muted proxy."""
+    """A ledger, and a gateway that lags: the proxy between them is muted, so later events do not
+    reach the gateway."""
 
     facts: Facts
     proxy: Proxy

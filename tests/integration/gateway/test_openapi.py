@@ -52,7 +52,8 @@ def wrong(schema: dict[str, Any], answer: Any) -> list[str]:
 
 
 def written(endpoint: Endpoint) -> str:
-    """Return the endpoint's path with existing names and the required parameters."""
+    """Return the endpoint's path with existing names instead of placeholders, and with the required
+    query parameters."""
     names = NAMES | ({"name": NAMES[endpoint.path.split("/")[0].removesuffix("s")]}
                      if endpoint.name in {"cordon", "uncordon"} else {})  # fmt: skip
     return f"{PREFIX}/{endpoint.path.format(**names)}{QUERIES.get(endpoint.path, '')}"

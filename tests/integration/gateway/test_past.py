@@ -101,8 +101,8 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """A revision that is set aside disappears from every view of the past, also from cached
-    views."""
+    """After `set-aside` of a revision, no view of the past includes that event any more, not even a
+    cached view."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
@@ -161,8 +161,8 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_line_of_time(gateway: Gateway) -> None:
-    """The timeline counts every event in one bin, and marks failures, cordons and policy changes
-    with a sentence."""
+    """The timeline counts each event in exactly one bin. It marks failures, cordons and policy
+    changes, each with a sentence."""
     line = await gateway.ok("/api/v1/timeline?bins=5")
     counted = sum(sum(part["counts"].values()) for part in line["bins"])
     assert (len(line["bins"]), counted, line["first_revision"]) == (5, 8, 1)
@@ -273,7 +273,8 @@ async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> N
 async def test_what_was_read_once_is_there_after_a_restart(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """The --past folder keeps the index across restarts; the index of another ledger is rebuilt."""
+    """The gateway keeps its index of the past in the `--past` folder across restarts. If the folder
+    has the index of another ledger, it is rebuilt."""
     kept = str(tmp_path / "kept")
     for number in range(3):
         async with serving(bus, "--past", kept) as gateway:
@@ -341,8 +342,8 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """The gateway refuses a client's excess concurrent requests for the past with a fix, and
-    answers the rest correctly."""
+    """The gateway limits a client's concurrent requests for the past. It refuses the excess with a
+    fix, and answers the others correctly."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 
@@ -366,8 +367,8 @@ async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
 
 
 async def test_story_of_a_pod_a_node_and_a_device(gateway: Gateway) -> None:
-    """A history has one row for each event, in pages; a pod's history includes failures of its
-    devices."""
+    """A history has one row for each event, and is divided into pages. A pod's history includes
+    failures of the pod's devices."""
     story = await gateway.ok("/api/v1/history/pods/default/a")
     assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
     assert story["items"][2]["type"] == "DeviceHealthChanged"
@@ -385,7 +386,7 @@ async def test_story_of_a_pod_a_node_and_a_device(gateway: Gateway) -> None:
 
 
 async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
-    """Pods are found by name even after they ended; an unknown name gives an empty list."""
+    """Pods are found by name even after they ended. For an unknown name the list is empty."""
     names = await gateway.ok("/api/v1/history/pods/a")
     assert names["items"] == [{"namespace": "default", "name": "a"}]
     assert (await gateway.ok("/api/v1/history/pods/a?at=1"))["items"] == []
@@ -393,8 +394,8 @@ async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
 
 
 async def test_who_held_what(gateway: Gateway) -> None:
-    """`who` lists the pods that use a device at a time, since a time, or now, with the deciding
-    revision."""
+    """`who` lists the pods that use a device now, at a time, or since a time. For each pod it shows
+    the revision of its placement."""
     [then] = (await gateway.ok("/api/v1/who?device=n1-g0&at=5"))["items"]
     assert (then["pod"], then["decision_revision"], then["to_revision"]) == ("a", 4, 0)
     [since] = (await gateway.ok("/api/v1/who?node=n1&since=2"))["items"]
@@ -475,8 +476,8 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
 
 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
-    """A diff shows a drained pod and its successor as one row, but two pods with the same name as
-    two."""
+    """A diff shows a drained pod and the pod that replaced it in one row. Two unrelated pods with
+    the same name have two rows."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(PodGone(uid="b", reason=(why := "drained from n1 by ann: fan")))  # 10
     await facts.write(*(pod(uid, name="b") for uid in ("b2", "b3")))  # 11, 12
@@ -525,8 +526,8 @@ async def test_since_when_a_device_is_broken(gateway: Gateway, facts: Facts) -> 
 
 
 async def test_why_names_the_breaches_of_a_pods_shares(gateway: Gateway, facts: Facts) -> None:
-    """`why` lists each kind of share breach once, with count and last time; a view of the past
-    counts breaches up to then."""
+    """`why` lists each kind of share breach once, with count and last time. In a view of the past
+    it counts the breaches up to that time."""
     await facts.place("b", "n1", "n1-g1")
     base = ShareBreached(
         pod="b", node="n1", attempt=1, container="main", device="n1-g1", code="raised",

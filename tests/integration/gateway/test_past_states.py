@@ -31,8 +31,8 @@ CHECKPOINT_EVERY = 40
 
 
 class World:
-    """A growing ledger, the digest of the state at each of its revisions, and the reader of past
-    states."""
+    """A growing ledger, the expected digest of its state at each revision, and the gateway's reader
+    of past states."""
 
     def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
         self._bus = bus
@@ -62,8 +62,8 @@ class World:
                 self.checkpoints.add(self.fold.state)
 
     async def look(self, revision: int) -> str:
-        """Return the digest of the state at a revision; check that no more states are cached than
-        allowed."""
+        """Return the digest of the state at a revision, after checking that no more states are
+        cached than allowed."""
         found = digest(await self.states.at(revision))
         assert len(self.states.kept) <= KEPT
         return found
@@ -71,14 +71,14 @@ class World:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
-    """Provide one event loop for all examples."""
+    """Provide one event loop for all examples that Hypothesis generates."""
     with asyncio.Runner() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Provide one ledger for all examples, which keeps growing."""
+    """Provide one ledger for all examples that Hypothesis generates. It keeps growing."""
     bus = Bus(tmp_path_factory.mktemp("nats"))
     runner.run(bus.start())
     try:

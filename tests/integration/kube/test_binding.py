@@ -1,4 +1,5 @@
-"""Placements become bindings at a real API server in one write, and every outcome is an event."""
+"""Placements become bindings at a real API server, each in a single write. Every outcome is
+recorded as an event in the ledger."""
 
 import json
 

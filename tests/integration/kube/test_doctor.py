@@ -42,8 +42,8 @@ def webhook(**client: Any) -> dict[str, Any]:
 
 
 async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> None:
-    """Doctor finds no missing right for an admin. The watcher lacks the binder's rights and cannot
-    read the webhook."""
+    """Run as an admin, doctor finds no missing right. Run as the watcher, it finds that the
+    binder's rights and the right to read the webhook are missing."""
     admin = await seen(control_plane.kubeconfig)
     major, minor = control_plane.version
     assert admin.version.startswith(f"v{major}.{minor}.")

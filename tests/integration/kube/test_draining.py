@@ -40,7 +40,8 @@ def made(name: str, **fields: Any) -> dict[str, Any]:
 
 
 async def allow(world: KubeWorld, evictions: int) -> None:
-    """Set how many evictions the budget allows; no disruption controller runs here."""
+    """Set in the budget's status how many evictions it allows, because no disruption controller
+    runs here."""
     status = {
         "observedGeneration": 1, "disruptionsAllowed": evictions, "currentHealthy": 1,
         "desiredHealthy": 1, "expectedPods": 1,

@@ -50,7 +50,7 @@ subjects: [{kind: ServiceAccount, name: olga, namespace: team-a}]
 
 
 def token(plane: ControlPlane, name: str, *audiences: str) -> str:
-    """Return a token for this user; without audiences the token is for the API server itself."""
+    """Return a token for this user. Without `audiences` it is a token for the API server itself."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     spec |= {"audiences": audiences} if audiences else {}
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -76,7 +76,8 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def begun(world: KubeWorld, kubeconfig: Path) -> str:
-    """Start a gateway with this API server, and return its URL."""
+    """Start a gateway that authenticates users at this API server, on a ledger with pods of two
+    namespaces. Return the gateway's URL."""
     await world.facts.write(rack("n1", 2))
     await world.facts.write(
         pod("u1", ask(), namespace="team-a", name="mine"),

@@ -20,15 +20,19 @@ SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
-    """Remove the webhook and the policies after each test. No webhook runs here, so pods of later
-    tests would wait for it, and later tests bind pods as any user."""
+    """Remove the webhook and the policies after each test, because later tests create and bind
+    pods.
+
+    Without a running webhook these pods would wait for it, and the policies would forbid the
+    bindings."""
     yield
     for folder in ("admission", "policies"):
         control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")
 
 
 def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
-    """`kubectl apply -k` succeeds twice, and each service runs under the account with its name."""
+    """`kubectl apply -k` succeeds twice in a row. Each service runs under the service account that
+    has its name."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
     again = control_plane.kubectl("apply", "-k", str(DEPLOY))
     assert "deployment.apps/watcher unchanged" in again
@@ -66,8 +70,8 @@ def test_the_webhook_is_answered_by_its_own_service(control_plane: ControlPlane)
 
 
 def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> None:
-    """Containers run without privileges and with a read-only root file system; only the agent may
-    inspect processes."""
+    """Containers run without privileges and with a read-only root file system. Only the agent may
+    inspect other processes."""
     control_plane.kubectl("apply", "-k", str(DEPLOY))
     kinds = "deployments,daemonsets,jobs"
     found = json.loads(control_plane.kubectl("get", kinds, "-n", "apportion", "-o", "json"))

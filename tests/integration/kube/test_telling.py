@@ -1,4 +1,4 @@
-"""Results appear in `kubectl describe pod` and `kubectl get events`."""
+"""Placements, refusals and rejections appear in `kubectl describe pod` and `kubectl get events`."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from tests.support.polling import until
 
 
 async def system(world: KubeWorld, devices: str = "1xT4") -> None:
-    """Start one node and every service."""
+    """Report one node with these devices, and start every service."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", devices))
     for verb in ("watcher", "scheduler", "binder"):
@@ -26,8 +26,8 @@ async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
 
 
 async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
-    """Wait until the pod's condition PodScheduled has this status; the pod's Events are written
-    earlier."""
+    """Wait until the pod's PodScheduled condition has this status, and return the condition. The
+    pod's Events are written before it."""
 
     async def told() -> dict[str, Any]:
         conditions = (await world.pod(name))["status"].get("conditions", ())
@@ -38,8 +38,8 @@ async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
 
 
 async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: KubeWorld) -> None:
-    """A refused pod gets one Event and a condition, which are not repeated while the reasons stay.
-    The pod is bound once there is room."""
+    """A pod that fits nowhere gets one Event and a condition, which are not repeated while the
+    reasons stay the same. The pod is bound once there is room."""
     await system(world)
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("first", share(15_000)))
     await world.bound("first")
@@ -84,8 +84,8 @@ async def test_what_is_so_again_counts_up_the_event_that_there_is(world: KubeWor
 
 
 async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
-    """A rejected pod's Event names the field, the value and the fix; a corrected pod gets no more
-    such Events."""
+    """The Event of a rejected pod names the field, the value and the fix. Once the pod is
+    corrected, it gets no more such Events."""
     await system(world)
     note = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(kube_pod("p", share(), annotations=note))
@@ -97,8 +97,8 @@ async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
 
 
 async def test_two_binders_and_a_new_one_tell_a_thing_once(world: KubeWorld) -> None:
-    """Several binders, even restarted ones, write each Event once, because the Event's name is
-    deterministic."""
+    """Several binders, even restarted ones, write each Event once, because all of them derive the
+    same name for the Event."""
     await system(world)
     other = await world.start("binder")
     await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("small", share()))

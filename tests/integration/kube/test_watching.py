@@ -48,13 +48,14 @@ async def end(world: KubeWorld, name: str, phase: str, reason: str = "") -> None
 
 
 def live(world: KubeWorld) -> list[str]:
-    """Return the names of the ledger's live pods."""
+    """Return the names of the submitted pods whose uid has never ended."""
     gone = {event.uid for event in world.facts.of(PodGone)}
     return sorted(pod.name for pod in world.facts.of(PodSubmitted) if pod.uid not in gone)
 
 
 def held(world: KubeWorld) -> list[str]:
-    """Return the names of the ledger's live pods, even if a pod was submitted more than once."""
+    """Return the names of the ledger's live pods. A pod that ended and was submitted again with its
+    uid counts as live."""
     pods: dict[str, str] = {}
     for _, event in world.facts.events:
         if isinstance(event.data, PodSubmitted):
@@ -161,8 +162,8 @@ async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
 
 
 async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWorld) -> None:
-    """A node is recorded with labels, taints and readiness, less the resources of other schedulers'
-    pods, and its removal is recorded."""
+    """The watcher records a node's labels, taints and readiness, and its resources less those of
+    other schedulers' pods. It also records the node's removal."""
     taint = {"key": "volcano.sh/vgpu", "effect": "NoSchedule"}
     amounts = {"cpu": "10", "memory": "10Gi", "pods": "5", "example.com/fpga": "4"}
     node = kube_node("n1", allocatable=amounts, labels={"zone": "a"}, taints=[taint])
@@ -226,8 +227,8 @@ async def test_two_watchers_say_everything_once(world: KubeWorld) -> None:
 
 
 async def test_a_pod_that_cannot_be_read_is_rejected_until_it_is_mended(world: KubeWorld) -> None:
-    """A pod that cannot be parsed is rejected with field, value and fix, and submitted once
-    corrected. If deleted, a rejected pod is gone."""
+    """The watcher rejects a pod that it cannot parse with field and value, and submits the pod once
+    it is corrected. It records the deletion of a rejected pod."""
     bad = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(
         kube_pod("mended", share(), annotations=bad), kube_pod("dropped", share(), annotations=bad)
@@ -262,8 +263,11 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
 
 
 async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
-    """After the API server is restored from a backup, the watcher at once ends pods that the backup
-    lacks, and only then is ready. Pods deleted since the backup return once their ids are free."""
+    """After the API server is restored from a backup, the watcher ends the pods that the backup
+    lacks before it is ready again.
+
+    Pods that were deleted after the backup are submitted again later, once the ledger accepts their
+    event ids again."""
     before = [f"before-{number}" for number in range(6)]
     await world.plane.apply(*(kube_pod(name, share()) for name in before))
     watcher = await world.start("watcher")
@@ -295,8 +299,8 @@ async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world:
 
 
 async def test_a_pod_that_another_scheduler_bound_is_held_where_it_is(world: KubeWorld) -> None:
-    """A pod that another scheduler bound is ended, then adopted on its node, without counting its
-    CPU twice."""
+    """If another scheduler binds a submitted pod, the watcher records the pod as gone and then as
+    adopted on that node. The pod's CPU is counted once."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", {"cpu": "1"}))
     await world.start("watcher")
     await until_live(world, "p")

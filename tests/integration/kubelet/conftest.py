@@ -1,5 +1,5 @@
-"""A ledger, and the kubelet of one node; the tests append what scheduler and binder would
-append."""
+"""A ledger, and the kubelet of one node. The tests themselves append the events of scheduler and
+binder."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator

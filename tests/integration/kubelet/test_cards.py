@@ -57,7 +57,7 @@ COMPUTE_SLICES = 7
 def driver(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeDriver]:
-    """Provide the node's fake driver, which the agent's process loads too."""
+    """Provide the node's fake driver. The agent's process loads the same driver."""
     with fake_driver(tmp_path, request.param) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -86,7 +86,6 @@ def places(kubelet: FakeKubelet) -> list[str]:
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[-1]
     return report.devices
 
@@ -267,8 +266,8 @@ class Rounds:
         return self.chance.choice(found) if found else None
 
     def _taken(self, share: Share) -> bool:
-        """Return True if another pod uses the share's memory slices, or too much compute is in
-        use."""
+        """Return True if the share does not fit: its memory slices are used by another pod, or too
+        few compute slices are free."""
         own = [other for other in self.live.values() if other.device == share.device]
         assert share.instance is not None
         crossing = any(o.instance and overlap(o.instance, share.instance) for o in own)
@@ -384,8 +383,8 @@ def _kill_daemon(pipes: Path) -> None:
 async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """By default the agent closes a GPU under MPS with a reason, because its containers can stop
-    one another."""
+    """By default the agent reports a GPU in MPS mode as unhealthy with a reason, because containers
+    under MPS can stop one another."""
     assert driver.ids
     mps = NodeConfiguration(name=NODE, operating_mode="mps")
     await facts.write(
@@ -399,7 +398,8 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """Return the environment of the pod's container, with its mounts followed."""
+    """Start the pod's container and return its environment, in which the path of the MPS pipes is
+    the one on the host."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

@@ -1,4 +1,5 @@
-"""A DRA plugin over a fake kubelet prepares each claim as the ledger has it, whatever is killed."""
+"""The agent, as DRA plugin of a fake kubelet, prepares each claim with the devices in the ledger,
+whatever process is killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -59,7 +60,6 @@ async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> Non
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
@@ -74,8 +74,8 @@ def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
 async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Preparing a claim again, even after a kill of the agent, returns the same answer; the ledger
-    gets one event."""
+    """Preparing a claim again returns the same answer, even after the agent was killed. The ledger
+    gets only one event."""
     first, second = cards(facts)
     await place(facts, "a", ("c-1", first, 700), ("c-2", second, 1300))
     asked = (("c-1", "team"), ("c-2", "team"))
@@ -100,8 +100,8 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
 async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Unpreparing a claim, even repeatedly, removes its state and leaves another pod's claim
-    alone."""
+    """Unpreparing a claim, even repeatedly, removes the agent's state of that claim only. Another
+    pod's claim stays prepared."""
     assert agent.running
     first, _ = cards(facts)
     await place(facts, "a", ("c-1", first, 700))
@@ -136,7 +136,8 @@ async def test_a_claim_of_another_namespace_is_not_prepared(
 async def test_the_kubelet_hears_how_devices_are(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
-    """The agent sends the kubelet the health of all devices, with the reason for a failed one."""
+    """The agent reports the health of all devices to the kubelet, with a reason for each failed
+    device."""
     assert agent.running
     await kubelet.healths({"gpu-0": 1, "gpu-1": 1})
     order = json.dumps({"verb": "fail", "device": cards(facts)[1].id, "reason": "fan"}).encode()

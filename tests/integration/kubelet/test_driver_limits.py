@@ -25,7 +25,7 @@ USED = "apportion_container_memory_used_bytes{"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """Provide a fake driver with one GPU, for the agent's process and this process."""
+    """Provide a fake driver with one GPU, visible to the agent and to the test."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -35,7 +35,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 def container(kubelet: FakeKubelet) -> Path:
-    """Provide the cgroup folder of the container to which the process belongs."""
+    """Create the container's process in the fake `/proc`, and return the container's cgroup."""
     path = cgroup(UID).strip().removeprefix("0::/")
     folder = kubelet.folder / "cgroup" / path
     folder.mkdir(parents=True)
@@ -84,8 +84,8 @@ def hard_mib(driver: FakeDriver, folder: Path) -> int:
 async def test_the_driver_holds_a_container_to_its_share(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """The driver limits a container that uses a GPU to its share. Resizes apply too, even those
-    that the agent missed."""
+    """The driver limits a container's GPU memory to its share. The limit follows each resize, even
+    one that happened while the agent was down."""
     driver.memory_limits(kubelet.folder / "cgroup")
     async with running(bus, kubelet, facts) as agent:
         share = await begun(kubelet, facts, driver)
@@ -101,8 +101,8 @@ async def test_the_driver_holds_a_container_to_its_share(
 async def test_a_driver_without_limits_changes_nothing(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
 ) -> None:
-    """The agent logs once that a driver has no limits and tries again later; pods run without
-    limits."""
+    """If a driver has no limits, the agent logs that once and tries again later. Pods run without
+    the driver's limits."""
     async with running(bus, kubelet, facts) as agent:
         await begun(kubelet, facts, driver)
         line = await agent.logged("has no memory limits for cgroups")

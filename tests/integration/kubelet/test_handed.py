@@ -68,8 +68,8 @@ async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
 async def test_what_was_handed_out_is_handed_out_again(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *, rebooted: bool
 ) -> None:
-    """The agent gives a share again after a kill of the agent or a reboot, even if the ledger knows
-    the pod only by its annotations."""
+    """After a kill of the agent or a reboot, the agent gives a pod its share again. This holds even
+    if the ledger knows the pod only by its annotations."""
     async with agent_of(bus, kubelet) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)

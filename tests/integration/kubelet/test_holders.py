@@ -33,7 +33,7 @@ def holders(kubelet: FakeKubelet) -> Holders:
 
 
 async def admit(kubelet: FakeKubelet, *pods: str) -> None:
-    """Admit each pod to the kubelet with one GPU slot."""
+    """Have the kubelet admit each pod, with one GPU slot."""
     for pod in pods:
         await kubelet.admit(pod, pod, GPU, {"main": 1})
 
@@ -54,8 +54,8 @@ async def test_a_pod_is_over_though_the_checkpoint_has_it(
 async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
     kubelet: FakeKubelet, holders: Holders
 ) -> None:
-    """A kubelet that knows no pods yet, as after a start without an API server, does not end its
-    containers' pods."""
+    """No pod counts as ended while the kubelet does not list any pods yet, as after a start without
+    an API server."""
     await admit(kubelet, "a")
     await holders.look()
     await kubelet.stop()

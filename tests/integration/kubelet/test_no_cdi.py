@@ -43,7 +43,6 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def again(agent: ServiceProcess, kubelet: FakeKubelet) -> None:
-    """Kill the agent, and start the agent again."""
     await agent.kill()
     await agent.start()
     await agent.ready()
@@ -51,13 +50,11 @@ async def again(agent: ServiceProcess, kubelet: FakeKubelet) -> None:
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
 
 def share(device: Device, memory_mib: int, container: str = "main") -> Share:
-    """Return a share of a GPU."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=30)
 
 
@@ -82,8 +79,8 @@ async def test_allocate_gives_the_share_itself(
 async def test_each_container_has_its_own(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """Every container gets its own share in the order of the calls; an init container gets the next
-    container's share."""
+    """Each container's `Allocate` call returns that container's own share. An init container gets
+    the share of the first main container."""
     first, second = cards(facts)
     shares = (
         share(first, 500, "one"), share(first, 900, "two"), share(second, 901, "two"),
@@ -126,8 +123,7 @@ async def test_who_left_before_the_kubelet_asked_is_not_meant(
 async def test_of_whom_the_ledger_does_not_tell_gets_nothing(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A container that the ledger does not know starts without devices, and its Event names the
-    fix."""
+    """A container that the ledger does not know starts without devices. An Event names the fix."""
     assert agent.running
     answer = (await kubelet.admit("a", "a", GPU, {"main": 1}))["main"]
     assert dict(answer.env) == {VISIBLE: "void"}

@@ -1,4 +1,5 @@
-"""NPUs that are shared in software: the agent provides the library's files in time."""
+"""NPUs that are shared in software: the agent creates the sharing library's files before the
+container starts."""
 
 from pathlib import Path
 

@@ -46,13 +46,11 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
-    """Return the node's GPUs."""
     report: NodeReported = facts.of(NodeReported)[0]
     return report.devices
 
 
 def share(device: Device, memory_mib: int, container: str = "main", cores: int = 30) -> Share:
-    """Return a share of a GPU."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=cores)
 
 
@@ -87,8 +85,8 @@ async def test_B1_each_gets_its_own_share_in_either_order(
 async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent removes a slot's CDI file when its pod ends, so no other container can mount the
-    pod's region."""
+    """When a pod ends, the agent removes the CDI file of its slot, so no other container can mount
+    the pod's HAMi-core region."""
     assert agent.running
     for pod, card in zip("ab", cards(facts), strict=True):
         await facts.hold(pod, NODE, share(card, 700))
@@ -107,8 +105,8 @@ async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
 async def test_the_region_is_there_before_the_container(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The region file with the ledger's limit exists before HAMi-core starts, and the container's
-    folder is mounted."""
+    """HAMi-core's region file, with the ledger's limits, exists before the container starts. The
+    folder with that file is mounted into the container."""
     assert agent.running
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -122,8 +120,8 @@ async def test_the_region_is_there_before_the_container(
 async def test_a_running_container_is_held_to_what_its_pod_was_resized_to(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A resize limits a running container at once or when the agent returns, and also applies when
-    the container restarts."""
+    """A resize changes the limits of a running container at once, or when the agent returns. A
+    restarted container gets the new limits too."""
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -191,7 +189,8 @@ async def test_a_container_starts_again_after_anything_was_killed(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """An init container gets the share of the main container, because both have the same slot."""
+    """An init container gets the share of the main container, because the kubelet gives both the
+    same slot."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 2000), borrowed=(share(card, 500, "fetch"),))
@@ -247,7 +246,8 @@ async def test_what_cannot_be_given_is_told_once_and_given_later(
 async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
-    """A container does not restart on a failed GPU; in the ledger its pod stays allocated."""
+    """The agent does not start a container on a failed GPU. The pod that was allocated that GPU
+    before stays allocated in the ledger."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
@@ -265,7 +265,8 @@ async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
 async def test_what_the_ledger_took_back_is_not_given(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A withdrawn placement starts no container; the next attempt gets its own share."""
+    """The agent starts no container for a withdrawn placement. Once the pod is placed again, its
+    container gets the new share."""
     assert agent.running
     first, second = cards(facts)
     await facts.hold("a", NODE, share(first, 700))
@@ -296,7 +297,7 @@ async def test_another_pods_name_on_a_slot_is_refused(
 
 
 async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folder: Path) -> None:
-    """An agent without a kubelet is not ready and reports why; it registers once the kubelet
+    """While no kubelet runs, the agent is not ready and reports why. It registers once the kubelet
     starts."""
     kubelet = FakeKubelet(folder)
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
@@ -315,7 +316,8 @@ async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folde
 async def test_a_folder_with_too_long_a_name_is_named(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """An agent exits with a fix if its kubelet folder's path is too long for a socket."""
+    """If the path of the kubelet's folder is too long for a socket, the agent exits with an error
+    that names a fix."""
     long = tmp_path / ("x" * 90)
     kubelet = FakeKubelet(long)
     (long / "device-plugins" / "kubelet.sock").touch()

@@ -29,7 +29,7 @@ RECORD_S = 3
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """Provide a fake driver with two GPUs, visible to the agent's process too."""
+    """Provide a fake driver with two GPUs. The agent's process loads the same driver."""
     with fake_driver(tmp_path, "2xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -40,7 +40,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 async def agent(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> AsyncIterator[ServiceProcess]:
-    """Provide the node's agent with frequent usage samples, and with its processes below `proc`."""
+    """Provide the node's agent, which samples usage often and reads processes from a fake `/proc`
+    folder."""
     assert driver.ids
     options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
@@ -56,7 +57,7 @@ async def agent(
 
 
 async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Path:
-    """Start a pod with 700 MiB of a GPU, and return the path of its region file."""
+    """Start a pod with 700 MiB of a GPU, and return the path of its HAMi-core region file."""
     share = Share(container="main", device=device, memory_mib=700, cores=30)
     await facts.hold(uid, NODE, share)
     await kubelet.admit(uid, uid, GPU, {"main": 1})
@@ -67,7 +68,8 @@ async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Pa
 
 
 async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
-    """Return the agent's metrics of containers, GPUs and foreign processes, by name and device."""
+    """Return the agent's metrics of containers, GPUs and processes outside pods, by metric and
+    device."""
     status, text = await agent.get("/metrics")
     assert status == 200
     found = {}
@@ -133,8 +135,8 @@ async def heard(bus: Bus) -> UsageSample:
 async def test_a_region_learns_who_its_processes_are(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """The agent writes the kernel's process ids into a region, because HAMi-core can confuse
-    processes of two containers."""
+    """The agent writes the kernel's process ids into a container's HAMi-core region, because
+    HAMi-core itself can confuse processes of two containers."""
     proc = kubelet.folder / "proc"
     files = {}
     for pid, uid in ((4711, UID), (4712, OTHER)):
@@ -173,8 +175,8 @@ async def test_what_was_used_survives_the_agent(
 async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A share breach is recorded at most once an hour per code, with granted and found amounts; the
-    region is restored each time."""
+    """A container that overwrites its region's limits commits a breach. The agent restores the
+    region each time, and records each kind of breach at most once an hour with both amounts."""
     assert agent is not None
     proc, path = kubelet.folder / "proc", await begun(kubelet, facts, UID, driver.ids[0])
     run_process(path, inner=7, mib=600)

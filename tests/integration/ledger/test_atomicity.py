@@ -19,8 +19,8 @@ OPEN_BATCHES_OF_THE_SERVER = 50
 
 
 async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> None:
-    """A batch of the maximum size is stored with consecutive revisions, and each draft gets its
-    own."""
+    """A batch of the maximum size is stored with consecutive revisions. The result of each draft
+    has that draft's revision."""
     ledger = await bus.connect()
     await ledger.append([draft()])
     revisions = await ledger.append([draft(f"workload.{n}") for n in range(1000)])
@@ -43,8 +43,8 @@ async def test_no_drafts_append_nothing(bus: Bus) -> None:
 
 
 async def test_the_largest_payload_is_stored_and_one_byte_more_refused(bus: Bus) -> None:
-    """The server stores a payload of our maximum size, with the longest id and subject; one byte
-    more is refused."""
+    """The server stores a payload of the maximum size, even with the longest id and subject. It
+    refuses a payload that is one byte larger."""
     ledger = await bus.connect()
     subject, name = "workload." + "s" * 800, "i" * 512
     whole = draft(subject, key=name, payload=b"x" * MAX_PAYLOAD_BYTES, expect=0)
@@ -105,8 +105,8 @@ async def test_a_server_killed_in_the_middle_of_a_commit_never_keeps_a_part(
     ("role", "api"), [("operator", "STREAM.PURGE"), ("bootstrap", "STREAM.MSG.DELETE")]
 )
 async def test_nobody_can_make_the_stream_forget_an_event(bus: Bus, role: str, api: str) -> None:
-    """Permissions let no role delete an event from the stream; only its beginning can be trimmed.
-    See also test_permissions."""
+    """Permissions let no role delete an event from the stream; only the oldest events can be
+    trimmed. See also test_permissions."""
     ledger = await bus.connect(role)
     with pytest.raises(LedgerError, match=rf"not permit user '{role}' to send to .*{api}"):
         await ledger.request(f"$JS.API.{api}.{STREAM}", b"", 30)

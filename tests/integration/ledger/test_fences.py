@@ -44,7 +44,8 @@ async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) 
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus) -> None:
-    """Later drafts on a subject with the same expectation share the first draft's fence."""
+    """Several drafts of a batch may expect the same revision of one subject. The first draft's
+    fence then applies to all of them."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]
@@ -54,7 +55,8 @@ async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus
 async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
     bus: Bus, first: int | None
 ) -> None:
-    """A batch that fences a subject only after its first draft is refused before sending."""
+    """A batch may fence a subject only by its first draft on that subject. Otherwise the client
+    refuses the batch before sending it."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
     with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):

@@ -1,5 +1,5 @@
-"""Readers survive crashes and never skip a missing record; `tests/contracts` has the general
-rules."""
+"""Readers survive crashes and never skip a missing record. The general rules for readers are in
+`tests/contracts`."""
 
 import asyncio
 import json
@@ -182,8 +182,8 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
 
 
 async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
-    """The auditors' copy may lack the newest records after a crash until it gets them again; that
-    is no hole."""
+    """After a crash the auditors' copy may lack the newest records until the server copies them
+    again. A reader does not treat that as lost history."""
     writer, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     seen: list[int] = []
     following = await auditor.follow(lambda record: seen.append(record.revision))

@@ -1,4 +1,5 @@
-"""Following only the configuration: with its own user, through crashes, and on a trimmed ledger."""
+"""A follower of the configuration alone, as the webhook uses it: through crashes, and on a trimmed
+ledger."""
 
 import asyncio
 import contextlib
@@ -61,8 +62,8 @@ class Following:
 
 @contextlib.asynccontextmanager
 async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
-    """Provide a caught-up follower for the length of a `with`. With `port` it connects through a
-    proxy."""
+    """Provide a follower that has caught up, for the length of a `with` block. With `port` it
+    connects through the proxy on that port."""
     made = Following(ConfigurationLedger((await bus.connect("admission", port=port)).wire))
     running = asyncio.create_task(made.reader.run())
     try:
@@ -80,7 +81,8 @@ def changed(*names: str) -> ConfigurationChanged:
 
 
 def refused() -> ConfigurationChanged:
-    """Return a configuration that every fold refuses, because two resources have one name."""
+    """Return an invalid configuration, in which two resources have one name, so that every fold
+    refuses it."""
     nvidia = NvidiaConfiguration(resource_count_name="a.b/c", resource_memory_name="a.b/c")
     return ConfigurationChanged(by="test", configuration=Configuration(nvidia=nvidia))
 
@@ -125,8 +127,7 @@ async def test_a_ledger_without_one_is_caught_up_with_at_once(bus: Bus, facts: F
 
 
 async def test_one_that_is_refused_changes_nothing(bus: Bus, facts: Facts) -> None:
-    """A refused configuration changes nothing: the previous one stays in force, as in every other
-    fold."""
+    """If the newest configuration is invalid, the previous one stays in force."""
     await facts.write(changed("first"))
     await facts.write(refused())
     async with following(bus) as found:
@@ -153,7 +154,8 @@ async def test_what_comes_while_the_server_is_down_is_found(bus: Bus, facts: Fac
 
 
 async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: Facts) -> None:
-    """On a trimmed ledger the follower starts with the configuration that was kept apart."""
+    """On a trimmed ledger the follower starts with the configuration that was saved outside the
+    stream."""
     await facts.write(changed("first"))
     await facts.submit("a", "b")
     await keep(bus, 1)
@@ -164,8 +166,8 @@ async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: 
 
 
 async def test_newer_ones_win_over_the_one_that_is_kept(bus: Bus, facts: Facts) -> None:
-    """The newest valid configuration in the stream overrides the kept one; refused newer ones do
-    not."""
+    """A valid configuration in the stream overrides the one that was saved outside it. Invalid
+    configurations are ignored."""
     await facts.submit("a")
     await facts.write(changed("first"))
     await keep(bus, 2)
@@ -250,7 +252,7 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
-    """A kept configuration without a revision is rejected."""
+    """A saved configuration that has no revision is rejected with an error that says so."""
     bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="has revision ''"):

@@ -18,8 +18,8 @@ from tests.support.nats import Bus, draft, ignore, running_bus
 
 
 async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
-    """A thousand concurrent writers need far fewer appends, and each writer gets its own
-    revision."""
+    """A thousand concurrent writers share batches, so there are far fewer appends than writers.
+    Each writer gets its own revision."""
     outcomes: list[tuple[str, int]] = []
     ledger = await bus.connect(watch=lambda outcome, size, _s: outcomes.append((outcome, size)))
     async with GroupCommit(ledger) as commit:
@@ -47,7 +47,7 @@ async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
 
 
 async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
-    """A refused fence fails only its own writer; the other drafts of the batch are stored."""
+    """A stale fence fails only the writer of its draft. Other drafts of the batch are stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.3")])
     async with GroupCommit(ledger) as commit:
@@ -94,8 +94,8 @@ async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
 
 
 async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bus) -> None:
-    """If two decisions on one node have the same basis, the first is stored and the second is
-    refused."""
+    """If two decisions on one node refer to the same revision of it, the first is stored and the
+    second is refused."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         results = await asyncio.gather(
@@ -138,8 +138,8 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """A draft whose id another event has used is refused, alone or in a group; the same event
-    counts as stored."""
+    """A draft fails if its id belongs to a different stored event, also within a group. If the
+    stored event is the same, the draft counts as stored."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
@@ -188,7 +188,7 @@ async def test_a_forbidden_draft_sinks_nobody_else(bus: Bus) -> None:
 
 
 async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
-    """Every writer gets LedgerFull when the ledger is full; none waits."""
+    """When the ledger is full, every writer gets LedgerFull at once."""
     async with running_bus(tmp_path / "data", max_bytes=1000) as bus:  # type: ignore[operator]
         ledger = await bus.connect()
         async with GroupCommit(ledger) as commit:
@@ -211,7 +211,8 @@ async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> 
 
 
 async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
-    """A batch contains as many drafts as fit into its byte limit; a large draft is sent alone."""
+    """A batch contains as many drafts as fit into its byte limit. A draft near that limit is sent
+    by itself."""
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
     async with GroupCommit(ledger, max_bytes=250_000) as commit:
@@ -222,7 +223,7 @@ async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
 
 
 async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
-    """A few drafts are appended one by one in order, each with its own result; more drafts become
+    """A few concurrent drafts are appended one by one, each with its own result. More drafts become
     one batch."""
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
@@ -239,7 +240,8 @@ async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
 
 
 async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:
-    """Leaving the `with` block stores all submitted drafts; a later append fails."""
+    """Leaving the GroupCommit's `async with` block stores all drafts that were handed in; a later
+    append fails."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(20)]
@@ -262,8 +264,7 @@ async def test_a_cancelled_writer_does_not_disturb_the_others(bus: Bus) -> None:
 
 
 async def test_a_server_killed_under_group_commit_loses_and_doubles_nothing(bus: Bus) -> None:
-    """Writers continue through a crash of the server with only a pause; no event is lost or stored
-    twice."""
+    """Through a crash of the server writers only pause. No event is lost or stored twice."""
     ledger = await bus.connect()
     seen: list[Record] = []
     following = await ledger.follow(seen.append)

@@ -61,8 +61,8 @@ async def test_a_handler_may_ask_over_the_connection_that_brought_the_command(bu
 async def test_what_would_be_read_as_something_else_is_not_sent(
     bus: Bus, subject: str, reply: str, headers: dict[str, str]
 ) -> None:
-    """The client refuses names and values that would inject protocol lines; the connection stays
-    usable."""
+    """The client refuses to send a name or value that would inject protocol lines. The connection
+    stays usable."""
     watcher = await bus.connect()
     with pytest.raises(LedgerUnavailable, match="cannot send"):
         await watcher.wire.publish(subject, b"", reply=reply, headers=headers)

@@ -132,8 +132,7 @@ async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
 
 
 async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> None:
-    """A pod that has already ended does not prevent the other pods of its batch from being
-    ended."""
+    """If one pod of a batch has already ended, the other pods of the batch are still ended."""
     ledger = await bus.connect("operator")
     pods = [pod("one"), pod("two"), pod("three")]
     await submit(ledger, *pods)
@@ -163,8 +162,8 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """A limit is appended again if the last record of its subject is not a valid event, and then
-    only once."""
+    """If the last record of a limit's subject is not a valid event, the limit is appended again,
+    but only once."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

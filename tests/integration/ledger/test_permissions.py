@@ -101,7 +101,7 @@ async def _may_listen(ledger: JetStreamLedger, subject: str) -> bool:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_appends_what_it_owns_and_nothing_else(bus: Bus, role: str) -> None:
-    """The server's permissions give each event type one writing role."""
+    """The server permits each event type to exactly one role."""
     ledger = await bus.connect(role)
     for subject, writers in EVENTS.items():
         if role in writers:
@@ -129,7 +129,8 @@ async def test_a_batch_with_one_foreign_subject_is_refused_whole(bus: Bus) -> No
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) -> None:
-    """Each role has only the APIs that it needs; only bootstrap creates and trims the stream."""
+    """Each role may use only the server APIs that it needs. Only bootstrap may create and trim the
+    stream."""
     ledger = await bus.connect(role)
     for api in API_OF_NOBODY:
         if role == "auditor" and api.startswith("$JS.API.CONSUMER.DELETE"):
@@ -153,7 +154,8 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
 
 @pytest.mark.parametrize("role", [role for role in FOLDS if role not in NO_READERS])
 async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
-    """Every role with a fold can follow the ledger and read its last revisions."""
+    """Every role that folds the ledger can follow it from the beginning and read the last
+    revisions."""
     watcher = await bus.connect("watcher")
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
@@ -168,8 +170,8 @@ async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
-    """Each role has its own reply inbox; the plain `_INBOX` is for auditors with third-party
-    tools."""
+    """Each role can listen only to its own reply inbox. Auditors can also use the plain `_INBOX`,
+    which third-party tools need."""
     ledger = await bus.connect(role)
     for other in ROLES:
         assert await _may_listen(ledger, f"_INBOX_{other}.x") == (other == role), other

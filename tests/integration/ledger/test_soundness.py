@@ -36,7 +36,8 @@ async def ledger(tmp_path: Path) -> AsyncIterator[JetStreamLedger]:
 
 
 async def deafen(ledger: JetStreamLedger, name: str) -> None:
-    """Set the consumer's filter to a subject without messages; it keeps sending heartbeats."""
+    """Change the consumer's filter to a subject without messages. The consumer then delivers only
+    heartbeats."""
     filter_subject = "apportion.v1.nothing"
     config = {**(await read_info(ledger.wire, name)).config, "filter_subject": filter_subject}
     config.pop("filter_subjects", None)

@@ -1,5 +1,5 @@
-"""The stream has the settings that the ledger's guarantees need, and each deviation is reported by
-name."""
+"""The stream has the settings that the ledger's guarantees need, and a wrong setting is reported
+with its name."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -162,8 +162,8 @@ async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
 
 
 async def test_a_full_stream_refuses_whole_appends_and_keeps_what_it_has(tmp_path: Path) -> None:
-    """A full stream stores nothing of a batch that does not fit, and accepts a smaller one that
-    fits."""
+    """If a batch does not fit into a full stream, none of it is stored. A smaller append that fits
+    is accepted."""
     async with running_bus(tmp_path / "data", max_bytes=1_000_000) as bus:
         ledger = await bus.connect()
         big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]

@@ -1,5 +1,5 @@
-"""The shared queue on a server that crashes, and its permissions; a contract test has the general
-rules."""
+"""The work queue that binders share: its permissions, and its behaviour when the server crashes.
+The general rules are in a contract test."""
 
 import asyncio
 import json
@@ -55,8 +55,8 @@ async def test_an_acknowledged_record_never_comes_back(bus: Bus) -> None:
 
 
 async def test_a_server_that_was_killed_forgets_no_record(bus: Bus) -> None:
-    """After a crash every unacknowledged record is redelivered; acknowledged records may be
-    redelivered too."""
+    """After a crash of the server every unacknowledged record is delivered again. An acknowledged
+    record may be delivered again too."""
     await _placements(bus, 3)
     queue = await _queue(await bus.connect("binder"), ack_wait_s=1)
     for delivery in await taken(queue, 2):
