@@ -29,15 +29,15 @@ OTHERS = NVIDIAS | {"kind": "example.org/gpu", "containerEdits": {"env": ["WRONG
 
 @pytest.fixture
 def specifications(tmp_path: Path) -> Specifications:
-    """Return a folder with the NVIDIA toolkit's specification and, sorted before it, another
-    vendor's."""
+    """Return a folder with two CDI specifications: NVIDIA's, and one of another vendor whose file
+    name sorts first."""
     (tmp_path / "another.json").write_text(json.dumps(OTHERS))
     (tmp_path / "nvidia.yaml").write_text(json.dumps(NVIDIAS))
     return Specifications(tmp_path)
 
 
 def edits_of(folder: Path, slot: str) -> dict[str, Any]:
-    """Return the container edits that a runtime finds under the slot's name."""
+    """Return the container edits that a container runtime finds under the slot's name."""
     (device,) = json.loads((folder / f"apportion-{slot}.json").read_bytes())["devices"]
     assert device["name"] == slot
     return dict(device["containerEdits"])
