@@ -93,7 +93,7 @@ def test_help_of_a_verb() -> None:
 
 
 def test_exit_codes_are_a_list() -> None:
-    """The exit codes in a help text can be read as a list."""
+    """A verb's help can be split into its text and a list of its exit codes."""
     command = root.get_command(click.Context(root), "plan")
     assert command is not None
     text, codes = described(command)

@@ -133,7 +133,7 @@ def test_what_was_done_is_counted(report: Report, said: str) -> None:
 
 
 def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> None:
-    """If `submit` cannot change a pod of a workload, it neither adds nor ends other pods of that
+    """If a live pod differs from the manifest, `submit` neither adds nor ends other pods of its
     workload. Other workloads are submitted."""
     changed, new, other = (owned(name, "web") for name in ("web-0", "web-2", "api-0"))
     other = structs.replace(other, owner="Deployment/api", group="")
@@ -155,8 +155,8 @@ def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> No
 
 
 def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
-    """If `submit` cannot change a pod of a gang without a workload, it holds back the gang's other
-    pods."""
+    """If a live pod without a workload differs from the manifest, `submit` holds back the other
+    pods of its gang."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g1")
     groups = {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")}
@@ -168,8 +168,8 @@ def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
 
 
 def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
-    """If a pod moved to another gang in the manifest, `submit` declares neither the old nor the new
-    gang."""
+    """If a live pod is in another gang than in the manifest, `submit` declares neither of the two
+    gangs."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g2")
     found = Compared(
@@ -181,8 +181,8 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """`submit` holds nothing back if no live pod differs from the manifest, or if that pod has no
-    workload or gang."""
+    """`submit` holds nothing back if no live pod differs from the manifest, or if the pod that
+    differs has no workload or gang."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):

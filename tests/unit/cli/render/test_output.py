@@ -104,7 +104,8 @@ def test_queues_on_other_cards_look_other(golden: Golden) -> None:
 
 
 def test_a_unit_is_said_once(golden: Golden) -> None:
-    """In the table of queues, usage and limit share one unit, for example `3/8 GiB`."""
+    """In the table of queues, usage and limit are one cell with a single unit, such as `1,024/4,096
+    MiB`."""
     queue = QueueAnswer(
         queue="ml", weight=1, open=True,
         capability={"cpu": 512_000, "memory": 4096, "nvidia.com/gpu": 8},
@@ -173,8 +174,8 @@ def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: s
 
 
 def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golden) -> None:
-    """A ready node lists its unusable devices with their reasons. Control characters in reasons
-    have no effect."""
+    """The table of nodes lists a ready node's unusable devices with their reasons. It replaces
+    control characters in a reason."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID\x1b 79"),
