@@ -98,7 +98,7 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """A restarted sentinel knows the running services at once. If `up` is killed right after, no
+    """A new sentinel knows the running services from its start. If `up` is killed right after, no
     service is left behind."""
     service = started(SLEEPER)
     try:

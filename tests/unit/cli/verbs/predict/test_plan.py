@@ -23,8 +23,8 @@ AFTER = Totals(
 
 
 def test_what_a_change_is_compared_with_is_not_called_the_present(golden: Golden) -> None:
-    """`plan` does not call the totals before the change the present state, because pending pods are
-    placed there first."""
+    """`plan` prints the totals without and with the change as "before" and "after". It does not
+    call the former the present state."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
     golden({"before and after": totals_words(answer)})
 
