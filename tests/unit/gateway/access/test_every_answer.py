@@ -165,8 +165,8 @@ def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_texts_that_everyone_sees_are_few() -> None:
-    """Only the text fields in this list are visible to every tenant. Whoever adds one has to decide
-    that here."""
+    """Only the text fields in this list are visible to every tenant. To make another one visible, a
+    developer has to add it here."""
     shown = {
         field.encode_name
         for look in LOOKS.values()

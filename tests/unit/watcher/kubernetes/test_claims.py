@@ -78,8 +78,8 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
-    """A pod with our scheduler's name and no devices is adopted, whoever bound it. Its CPU counts
-    once, and it can be evicted."""
+    """A pod with our scheduler's name and no devices is adopted, whatever program bound it. Its CPU
+    counts once, and it can be evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
     cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
