@@ -31,8 +31,8 @@ from tests.support.nvidia.driver import fake_driver
     ],
 )
 def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bool) -> None:
-    """The agent takes itself to be allowed to change MIG and MPS if it has CAP_SYS_ADMIN, or cannot
-    read its capabilities."""
+    """The agent assumes that it may change MIG and MPS if it has CAP_SYS_ADMIN or cannot read its
+    capabilities."""
     (tmp_path / "status").write_text(status)
     assert may_administer(tmp_path / "status") is may
 

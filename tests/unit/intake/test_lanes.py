@@ -28,7 +28,7 @@ class Sent:
     reply: str = ""
 
     async def answer(self, payload: bytes) -> None:
-        """See Request."""
+        """Discard the answer."""
 
 
 LARGEST = Sent(bytes(UNANSWERED_BYTES_MAX))

@@ -29,7 +29,6 @@ class Question(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """See Request."""
         self.answers.append(payload)
 
 

@@ -44,7 +44,7 @@ def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
 
 
 def only(answer: PlanAnswer) -> PlannedPod:
-    """Return the pod of a plan that has exactly one."""
+    """Return the single pod of the plan. Fail the test if the plan has more or none."""
     (one,) = answer.pods
     return one
 
@@ -86,8 +86,8 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
 
 
 def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
-    """In a plan, a planned pod counts as started after all running pods. If one must be evicted, it
-    goes first."""
+    """In a plan, a planned pod counts as started after all running pods. It is therefore the first
+    to be evicted."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
     course = Course(copied(ledger.state))
     for comes in (pod("younger", cards()), pod("top", cards(), priority=5)):

@@ -150,7 +150,7 @@ def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
 
 def test_nobody_is_given_up_before_the_grace() -> None:
     """No agent counts as silent before the grace period is over. A scheduler that has just started
-    waits as long."""
+    also waits for a full grace period."""
 
     async def play(server: MemoryServer) -> None:
         await reported(server, "n1")

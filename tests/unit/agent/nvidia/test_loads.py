@@ -20,8 +20,8 @@ H100_CUT = MigInstance(profile="2g.20gb", start=2, size=2)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """Provide a driver with one full GPU and two in MIG mode, one of them with a performance
-    monitor."""
+    """Provide a fake driver with one full GPU and two in MIG mode. One of the latter has a
+    performance monitor."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig+1xH100-80GB:mig") as made:
         yield made
 
@@ -83,7 +83,7 @@ async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: Fake
 
 
 async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """Processes of a MIG instance count towards its load, not the whole GPU's."""
+    """A process of a MIG instance counts towards the load of the instance, not of the whole GPU."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, 40, instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)

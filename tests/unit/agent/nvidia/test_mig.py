@@ -276,8 +276,8 @@ async def test_no_share_is_cut_where_an_instance_of_another_is(
 async def test_an_agent_that_starts_again_knows_its_instances(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """A restarted agent recognizes the instances in its record on disk as its own. It treats all
-    others as foreign and keeps them."""
+    """A restarted agent recognizes the instances in its record on disk as its own. It keeps all
+    others, since other programs made them."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     made_by_hand(card, small)
@@ -368,8 +368,8 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The inventory reports the slices of foreign MIG instances as closed, and nothing else. The
-    GPU stays healthy."""
+    """The inventory marks the slices of instances that other programs made as unavailable, and no
+    others. The GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)
@@ -384,8 +384,8 @@ async def test_the_inventory_has_the_slices_of_others(
 async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     driver: FakeDriver,
 ) -> None:
-    """An agent that makes no shares reports no closed slices. On such a node a device plugin owns
-    every instance."""
+    """An agent that makes no shares reports every slice as available, because on its node a device
+    plugin owns the instances."""
     backend = NvmlBackend(SystemClock())
     made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()
@@ -394,8 +394,8 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """A report can hold eight MIG slices per GPU. The agent omits slices beyond the eighth, so the
-    report stays valid."""
+    """A report has room for eight MIG slices per GPU. The agent omits further slices of an unknown
+    GPU model, so that the report is valid."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))
@@ -405,8 +405,8 @@ def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
 async def test_an_xid_of_an_instance_closes_its_place_alone(
     driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A critical XID (driver error) of a MIG instance closes only that instance's slices, for a
-    limited time. The log names the GPU and the instance."""
+    """After a critical XID (driver error) of a MIG instance, only that instance's slices are
+    unavailable, for a limited time. The log names the GPU and the instance."""
     hand = Hand()
     backend = NvmlBackend(hand)
     try:

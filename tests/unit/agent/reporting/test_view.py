@@ -1,5 +1,5 @@
-"""Tests of the state that an agent folds for its nodes: the last reported inventory, and the claims
-that it has to allocate."""
+"""Tests of the state that an agent folds for its nodes: the last reported inventory, and the
+placements ("claims") that it has to allocate."""
 
 import msgspec
 

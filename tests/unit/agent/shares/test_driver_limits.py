@@ -46,7 +46,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> Path:
-    """Provide a fake cgroup tree of the node that has one container's cgroup."""
+    """Provide a fake cgroup tree with the cgroup of one container."""
     folder = tmp_path / "cgroup"
     (folder / WHOLE.lstrip("/")).mkdir(parents=True)
     (folder / "cgroup.controllers").write_text("cpu memory\n")

@@ -1,4 +1,5 @@
-"""Tests that the agent recomputes a container's plan only when its input changed."""
+"""Tests that the agent recomputes its plan for a container's shares only when the plan's input has
+changed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tests that cleanup rounds and preparations of shares never run at the same time."""
+"""Tests that the agent never runs a cleanup round while it prepares a share."""
 
 import asyncio
 
@@ -6,8 +6,7 @@ from apportion.agent.shares.preparing import Rounds
 
 
 async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
-    """If the preparation of a share starts during a cleanup round, it waits for the end of the
-    round."""
+    """If the agent has to prepare a share during a cleanup round, it first completes the round."""
     rounds, said = Rounds(), list[str]()
 
     async def prepare() -> None:

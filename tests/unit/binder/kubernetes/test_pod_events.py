@@ -480,8 +480,8 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
 
 
 def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The binder renews a limited number of pending pods' events at a time. If there are more, the
-    next round continues where the last one stopped."""
+    """The binder renews the events of a limited number of pending pods at a time. The next round
+    continues with the remaining pods."""
     monkeypatch.setattr(pod_events, "RENEWED_MAX", 1)
     monkeypatch.setattr(pod_events, "RENEW_SLOTS", 1)
 

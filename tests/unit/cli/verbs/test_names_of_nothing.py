@@ -61,8 +61,8 @@ def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, sai
 @pytest.mark.parametrize("verb", ["cordon", "drain"])
 @pytest.mark.parametrize("name", ["train", "team/train"])
 def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> None:
-    """If a user gives `cordon` or `drain` the name of a pod, it refuses and suggests the pod's
-    node."""
+    """If a user gives `cordon` or `drain` the name of a pod, the verb refuses and suggests the
+    pod's node."""
     there = Page(revision=9, items=(PodAnswer("team", "train", "1", "allocated", node="t4-1"),))
     with answering(answers_of(FLEET) | {"pods": there}) as url:
         done = CliRunner().invoke(root, [verb, name, "--reason", "fan", "--gateway", url])

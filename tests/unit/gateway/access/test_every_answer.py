@@ -47,8 +47,8 @@ def sees(namespace: str) -> bool:
 
 
 def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
-    """Return a value of this type. Each text field has a text by its visibility, and is a secret if
-    the tenant must not see it."""
+    """Return a value of this type with a text in each text field. The text is a secret unless
+    `rule` lets the tenant see the field."""
     match info:
         case inspect.UnionType():
             value = filled(

@@ -18,7 +18,7 @@ from apportion_schemas.quantities import NAME_MAX
 
 
 def test_defaults() -> None:
-    """Without parameters, a list is limited and a request does not wait."""
+    """Without query parameters, a list has the default page size and a request returns at once."""
     query = parsed(PageQuery, {})
     assert (query.limit, query.after, query.after_revision) == (LIMIT_DEFAULT, "", 0)
     assert (wait_of({}).at_least, wait_of({}).wait_s) == (0, WAIT_DEFAULT_S)

@@ -66,8 +66,8 @@ def test_pods_are_filtered(node: NodeModules, filters: dict[str, str], names: li
 
 
 def rows(node: NodeModules, pods: list[dict[str, Any]], *opened: str) -> list[str]:
-    """Return the rows of the tree as texts `level kind name`. The entries in `opened` are
-    expanded."""
+    """Return the rows of the tree as texts of the form `level kind name`. The entries in `opened`
+    are expanded."""
     code = """return m.treeRows(given[0], new Set(given[1])).map(
         each => `${each.level} ${each.kind} ${each.name ?? each.key}`);"""
     found = node.run(LIST, code, pods, opened)

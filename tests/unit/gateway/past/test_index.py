@@ -51,7 +51,7 @@ def test_pods_of_a_name(tmp_path: Path) -> None:
 
 
 def test_namespaces_of_a_name(tmp_path: Path) -> None:
-    """The index lists each `namespace/name` of a pod name once, up to a revision."""
+    """For a pod name, the index lists each `namespace/name` that existed up to a revision, once."""
     index = filled(tmp_path / "i")
     for uid, name, revision in (("v", "zoo/a", 30), ("w", "zoo/a", 31), ("x", "zoo/b/a", 32),
                                 ("y", "zoo/ba", 33)):  # fmt: skip

@@ -1,1 +1,1 @@
-"""Unit tests of our NATS JetStream client and of how we run its server."""
+"""Unit tests of our NATS JetStream client and of the server that we run."""

@@ -283,7 +283,7 @@ config = read_config({{"health": "{address}", "log_format": "json"}},
 
 
 async def test_ready_follows_the_body(run: Run) -> None:
-    """The service is ready when its body has no more reasons for not being ready."""
+    """The service is ready as soon as its body reports no reason for not being ready."""
     process = await run(
         """
 async def main(service):

@@ -79,8 +79,7 @@ def test_of_all_before_it_a_row_counts_those_that_are_not_named(golden: Golden) 
 
 
 def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> PlanAnswer:
-    """Return a plan at revision 7 that leaves this number of pods pending. `named` are those of
-    them that it describes."""
+    """Return a plan at revision 7 that leaves `waiting` pods pending, and lists `named` of them."""
     totals = structs.replace(AFTER, waiting=waiting)
     return PlanAnswer(
         revision=7, outcome="fits", sentence="", pods=pods, waiting=named, after=totals

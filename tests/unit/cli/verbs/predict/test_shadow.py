@@ -1,5 +1,5 @@
-"""Tests of what `shadow`, which compares our placements with those of another scheduler, prints if
-there is nothing to compare."""
+"""Tests of `shadow`, which compares our placements with those of another scheduler, for the case
+that there is nothing to compare."""
 
 from pathlib import Path
 
