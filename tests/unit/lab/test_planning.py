@@ -77,8 +77,8 @@ def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
 
 
 def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
-    """If a pod fits only while the cluster is emptier, its outcome is `not-now`, and the plan has
-    the causes."""
+    """If a pod would fit only on an emptier cluster, its planned outcome is `not-now`, and the plan
+    has the causes."""
     one = only(planned(full(), draft("new", cards(2))))
     assert one.outcome == "not-now"
     assert one.refused is not None
@@ -143,7 +143,7 @@ def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
     ids=["more cards than a node has", "more memory than a card has", "CPU", "another family"],
 )
 def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
-    """If a pod fits on no node, not even an empty one, its outcome is `never`."""
+    """If a pod fits on no node, not even an empty one, its planned outcome is `never`."""
     answer = planned(full(), draft("new", shape=wanted))
     assert answer.outcome == only(answer).outcome == "never"
     refused = only(answer).refused
@@ -153,8 +153,8 @@ def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
 
 
 def test_cordons_and_failures_pass_and_are_no_never() -> None:
-    """If a pod fits only on cordoned or failed nodes, its outcome is `not-now`, since both are
-    temporary."""
+    """If a pod fits only on cordoned or failed nodes, its planned outcome is `not-now`, since both
+    are temporary."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     ledger.play(
         NodeCordoned(node="n1", by="me", reason="fan"),
@@ -165,8 +165,8 @@ def test_cordons_and_failures_pass_and_are_no_never() -> None:
 
 
 def test_a_claim_that_is_not_bound_is_no_never() -> None:
-    """If a pod's volume claim is unbound, its outcome is `not-now`, since the claim may be bound
-    later."""
+    """If a pod's volume claim is unbound, its planned outcome is `not-now`, since the claim may be
+    bound later."""
     ledger = Ledger(rack("n1", 1), observed("n1", version=1))
     ledger.play(VolumeClaimObserved(namespace="default", claim="data", state="unbound"))
     one = only(planned(ledger, draft("new", cards(), volume_claims=("data",))))
@@ -296,8 +296,8 @@ def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("owner", "to"), [("", "n2"), ("Process/n1/7/9", "")])
 def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) -> None:
-    """Without Kubernetes, an evicted pod is submitted again and may get another place. A command of
-    `apportion run` is not."""
+    """Without Kubernetes, the plan submits an evicted pod again, which may get another place. It
+    does not do so for a command of `apportion run`."""
     ledger = Ledger(rack("n1", 1), pod("there", cards(), owner=owner)).settle()
     ledger.play(rack("n2", 1, model=T4))
     asked = shape(cards(), devices=DeviceConstraints(use_types=("A100",)))
@@ -337,8 +337,8 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
-    """If a node is lost, its pods move by priority and age while there is room. The others become
-    pending."""
+    """If a plan loses a node, the node's pods move by priority and age while there is room. The
+    others become pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     for name in ("a", "b", "c"):
         ledger.submit(pod(name, cards()))
@@ -365,7 +365,7 @@ def test_what_is_lost_twice_is_said_once() -> None:
 
 
 def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
-    """The causes for pending pods do not count a lost node."""
+    """In a plan that loses a node, the causes of pending pods do not count that node."""
     ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
     answer = planned(ledger, lose=("n3",))
     said = [each.sentence for each in answer.moved] + [each.cause for each in answer.waiting]
@@ -375,7 +375,7 @@ def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
 
 
 def test_a_lost_device_moves_its_pods_alone() -> None:
-    """If a device is lost, only its own pods move. No pod is placed on it again."""
+    """If a plan loses a device, only the pods on that device move. No pod is placed on it again."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1))
     ledger.submit(pod("a", cards()), pod("b", cards()), pod("c", ask(1024))).settle()
     before = {uid: held.placement for uid, held in ledger.state.pods.items()}
@@ -397,8 +397,8 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """A lost device may be named by the first four or more characters of its id. If several match,
-    the error lists them."""
+    """A plan's lost device may be named by the first four or more characters of its id. If several
+    match, the error lists them."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     for given in ("GPU-ffffffff-z", "GPU-ffff"):
@@ -506,7 +506,7 @@ def test_another_policy_goes_elsewhere() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
-    """If a change is invalid, the error names the field and the fix."""
+    """If a planned change is invalid, the error names the field and the fix."""
     with pytest.raises(WishInvalid) as refused:
         planned(full(), **fields)
     assert refused.value.field == field
@@ -517,7 +517,7 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
     ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' has no device")]
 )
 def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
-    """If a change adds zero nodes, the error says that the count is zero, not that it is
+    """If a planned change adds zero nodes, the error says that the count is zero, not that it is
     malformed."""
     with pytest.raises(WishInvalid, match=f"{problem}; write a count of 1 or more"):
         planned(full(), add=(text,))
@@ -546,8 +546,8 @@ def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
 
 
 def test_a_gang_is_planned_whole() -> None:
-    """A gang is placed completely or not at all. If it would not even fit on an empty cluster, its
-    outcome is `never`."""
+    """A plan places a gang completely or not at all. If the gang would not even fit on an empty
+    cluster, its outcome is `never`."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
     told = PodGroupObserved(group="default/job", min_available=5)
     pods = [draft(f"w{index}", cards(), group="default/job") for index in range(5)]
@@ -564,7 +564,7 @@ def test_a_gang_is_planned_whole() -> None:
 
 @pytest.mark.parametrize("name", ["job", "job-{}"], ids=["one name", "names of their own"])
 def test_a_few_lines_that_ask_for_millions_of_pods_are_refused_unread(name: str) -> None:
-    """If a short manifest describes too many pods, it is refused before any pod is built."""
+    """If a short manifest describes too many pods, the plan is refused before any pod is built."""
     job = (
         '{{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": "{}"}}, "spec": '
         '{{"parallelism": 10000, "completions": 10000, "template": {{"spec": {{"containers": '

@@ -80,8 +80,8 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
 def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
     golden: Golden, capability: dict[str, int]
 ) -> None:
-    """If a gang exceeds its queue's limit, its outcome is `never`. The cause names the queue, not
-    the nodes."""
+    """If a gang exceeds its queue's limit, its planned outcome is `never`. The cause names the
+    queue, not the nodes."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))
     told = PodGroupObserved(group="default/job", min_available=3, queue="ml")
     wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))

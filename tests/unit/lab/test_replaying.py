@@ -330,7 +330,8 @@ def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
 
 
 def test_shares_count_as_parts() -> None:
-    """A share counts as a part of a GPU-hour. The rest of its GPU counts as fragmented."""
+    """A replay counts a share as a part of a GPU-hour, and the rest of the share's GPU as
+    fragmented."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     ledger.submit(pod("a", ask(memory_percent=50, cores=50)), runs_s=None)

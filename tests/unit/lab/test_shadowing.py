@@ -85,7 +85,7 @@ def test_what_we_would_not_have_placed_says_why() -> None:
 
 
 def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
-    """Pending pods of our own scheduler do not affect the comparison. Pods of gangs are compared
+    """Our own pending pods do not affect the shadow's comparison. The shadow compares pods of gangs
     like all others."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), pod("waits", ask(99_000)))

@@ -52,8 +52,8 @@ def fenced(count: int) -> list[Draft]:
     ],
 )
 def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> None:
-    """A few independent events are appended one by one. Many events, or those of a gang, are
-    appended at once."""
+    """The scheduler appends a few independent events one by one. It appends many events, or those
+    of a gang, as one batch."""
     ledger = CountingLedger()
     assert asyncio.run(commit(ledger, fenced(count), together=together)) == count
     assert ledger.sizes == sizes
@@ -62,8 +62,8 @@ def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> No
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_nobody_comes_between_unseen(before: int) -> None:
-    """If a rival writes between two of our events about a node, the second and all after it are
-    refused."""
+    """If a rival writes between two of the scheduler's events about a node, the ledger refuses the
+    second event and all after it."""
     ledger = CountingLedger(rival_before=before)
     with pytest.raises(FenceRefused):
         asyncio.run(commit(ledger, fenced(5), together=False))
@@ -79,7 +79,7 @@ def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
 
 
 def test_other_subjects_need_no_fence() -> None:
-    """Events that are not about a node are appended without a fence."""
+    """The scheduler appends events that are not about a node without a fence."""
     ledger = CountingLedger()
     drafts = [Draft("apportion.v1.pending.a", f"a{n}", b"{}") for n in range(2)]
     assert asyncio.run(commit(ledger, [*drafts, *fenced(2)], together=False)) == 4

@@ -137,9 +137,9 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 
 
 def test_each_refusal_halves_the_next_decision() -> None:
-    """After each refusal, the next decision is for half as many pods.
+    """After each refusal by the ledger, the scheduler decides for half as many pods.
 
-    Decisions that are small enough are appended one by one."""
+    If a decision is small enough, its events are appended one by one."""
 
     def check(scheduler: Scheduler) -> None:
         sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(HALVINGS)]

@@ -102,8 +102,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """A pod without devices is sized by its CPU: a tenth of the devices that other pods use for as
-    many cores."""
+    """In prices, a pod without devices is sized by its CPU: a tenth of the devices that other pods
+    use for as many cores."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

@@ -78,7 +78,7 @@ def test_refusals(golden: Golden) -> None:
 
 
 def test_deep_aliases(golden: Golden) -> None:
-    """The limit on nesting counts aliases as if they were written out."""
+    """The YAML reader's limit on nesting counts aliases as if they were written out."""
     levels = "a: &l0 [1]\n" + "".join(
         f"b{i}: &l{i + 1} {'[' * 20}*l{i}{']' * 20}\n" for i in range(6)
     )
@@ -89,7 +89,7 @@ def test_deep_aliases(golden: Golden) -> None:
 
 
 def test_aliases_are_counted_over_the_whole_text() -> None:
-    """The limit on aliases counts those of all documents of a text together."""
+    """The YAML reader's limit on aliases is for all documents of a text together."""
     one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
     first, second = contents(f"{one}---\n{one}")
     assert isinstance(first, dict)
@@ -109,7 +109,8 @@ def test_aliases_are_counted_over_the_whole_text() -> None:
     ],
 )
 def test_json(text: str, line: int, says: str) -> None:
-    """A `.json` file must be valid JSON. Duplicate keys and deep nesting are refused."""
+    """In a `.json` file, the reader accepts only valid JSON. It refuses duplicate keys and deep
+    nesting."""
     (parsed,) = parse(text, is_json=True)
     assert parsed.error is not None
     assert (parsed.error.line, says in str(parsed.error)) == (line, True), str(parsed.error)
@@ -118,8 +119,8 @@ def test_json(text: str, line: int, says: str) -> None:
 def test_more_documents_or_values_than_a_text_may_have(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A text with too many documents is refused before it is parsed. With too many values, it is
-    refused while it is parsed."""
+    """The YAML reader refuses a text with too many documents before parsing it. If there are too
+    many values, it stops while parsing."""
     monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
     assert len(list(parse("---\na: 1\n" * 3))) == 3
     (found,) = parse("---\na: 1\n" * 4)
@@ -130,7 +131,8 @@ def test_more_documents_or_values_than_a_text_may_have(
 
 
 def test_a_key_that_comes_twice_among_many_is_found_at_the_cost_of_reading_them() -> None:
-    """Finding a duplicate among many keys takes no longer than reading the keys."""
+    """The YAML reader finds a duplicate among many keys in no more time than reading the keys
+    takes."""
     many = ",".join(f'"k{number}": 1' for number in range(100_000))
     [parsed] = parse(f'{{{many}, "k99999": 2}}', is_json=True)
     assert parsed.error is not None

@@ -81,7 +81,8 @@ def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> N
 
 
 def test_what_is_not_told_counts_as_served() -> None:
-    """While discovery fails, a kind counts as served unless an earlier discovery said otherwise."""
+    """While discovery fails, the client assumes that a kind is served, unless an earlier discovery
+    said otherwise."""
 
     async def main() -> None:
         server = Noting()

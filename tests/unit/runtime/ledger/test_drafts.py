@@ -56,7 +56,7 @@ def test_a_plain_subject_is_taken(subject: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\r\nNats-Rollup: all", "\u2603", "x" * 513])
 def test_an_id_that_is_no_clean_header_is_refused(name: str) -> None:
-    """An event id is refused if it cannot be a NATS header."""
+    """An event id is refused if it is not safe as the value of a NATS header."""
     with pytest.raises(InvalidDraft, match="id is"):
         check_draft(_draft(key=name))
 

@@ -45,7 +45,8 @@ class Hasty(SystemClock):
 
 
 async def test_an_event_carries_who_when_and_upon_what() -> None:
-    """A published event has its source, time, basis and cause, and can be decoded."""
+    """An event that the publisher appends has its source, time, basis and cause, and can be
+    decoded."""
     moody = Moody()
     publisher = Publisher("binder", SystemClock(), moody.append)
     data = PodBound(pod="p", node="rack.1", attempt=2)
@@ -86,14 +87,14 @@ async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
 
 
 async def test_pauses_are_bounded() -> None:
-    """The pauses between retries do not exceed a maximum."""
+    """The publisher's pauses between retries do not exceed a maximum."""
     clock = Hasty()
     await Insistence(Moody(*[LedgerUnavailable("gone")] * 50).append, clock).append(DRAFT)
     assert max(clock.pauses) == 5
 
 
 async def test_what_waiting_cannot_cure_is_raised() -> None:
-    """The publisher raises an error that no retry can solve at once."""
+    """If a retry cannot solve an error, the publisher raises the error at once."""
     clock = Hasty()
     with pytest.raises(NotPermitted):
         await Insistence(Moody(NotPermitted("no")).append, clock).append(DRAFT)

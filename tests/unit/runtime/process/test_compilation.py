@@ -68,8 +68,8 @@ def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
 
 
 def test_an_expression_is_copied_to_whoever_calls_it(golden: Golden) -> None:
-    """A small function is copied into its callers, so that the C compiler can inline it. Line
-    numbers stay the same."""
+    """The compiler copies a small function into its callers, so that C can inline it. Line numbers
+    stay the same."""
     source = """
 from apportion.core.placement.index.packed import (
     lacking,
@@ -91,8 +91,8 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """All attributes and methods of a fixed class are declared, wherever the code assigns an
-    attribute to `self`."""
+    """The compiler declares all attributes and methods of a fixed class, wherever the code assigns
+    an attribute to `self`."""
     source = """
 class Row:
     kind = 1
@@ -137,7 +137,8 @@ def take(columns: Columns, rows: Rows):
 
 
 def test_what_is_called_a_number_is_one(golden: Golden) -> None:
-    """Values annotated as Int64 become C integers, and Int64s arrays become memory views."""
+    """Compiled code uses C integers for values annotated as Int64, and memory views for Int64s
+    arrays."""
     source = """
 class Row:
     def __init__(self, width: Int64):
@@ -176,8 +177,8 @@ def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
 
 
 def test_constants_that_are_called_numbers_are_written_out() -> None:
-    """Constants that are declared as numbers are replaced by their values, also in other modules.
-    Line numbers stay the same."""
+    """The compiler replaces constants that are declared as numbers by their values, also in other
+    modules. Line numbers stay the same."""
     source = """
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import MEMORY_BITS as BITS, Int64

@@ -135,7 +135,7 @@ async def test_a_request_that_does_not_become_whole_ends_its_connection(
 
 
 async def test_an_answer_that_takes_long_is_waited_for() -> None:
-    """The timeouts apply only while a request is received. A slow answer does not end the
+    """The server's timeouts apply only while it receives a request. A slow answer does not end the
     connection."""
     async with surface(head_s=0.1, body_s=0.1, idle_s=5) as made:
         asked = asyncio.create_task(made.get("/wait"))

@@ -70,7 +70,7 @@ def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
 
 
 def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
-    """A pod that we bound is adopted even if it has no devices."""
+    """The watcher adopts a pod that we bound even if it has no devices."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
     assert held(cluster).submitted.shape.node.cpu_milli == 1000
@@ -78,8 +78,8 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
-    """A pod with our scheduler's name and no devices is adopted, whatever program bound it. Its CPU
-    counts once, and it can be evicted."""
+    """The watcher adopts a pod with our scheduler's name and no devices, whatever program bound it.
+    The pod's CPU counts once, and the pod can be evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
     cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
@@ -99,8 +99,8 @@ def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) 
 
 
 def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> None:
-    """If a pod without devices has an invalid manifest, it is not adopted. It is therefore never
-    evicted."""
+    """If a pod without devices has an invalid manifest, the watcher does not adopt it. The pod is
+    therefore never evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     unreadable = {"volcano.sh/preemptable": "perhaps"}
@@ -121,8 +121,8 @@ def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> Non
 def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     notes: dict[str, str], limits: dict[str, str], share: Share
 ) -> None:
-    """A pod of another scheduler is adopted with the shares in that scheduler's annotations. Its
-    CPU counts once."""
+    """The watcher adopts another scheduler's pod with the shares in that scheduler's annotations.
+    The pod's CPU counts once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -136,8 +136,8 @@ def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more() -> None:
-    """If an init container uses less of a GPU than the pod's containers, it adds nothing to the
-    adopted shares."""
+    """If an init container uses less of a GPU than the pod's containers, the watcher adopts no
+    additional share for it."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,50000,0:;g1,NVIDIA,60000,0:;"}
@@ -153,8 +153,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more()
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> None:
-    """If an init container uses more of a GPU than the pod's containers, the larger amount is
-    adopted, not the sum."""
+    """If an init container uses more of a GPU than the pod's containers, the watcher adopts the
+    larger amount, not the sum."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,60000,0:;g1,NVIDIA,50000,0:;"}
@@ -170,8 +170,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """Volcano names a MIG instance by its group. The pod is adopted once the node has reported the
-    GPU; until then the node offers no GPUs."""
+    """Volcano names a MIG instance by its group. The watcher adopts the pod once the node has
+    reported the GPU; until then the node offers no GPUs."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -200,8 +200,8 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """If a pod uses unknown devices, it is not adopted, and its node offers no devices of that
-    family."""
+    """If a pod uses unknown devices, the watcher does not adopt it. The pod's node then offers no
+    devices of that family."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -231,8 +231,8 @@ def charged(cluster: Cluster) -> dict[str, int]:
 def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
     limits: dict[str, str], closed: list[str]
 ) -> None:
-    """If a pod's annotations name no device, as many GPUs as the pod requested count as fully
-    used."""
+    """If a pod's annotations name no device, the watcher charges the pod for as many whole GPUs as
+    it requested."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
     cluster.see("nodes", kube_node("n1"))
@@ -245,8 +245,8 @@ def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
 
 
 def test_cards_with_the_most_room_are_taken_first() -> None:
-    """If a pod's annotations name no device, it is charged to the GPUs with the most free
-    memory."""
+    """If a pod's annotations name no device, the watcher charges the pod to the GPUs with the most
+    free memory."""
     cluster = Cluster()
     cluster.ledger.play(
         node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
@@ -258,8 +258,8 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """If a pod's annotations name no device and the GPU is in MIG mode, the pod is charged the
-    largest instance of a free GPU."""
+    """If a pod's annotations name no device and the GPU is in MIG mode, the watcher charges the pod
+    for the largest instance of a free GPU."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))
@@ -363,8 +363,8 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
 
 
 def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
-    """A pod whose annotations name no device is charged a free MIG GPU. If there is none, the node
-    offers no GPUs."""
+    """The watcher charges a pod whose annotations name no device for a free MIG GPU. If there is
+    none, the node offers no GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -384,7 +384,8 @@ def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() 
 
 
 def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
-    """GPU Manager annotates a GPU per container but no node. Its pod is adopted with these GPUs."""
+    """GPU Manager annotates a GPU per container but no node. The watcher adopts its pod with these
+    GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
@@ -398,8 +399,8 @@ def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
 def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
     notes: dict[str, str], scheduler: str
 ) -> None:
-    """If a pod was created with its node, its annotations are not trusted. It is charged one
-    GPU."""
+    """If a pod was created with its node already set, the watcher does not trust its annotations.
+    It charges the pod for one GPU."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
@@ -421,7 +422,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """Annotations that another field manager wrote are trusted only if it is a known scheduler."""
+    """The watcher trusts annotations of another field manager only if that manager is a known
+    scheduler."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -437,7 +439,7 @@ def test_what_others_wrote_is_believed_of_schedulers_alone(
 
 
 def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
-    """If a pod has no managed fields, its annotations are not trusted."""
+    """If a pod has no managed fields, the watcher does not trust its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     document = kube_pod("p", asks_share(), annotations=HAMI, schedulerName="hami-scheduler")
@@ -447,8 +449,8 @@ def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
 
 
 def test_a_number_is_known_once_the_node_has_reported() -> None:
-    """If annotations name a GPU by index, the pod is adopted once the node has reported its GPUs.
-    Until then the node offers none."""
+    """If annotations name a GPU by index, the watcher adopts the pod once the node has reported its
+    GPUs. Until then the node offers none."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     limits = {"volcano.sh/gpu-memory": "3000"}
@@ -501,8 +503,8 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """The event that ends an adopted pod is fenced by the last revision on the pod's subject. That
-    revision is also in the event's id."""
+    """The watcher's event that ends an adopted pod is fenced by the last revision on the pod's
+    subject. That revision is also in the event's id."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))
@@ -552,7 +554,7 @@ def test_an_annotation_that_differs_is_told_once() -> None:
 
 
 def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
-    """A pod with an invalid manifest is adopted with the shares in its annotations."""
+    """The watcher adopts a pod with an invalid manifest, with the shares in its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}

@@ -31,8 +31,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """A pod is submitted once. Its fence requires that there is no event on the pod's subject
-    yet."""
+    """The watcher submits a pod once. The fence requires that there is no event on the pod's
+    subject yet."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -54,7 +54,7 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """The event that ends a pod has the reason. It is fenced by the revision of the pod's
+    """The watcher's event that ends a pod has the reason. It is fenced by the revision of the pod's
     submission."""
     cluster = Cluster()
     cluster.pod("p")
@@ -66,7 +66,7 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """A change of a pod's labels, gates or size is reported once, fenced by the pod's last
+    """The watcher reports a change of a pod's labels, gates or size once, fenced by the pod's last
     event."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
@@ -91,7 +91,8 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """Our own binding does not count as a change of the pod. A label that is added later does."""
+    """The watcher does not report our own binding as a change of the pod. It reports a label that
+    is added later."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -174,8 +175,8 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """If a pod was submitted after a list began, the pod's absence from the list does not mean that
-    it is gone."""
+    """If a pod was submitted after the watcher began a list, it does not take the pod's absence
+    from the list to mean that the pod is gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -203,7 +204,8 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
 
 
 def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
-    """The watch event of our own binding causes no work. Any other change of the pod does."""
+    """The watcher ignores the watch event of our own binding. It handles any other change of the
+    pod."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.pod("p")
@@ -250,7 +252,7 @@ ANTI = {
 
 
 def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
-    """The report of a node has the labels, host ports and required anti-affinity of other
+    """The watcher's report of a node has the labels, host ports and required anti-affinity of other
     schedulers' pods. Equal pods are one entry with a count."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
@@ -295,8 +297,8 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """A node that was removed from Kubernetes is reported as gone once. A node that only an agent
-    has reported never is."""
+    """The watcher reports a node that was removed from Kubernetes as gone, once. It never does so
+    for a node that only an agent has reported."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())
@@ -310,7 +312,8 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
-    """A pod is rejected once. When it is corrected, its submission is fenced by the rejection."""
+    """The watcher rejects an invalid pod once. When the pod is corrected, its submission is fenced
+    by the rejection."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)
@@ -326,8 +329,8 @@ def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
 
 
 def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
-    """If a queue's device quota is unreadable, its other limits stay in effect. The problem is
-    reported until it is fixed."""
+    """If a queue's device quota is unreadable, the queue's other limits stay in effect. The watcher
+    reports the problem until it is fixed."""
     cluster = Cluster()
     document: dict[str, Any] = {
         "metadata": {"name": "ml", "namespace": ""},
@@ -358,8 +361,8 @@ def quota_facts(cluster: Cluster) -> list[Any]:
 
 
 def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
-    """A device quota is reported when it is created, changed or deleted. Its limits are whole
-    numbers."""
+    """The watcher reports a device quota when it is created, changed or deleted. The limits in the
+    report are whole numbers."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpumem="20k", gpu="4"))
     hard = {"limits.nvidia.com/gpu": 4, "limits.nvidia.com/gpumem": 20_000}
@@ -375,8 +378,8 @@ def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
-    """A quota without device limits is not reported. If a quota loses its device limits, it is
-    reported as gone."""
+    """The watcher does not report a quota without device limits. If a quota loses its device
+    limits, the watcher reports it as gone."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota())
     assert quota_facts(cluster) == []
@@ -387,7 +390,7 @@ def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
 
 
 def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
-    """A change of a quota's status is not reported."""
+    """The watcher does not report a change of a quota's status."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpu="4"))
     quota_facts(cluster)
@@ -409,8 +412,8 @@ def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
 
 
 def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
-    """A quota with scopes applies to some pods only. It is not applied, and is reported as a
-    problem."""
+    """A quota with scopes applies to some pods only. The watcher reports such a quota as a problem
+    instead of applying it."""
     cluster = Cluster()
     document = kube_quota(gpu="4")
     document["spec"]["scopes"] = ["Terminating"]
@@ -423,7 +426,8 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
 
 
 def test_counts_of_objects_and_storage_are_no_devices() -> None:
-    """A quota's limits on storage and on numbers of objects do not count as device limits."""
+    """The watcher does not take a quota's limits on storage and on numbers of objects for device
+    limits."""
     cluster = Cluster()
     names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
     document = {"metadata": {"name": "q"}, "spec": {"hard": dict.fromkeys(names, "1")}}
@@ -449,8 +453,8 @@ def budget_facts(cluster: Cluster) -> list[Any]:
 
 
 def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
-    """A disruption budget is reported when it is created, changed or deleted. Status changes
-    without relevance are ignored."""
+    """The watcher reports a disruption budget when it is created, changed or deleted. It ignores
+    irrelevant changes of the status."""
     cluster = Cluster()
     cluster.see("poddisruptionbudgets", kube_budget())
     app = (LabelExpression(key="app", operator="In", values=("web",)),)
@@ -467,7 +471,8 @@ def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """If a disruption budget is unreadable, it is not applied and is reported as a problem."""
+    """If a disruption budget is unreadable, the watcher reports it as a problem instead of applying
+    it."""
     cluster = Cluster()
     odd = {"key": "app", "operator": "Like", "values": ["w"]}
     cluster.see("poddisruptionbudgets", kube_budget(matchExpressions=[odd]))

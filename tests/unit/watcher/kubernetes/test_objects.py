@@ -21,7 +21,7 @@ def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
 
 
 def test_unhealthy_devices_are_read_from_the_annotation() -> None:
-    """The unhealthy devices of a node are read from the annotation that Volcano's device plugin
+    """The watcher reads a node's unhealthy devices from the annotation that Volcano's device plugin
     writes."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
@@ -42,8 +42,8 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
 def test_the_plugin_that_registered_devices_on_the_node(
     annotations: dict[str, str], plugin: str | None
 ) -> None:
-    """The device plugin of a node is recognized by the plugin's annotation, unless the annotation
-    is empty."""
+    """The watcher recognizes a node's device plugin by the plugin's annotation on the node, unless
+    the annotation is empty."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = annotations
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -76,8 +76,8 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
 
 
 def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
-    """If an extended scheduler's pod requests devices, only that request is read, not its volumes.
-    Without devices the pod is ignored."""
+    """From an extended scheduler's pod the watcher reads only the devices, not the volumes. It
+    ignores the pod if it requests no devices."""
     names = Configuration(extended_scheduler_names=("default-scheduler",))
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     reader.configure(names)
@@ -95,7 +95,8 @@ def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
 
 
 def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
-    """If pods are from the same template, their shape is parsed once. Each keeps its own name."""
+    """The watcher parses the shape of pods from the same template once. Each pod keeps its own
+    name."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for name, token in (("a", "x1x2x"), ("b", "y9y9y")):
@@ -118,7 +119,8 @@ def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
     ],
 )
 def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
-    """Pods share a parsed shape only if all fields that matter are equal."""
+    """The watcher uses one parsed shape for several pods only if all fields that matter are
+    equal."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for fields in ({}, other):
@@ -139,8 +141,8 @@ def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
 
 
 def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
-    """A queue's device quota is read from its annotation. CPU and memory are converted to our
-    units."""
+    """The watcher reads a queue's device quota from the queue's annotation. It converts CPU and
+    memory to our units."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     capability = {"cpu": "1500m", "memory": "2Gi", "volcano.sh/vgpu-number": "8"}
     quota = '{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": "2"}'
@@ -220,20 +222,22 @@ DEFERRED = INFEASIBLE | {"reason": "Deferred"}
 def test_a_resize_counts_until_the_kubelet_has_done_it(
     wanted: str, status: list[dict[str, Any]], counts: int
 ) -> None:
-    """During a resize, the larger of the pod's spec and status counts, as in kube-scheduler."""
+    """During a resize, the watcher counts the larger of the pod's spec and status, as
+    kube-scheduler does."""
     statuses = {"containerStatuses": status, "conditions": [DEFERRED]}
     assert running({"containers": [sized(wanted)]}, statuses).amounts.cpu_milli == counts
 
 
 def test_a_resize_that_is_infeasible_does_not_count() -> None:
-    """If a resize is infeasible, the pod's status counts, not its spec."""
+    """If a resize is infeasible, the watcher counts the pod's status, not its spec."""
     statuses = {"containerStatuses": [given("1", "1")], "conditions": [INFEASIBLE]}
     view = running({"containers": [sized("64")]}, statuses)
     assert (view.amounts.cpu_milli, view.amounts.memory_mib) == (1000, 1024)
 
 
 def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
-    """Resizes of sidecars and of whole pods count by their status, including the pod's overhead."""
+    """During a resize of a sidecar or of a whole pod, the watcher counts the status, and adds the
+    pod's overhead."""
     sidecar = sized("1", restartPolicy="Always") | {"name": "s"}
     spec: dict[str, Any] = {"containers": [sized("1")], "initContainers": [sidecar]}
     status: dict[str, Any] = {"initContainerStatuses": [given("3", "3", "s")]}
@@ -244,7 +248,8 @@ def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
 
 
 def test_host_ports_of_a_sidecar_of_another_schedulers_pod_are_taken() -> None:
-    """The host ports of a sidecar count as used. Those of other init containers do not."""
+    """The watcher counts the host ports of a sidecar as used, but not those of other init
+    containers."""
     ports = [{"containerPort": 80, "hostPort": 8080}]
     ends = sized("1") | {"name": "i", "ports": [{"containerPort": 81, "hostPort": 8081}]}
     sidecar = sized("1", restartPolicy="Always", ports=ports) | {"name": "s"}

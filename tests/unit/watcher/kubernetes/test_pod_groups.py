@@ -38,7 +38,8 @@ def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
 
 
 def test_a_gang_with_pods_outlives_its_declaration() -> None:
-    """If the PodGroup of a gang with pods is deleted, the gang stays until its last pod is gone."""
+    """If the PodGroup of a gang with pods is deleted, the watcher removes the gang only when its
+    last pod is gone."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
@@ -51,8 +52,8 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
 
 
 def test_three_podgroups_of_one_name_are_three_gangs() -> None:
-    """PodGroups of different APIs are different gangs, even if they have the same name. Only
-    Volcano's have to be admitted by us."""
+    """The watcher treats PodGroups of different APIs as different gangs, even if they have the same
+    name. Only Volcano's wait for our admission."""
     cluster = Cluster()
     kinds = {
         "podgroups": "",
@@ -73,7 +74,7 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
 
 
 def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
-    """If a PodGroup is unreadable, it is reported as a problem until it is deleted."""
+    """The watcher reports an unreadable PodGroup as a problem until it is deleted."""
     cluster = Cluster()
     kind = f"podgroups.v1alpha3.{KUBERNETES}"
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": [{"name": "x"}]}
@@ -86,7 +87,7 @@ def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
-    """A PodGroup of Kubernetes itself is read in each supported API version."""
+    """The watcher reads a PodGroup of Kubernetes itself in each supported API version."""
     cluster = Cluster()
     gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     document = {"metadata": {"name": "g"}, "spec": gang}

@@ -38,7 +38,7 @@ class Claiming(Cluster):
 
 
 def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
-    """A pod is submitted once, with the devices that its ResourceClaim requests."""
+    """The watcher submits a pod once, with the devices that the pod's ResourceClaim requests."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -49,8 +49,8 @@ def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
 
 
 def test_a_pod_is_read_again_when_its_claim_comes() -> None:
-    """If a pod's ResourceClaim is missing, the pod is rejected with the claim's name. When the
-    claim exists, the pod is submitted."""
+    """If a pod's ResourceClaim is missing, the watcher rejects the pod with the claim's name. When
+    the claim exists, it submits the pod."""
     cluster = Claiming()
     cluster.claiming("p")
     (said,) = cluster.told()
@@ -62,8 +62,8 @@ def test_a_pod_is_read_again_when_its_claim_comes() -> None:
 
 
 def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
-    """If a pod's ResourceClaim comes from a template, the pod is reported only once the claim
-    exists."""
+    """If a pod's ResourceClaim comes from a template, the watcher reports the pod only once the
+    claim exists."""
     cluster = Claiming()
     cluster.claiming("p", template=True)
     assert cluster.told() == []
@@ -76,8 +76,8 @@ def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
 
 
 def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
-    """If two pods use the same ResourceClaim, the second is rejected until the first is gone and
-    its reservation is released."""
+    """If two pods use the same ResourceClaim, the watcher rejects the second one. It submits it
+    when the first is gone and the reservation is released."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -113,8 +113,8 @@ def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
 
 
 def test_without_the_setting_claims_are_refused() -> None:
-    """If DRA is disabled, a pod with ResourceClaims is rejected. The reason names the field and the
-    option that enables DRA."""
+    """If DRA is disabled, the watcher rejects a pod with ResourceClaims. The reason names the field
+    and the option that enables DRA."""
     cluster = Cluster()
     document = claiming_pod("p", "mine")
     cluster.see("pods", document | {"status": {"phase": "Pending"}}, 1, "p")
@@ -125,8 +125,8 @@ def test_without_the_setting_claims_are_refused() -> None:
 
 
 def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
-    """A bound pod with ResourceClaims is adopted with the shares in its annotations, even if DRA is
-    disabled."""
+    """The watcher adopts a bound pod with ResourceClaims with the shares in its annotations, even
+    if DRA is disabled."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("g0")), observed("n1"))
     held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)

@@ -32,8 +32,8 @@ MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
 def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
-    """A volume claim is reported with the first pod that mounts it. It is removed with the last
-    one."""
+    """The watcher reports a volume claim with the first pod that mounts it, and removes it with the
+    last one."""
     cluster = Cluster()
     cluster.see("persistentvolumeclaims", kube_claim())
     assert volume_facts(cluster) == []
@@ -52,7 +52,7 @@ def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last
 
 
 def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
-    """If a storage class changes, its volume claims are reported again."""
+    """If a storage class changes, the watcher reports the volume claims of that class again."""
     cluster = Cluster()
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
     cluster.see("persistentvolumeclaims", claim)
@@ -66,8 +66,8 @@ def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
 
 
 def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """If a volume is unreadable, that is reported as a problem. Its claim keeps the state that was
-    last reported."""
+    """The watcher reports an unreadable volume as a problem. The volume's claim keeps the state
+    that was last reported."""
     cluster = Cluster()
     cluster.pod("p", volumes=MOUNTED)
     (told,) = volume_facts(cluster, "p")
@@ -88,8 +88,8 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
 
 
 def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
-    """The report of a node has the volume claims of other schedulers' running pods. The claims
-    themselves are reported, too."""
+    """The watcher's report of a node has the volume claims of other schedulers' running pods. The
+    watcher reports the claims themselves, too."""
     cluster = Cluster()
     theirs: dict[str, Any] = {
         "schedulerName": "default-scheduler",
@@ -110,8 +110,8 @@ def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
 
 
 def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> None:
-    """The report of a node has the disks of other schedulers' pods. Unreadable disks are
-    omitted."""
+    """The watcher's report of a node has the disks of other schedulers' pods. It omits unreadable
+    disks."""
     cluster = Cluster()
     volumes: list[dict[str, Any]] = [
         {"name": "a", "gcePersistentDisk": {"pdName": "d"}},
@@ -134,8 +134,8 @@ def csi_node(count: int, **rest: Any) -> dict[str, Any]:
 
 
 def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
-    """The report of a node has its limits on volumes. Other changes of its CSINode are not
-    reported."""
+    """The watcher's report of a node has the node's limits on volumes. The watcher ignores other
+    changes of the CSINode."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.see("csinodes", csi_node(3))
@@ -152,8 +152,8 @@ def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
 
 
 def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
-    """If a storage class's capacity changes, or its driver begins or stops to report capacity, its
-    volume claims are reported again."""
+    """The watcher reports volume claims again if the capacity of their storage class changes, or if
+    the driver begins to report capacity."""
     cluster = Cluster()
     cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}
@@ -191,8 +191,8 @@ HOSTS = {"required": {"nodeSelectorTerms": [{"matchExpressions": LONG}]}}
     ],
 )
 def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[str, Any]) -> None:
-    """If an object is unreadable, the watch continues. The object is a problem until it is fixed or
-    deleted."""
+    """If an object is unreadable, the watcher continues to watch. It reports the object as a
+    problem until the object is fixed or deleted."""
     cluster = Cluster()
     document = {"metadata": {"name": "odd"}, **document}
     cluster.see(kind, document)
@@ -202,15 +202,16 @@ def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[
 
 
 def test_H13_a_node_without_drivers_has_no_limits() -> None:
-    """If the drivers in a CSINode are null, its node has no limits on volumes."""
+    """If the drivers in a CSINode are null, the watcher reports no limits on volumes for the
+    node."""
     cluster = Cluster()
     cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
     assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
 
 
 def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
-    """The event about a pod omits claims whose names are too long, and claims beyond the maximum
-    number."""
+    """The watcher's event about a pod omits claims whose names are too long, and claims beyond the
+    maximum number."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}

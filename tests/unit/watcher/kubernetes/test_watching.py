@@ -324,7 +324,7 @@ def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> 
 
 
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
-    """If a pod is deleted at any moment of its submission, it ends without the help of the periodic
+    """If a pod is deleted at any moment of its submission, the watcher ends it without the periodic
     comparison."""
 
     async def check(cluster: Watched) -> None:
@@ -419,8 +419,8 @@ KUBERNETES = "scheduling.k8s.io"
 
 @pytest.mark.parametrize("served", [(), ("v1",)])
 def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...]) -> None:
-    """If the API server does not serve the kind or version of a pod's PodGroup, the pod is
-    rejected."""
+    """If the API server does not serve the kind or version of a pod's PodGroup, the watcher rejects
+    the pod."""
 
     async def check(cluster: Watched) -> None:
         cluster.kube.more_kinds |= {(f"{KUBERNETES}/{version}", "podgroups") for version in served}
@@ -439,7 +439,8 @@ def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...])
 
 
 def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
-    """If a pod was rejected because PodGroups were not served, it is submitted once they are."""
+    """If the watcher rejected a pod because PodGroups were not served, it submits the pod once they
+    are."""
 
     async def check(cluster: Watched) -> None:
         for kind in ("podgroups", "queues"):
@@ -473,8 +474,8 @@ def told(cluster: Watched) -> list[tuple[str, str]]:
 
 
 def test_the_owner_is_told_once_what_has_no_effect() -> None:
-    """All ignored fields of a Queue, PodGroup or pod are in one Kubernetes event. Another event
-    follows only if these fields change."""
+    """The watcher reports all ignored fields of a Queue, PodGroup or pod in one Kubernetes event.
+    It writes another only if these fields change."""
 
     async def check(cluster: Watched) -> None:
         queue: dict[str, Any] = {

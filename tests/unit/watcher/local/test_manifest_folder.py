@@ -93,8 +93,8 @@ async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
 async def test_what_stands_beside_workloads_is_passed_over_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Documents that are not workloads are skipped and logged. A pod that is removed from its file
-    is no longer requested."""
+    """The folder's reader skips and logs documents that are not workloads. A pod that is removed
+    from its file is no longer requested."""
     beside = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
     urgent = (
         "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\n"
@@ -127,8 +127,8 @@ async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
-    """If a file was modified just now, it may be incomplete and is not read. Its previous pods
-    stay."""
+    """If a file was modified just now, it may be incomplete. The folder's reader skips it and keeps
+    its previous pods."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     source = source_of(tmp_path)
     await source.observe()
@@ -143,8 +143,8 @@ async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
 async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If a file becomes invalid, its pods stay and other files are read. The log names the file,
-    the field and the fix."""
+    """If a file in the folder becomes invalid, its pods stay and other files are read. The log
+    names the file, the field and the fix."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     write(tmp_path, "z.yaml", pod("z"))
     source = source_of(tmp_path)
@@ -207,8 +207,8 @@ async def test_a_folder_that_was_never_there(tmp_path: Path) -> None:
 
 
 async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """If two files contain pods of the same name, the first file counts. The second is reported
-    once."""
+    """If two files in the folder have pods of the same name, the first file counts. The second is
+    reported once."""
     write(tmp_path, "a.yaml", pod("a", gpus="1"))
     write(tmp_path, "b.yaml", pod("a", gpus="2"))
     source = source_of(tmp_path)
@@ -232,7 +232,7 @@ async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCapture
     ids=["empty", "bomb", "deep", "50,000 containers", "binary"],
 )
 async def test_hostile_files(tmp_path: Path, text: str) -> None:
-    """A malicious file is reported as a problem. The other files are read."""
+    """A malicious file in the folder is reported as a problem. The other files are read."""
     write(tmp_path, "a.yaml", text)
     write(tmp_path, "b.yaml", pod("b"))
     source = source_of(tmp_path)
@@ -260,7 +260,7 @@ def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> N
 
 
 async def test_E8_manifests_mean_what_the_configuration_says(tmp_path: Path) -> None:
-    """If the configuration changes, all files are read again."""
+    """If the ledger's configuration changes, all files in the folder are read again."""
     source = source_of(tmp_path)
     write(tmp_path, "a.yaml", pod("a"))
     plain = await source.observe()

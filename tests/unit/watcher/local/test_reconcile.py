@@ -84,7 +84,8 @@ class World:
 
 
 def test_a_pod_comes_stays_and_goes() -> None:
-    """A requested pod is submitted once. When it is no longer requested, it is ended."""
+    """The watcher submits a requested pod once. When the pod is no longer requested, the watcher
+    ends it."""
     world = World()
     (came,) = world.settle(wanting(draft("a")))
     assert isinstance(came.data, PodSubmitted)
@@ -96,7 +97,8 @@ def test_a_pod_comes_stays_and_goes() -> None:
 
 
 def test_each_return_is_another_pod() -> None:
-    """If a pod is removed and requested again, the new pod has the next incarnation."""
+    """If a pod's manifest is removed and comes back, the watcher submits a new pod with the next
+    incarnation."""
     world = World()
     world.settle(wanting(draft("a")))
     world.settle(wanting())
@@ -161,7 +163,8 @@ def test_two_live_pods_of_one_name() -> None:
 
 
 def test_a_gang_is_declared_before_its_pods() -> None:
-    """A gang is declared before its pods. It is declared again only if it changes."""
+    """The watcher declares a gang before the gang's pods. It declares the gang again only if the
+    gang changes."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     assert [type(fact.data) for fact in world.settle(wanted)] == [PodGroupObserved, PodSubmitted]
@@ -171,8 +174,8 @@ def test_a_gang_is_declared_before_its_pods() -> None:
 
 
 def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
-    """If the last pod of a gang is replaced, the gang ends with the old pod. It is declared again
-    before the new pod."""
+    """If the last pod of a gang is replaced, the gang ends with the old pod. The watcher declares
+    the gang again before the new pod."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     first = world.settle(wanted)[0]

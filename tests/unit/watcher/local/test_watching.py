@@ -170,7 +170,8 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
 
 
 async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
-    """If events about other objects follow a reading, the reading is still used."""
+    """If the ledger gets events about other objects after a watcher's reading, the watcher still
+    uses the reading."""
     server = MemoryServer()
     async with Watcher(server, tmp_path, "late").running() as late:
         write(tmp_path, "a")
