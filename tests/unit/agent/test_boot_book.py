@@ -18,7 +18,7 @@ def book(folder: Path) -> BootBook[str]:
 
 
 def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> None:
-    """If the notes file cannot be written, adding a note fails. The retry writes the note."""
+    """If the agent cannot write its notes file, adding a note fails. The retry writes the note."""
     away = tmp_path / "away"
     noted = book(away)
     with pytest.raises(FileNotFoundError):
@@ -30,7 +30,7 @@ def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> Non
 
 
 def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Path) -> None:
-    """If the notes file cannot be written, removing a note fails and the note stays. The retry
+    """If the agent cannot write its notes file, removing a note fails and the note stays. The retry
     removes it."""
     here, away = tmp_path / "here", tmp_path / "away"
     here.mkdir()
@@ -46,7 +46,7 @@ def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Pa
 
 
 def test_of_several_who_note_at_once_all_are_on_the_disk(tmp_path: Path) -> None:
-    """If several threads write notes at the same time, all notes reach the disk."""
+    """If several threads of the agent write notes at the same time, all notes reach the disk."""
     noted = book(tmp_path)
     together = threading.Barrier(CLAIMS)
 

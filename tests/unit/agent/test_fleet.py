@@ -17,8 +17,8 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def test_names_by_pattern_and_descriptions_in_turn() -> None:
-    """Node names follow the pattern. If there are several device descriptions, the nodes get them
-    in turn."""
+    """The names of simulated nodes follow the pattern. If there are several device descriptions,
+    the nodes get them in turn."""
     nodes = numbered_nodes("gpu-{}.rack", 3, ["8xT4", "4xA10"])
     assert [node.name for node in nodes] == ["gpu-1.rack", "gpu-2.rack", "gpu-3.rack"]
     assert [len(node.devices) for node in nodes] == [8, 4, 8]
@@ -26,7 +26,7 @@ def test_names_by_pattern_and_descriptions_in_turn() -> None:
 
 
 def test_a_single_node_keeps_its_name() -> None:
-    """Node names get a number only if there is more than one node."""
+    """The names of simulated nodes get a number only if there is more than one node."""
     assert numbered_nodes("gpu", 1, ["1xT4"])[0].name == "gpu"
     assert numbered_nodes("gpu", 2, ["1xT4"])[1].name == "gpu-2"
 
@@ -159,8 +159,8 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
 
 
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
-    """The error lists a file's first 20 problems in file order, then the number of remaining
-    problems."""
+    """The error about a fleet file lists the first 20 problems in file order, then the number of
+    remaining problems."""
     text = "nodes:\n- {node: a, devices: 1xX99}\n- {node: b, gpus: 3}\n- {node: c}\n- {node: c}\n"
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(written(tmp_path, "f.yaml", text))
@@ -175,8 +175,8 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> None:
-    """An unknown field of a node is reported with its line, in the same error as duplicate names
-    and other problems."""
+    """In a fleet file, an unknown field of a node is reported with its line, together with
+    duplicate names and other problems."""
     text = (
         "nodes:\n- node: a\n  cpu: 3\n- node: a\n- {node: b, devics: 1xT4}\n- {node: c, zone: x}\n"
         "- {node: d, devices: 1xX99}\n- {node: d}\n- {node: e,\n   pods: many}\n"

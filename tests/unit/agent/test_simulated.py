@@ -25,15 +25,15 @@ def test_a_mixed_node() -> None:
 
 
 def test_models_are_found_in_any_case() -> None:
-    """Model names are case-insensitive."""
+    """In a description of simulated devices, upper and lower case do not matter."""
     upper, lower = (simulated_devices("n", each)[0] for each in ("1xH100-80GB", "1xh100-80gb"))
     assert lower == upper
     assert "H100" in lower.model
 
 
 def test_ids_depend_on_node_and_index_alone() -> None:
-    """A device's id depends only on its node and index. It therefore survives a restart or a change
-    of mode."""
+    """A simulated device's id depends only on its node and index. It therefore survives a restart
+    or a change of mode."""
     first = simulated_devices("n1", "2xA100-40GB")
     assert [d.id for d in first] == [d.id for d in simulated_devices("n1", "2xA100-40GB:mig")]
     others = simulated_devices("n2", "2xA100-40GB")
@@ -73,7 +73,7 @@ def test_numa_from_four_cards_on() -> None:
     ],
 )
 def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
-    """An invalid description is refused with an error that says what to write."""
+    """If a description of simulated devices is invalid, the error says what to write."""
     with pytest.raises(SimulationInvalid, match=named):
         simulated_devices("n", spec)
 

@@ -185,8 +185,8 @@ async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
 async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If a node's agent is silent, a pod with shares waits for it for a limited time. A pod without
-    shares is bound at once."""
+    """If a node's agent is silent, the binder holds back pods with shares for a limited time. It
+    binds pods without shares at once."""
     desk = Desk(Bound(), Bound())
     node = desk.state.nodes["n"]
     node.silent = "2026-01-01T00:00:00Z"

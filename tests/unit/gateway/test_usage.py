@@ -52,8 +52,8 @@ def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
 async def test_busy_is_work_or_else_memory(
     ledger: Ledger, use: tuple[int, int, int | None], busy: float
 ) -> None:
-    """The utilization of a share is its used divided by its granted cores. If the used cores are
-    unknown, memory counts instead."""
+    """The utilization of a share is its used cores divided by its granted cores. If the used cores
+    are unknown, memory counts instead."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample(use))
     assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
@@ -75,7 +75,8 @@ async def test_an_agent_speaks_of_its_own_node_alone(ledger: Ledger) -> None:
 
 
 async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
-    """A client gets only those samples that are newer than its last answer."""
+    """The gateway sends a client only those samples that are newer than the client's last
+    answer."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
     heard, rows = uses.rows(0)

@@ -50,7 +50,7 @@ async def made(backend: NvmlBackend, device: str, cut: MigInstance) -> int:
 
 
 async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """A GPU's load lists every process with its memory and compute. An idle process has 0 %
+    """The backend lists every process of a GPU with its memory and compute. An idle process has 0 %
     compute."""
     driver.process(0, 4711, 300, 40)
     driver.process(0, 4712, 100)
@@ -62,8 +62,8 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """MPS clients and graphics processes count towards a GPU's load. A process that the driver
-    lists as several kinds counts once."""
+    """The backend counts MPS clients and graphics processes towards a GPU's load. It counts a
+    process once, even if the driver lists it as several kinds."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
@@ -75,7 +75,7 @@ async def test_processes_that_the_driver_lists_elsewhere(
 
 
 async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """An MPS client in a MIG instance counts towards that instance's load."""
+    """The backend counts an MPS client in a MIG instance towards that instance's load."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, kinds=("compute", "mps"), instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -83,7 +83,8 @@ async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: Fake
 
 
 async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """A process of a MIG instance counts towards the load of the instance, not of the whole GPU."""
+    """The backend counts a process of a MIG instance towards the load of the instance, not of the
+    whole GPU."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, 40, instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -95,8 +96,8 @@ async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver
 async def test_an_instances_compute_is_its_monitors(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """The second reading of a MIG instance has the compute usage from its performance monitor. On a
-    GPU without a monitor the compute usage stays unknown."""
+    """From the second reading on, the backend reports a MIG instance's compute from its performance
+    monitor. Without a monitor, compute stays unknown."""
     older = await made(backend, driver.ids[1], A100_CUT)
     newer = await made(backend, driver.ids[2], H100_CUT)
     driver.process(1, 4711, 300, 40, instance=older)

@@ -199,7 +199,7 @@ async def test_a_container_gets_the_device_nodes_of_its_instance(
 
 
 async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -> None:
-    """The inventory has the MIG profile sizes that the driver reports."""
+    """The agent's inventory has the MIG profile sizes that the driver reports."""
     (device,) = await backend.inventory()
     sizes = {each.profile: each.memory_mib for each in device.mig_sizes}
     assert (sizes["1g.5gb"], sizes["2g.10gb"], sizes["3g.20gb"]) == (4864, 9984, 20096)
@@ -368,8 +368,8 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The inventory marks the slices of instances that other programs made as unavailable, and no
-    others. The GPU stays healthy."""
+    """The agent's inventory marks exactly the slices of instances that other programs made as
+    unavailable. The GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)

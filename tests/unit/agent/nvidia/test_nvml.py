@@ -137,7 +137,8 @@ async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
 async def test_a_critical_xid_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """A critical XID makes its GPU unhealthy at once, without a probe of the other GPUs."""
+    """A critical XID (driver error) makes its GPU unhealthy at once. The backend does not probe the
+    other GPUs for that."""
     await listener.inventory()
     driver.xid(0, 79)
     a100, t4 = await after_change(listener)
@@ -148,8 +149,8 @@ async def test_a_critical_xid_is_known_within_one_wait(
 async def test_a_card_is_well_again_after_the_quiet_time(
     driver: FakeDriver, listener: NvmlBackend, hand: Hand
 ) -> None:
-    """A GPU recovers from a critical XID after a quiet time without further ones. Another critical
-    XID restarts the quiet time."""
+    """A GPU recovers from a critical XID (driver error) after a quiet time. Another critical XID
+    restarts the quiet time."""
     well = await listener.inventory()
     driver.xid(0, 79)
     await after_change(listener)
@@ -176,8 +177,8 @@ async def test_the_end_of_the_quiet_time_is_noticed(
 async def test_a_card_stays_healthy_after_these_xids(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """A GPU stays healthy after an XID that means an application fault, a contained error or a
-    notice. Later XIDs still take effect."""
+    """A GPU stays healthy after an XID (driver error) that means an application fault, a contained
+    error or a notice. Later XIDs still take effect."""
     await listener.inventory()
     driver.xid(0, xid)
     driver.xid(1, FAULT_OF_THE_CARD)
@@ -201,7 +202,8 @@ async def test_a_notice_is_followed_by_a_look_at_once(
 
 
 async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
-    """A configured list of ignored XIDs replaces the default one."""
+    """If an operator configures which XIDs (driver errors) are ignored, that list replaces the
+    default one."""
     backend = NvmlBackend(SystemClock(), ignored=frozenset({48}))
     try:
         await backend.inventory()
@@ -300,7 +302,7 @@ async def test_a_lost_card_stays_known_and_may_come_back(
 async def test_a_lost_card_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The driver's event reports a lost GPU at once, before the next probe."""
+    """If a GPU is lost, the driver's event tells the backend at once, before the next probe."""
     await listener.inventory()
     driver.fall_off(0)
     assert [device.healthy for device in await after_change(listener)] == [False, True]
@@ -333,8 +335,8 @@ async def test_a_card_that_came_back_is_listened_to(
 async def test_an_xid_of_a_card_that_falls_off_with_it(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """XID 79 reports a GPU that fell off the bus, so its event names no GPU. The backend still
-    marks the right GPU unhealthy."""
+    """XID 79 (driver error) reports a GPU that fell off the bus, so its event names no GPU. The
+    backend still marks the right GPU unhealthy."""
     await listener.inventory()
     driver.xid(0, 79)
     driver.fall_off(0)
@@ -360,7 +362,7 @@ async def test_a_driver_that_restarts_is_opened_anew(
 async def test_a_driver_that_restarts_between_looks(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """The inventory is the same before and after a driver restart."""
+    """The backend's inventory is the same before and after a driver restart."""
     well = await backend.inventory()
     driver.restart()
     assert await backend.inventory() == well
@@ -444,7 +446,7 @@ async def test_what_the_driver_asks_for(
 async def test_errors_that_were_dealt_with_are_no_trouble(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A GPU with corrected errors or remapped memory rows stays healthy."""
+    """A GPU stays healthy if its memory errors were corrected or the faulty rows were remapped."""
     well = await backend.inventory()
     driver.ecc(0, corrected=100, uncorrected=1)
     driver.remap_rows(0, corrected=2, uncorrected=1)

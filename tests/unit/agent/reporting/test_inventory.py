@@ -36,7 +36,8 @@ def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
 
 
 def test_an_unknown_node_is_reported_whole() -> None:
-    """The first event of a node is a report of its whole inventory, including unhealthy devices."""
+    """The agent's first event about a node is a report of the whole inventory, including unhealthy
+    devices."""
     now = with_failed(WELL, 1)
     assert news(NodeView(), now) == [now]
 
@@ -64,7 +65,7 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """An event's id depends on its content and on the revision it follows. A repeated append has
+    """The id of an agent's event depends on its content and on the revision it follows. A retry has
     the same id, and a repeated failure a new one."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)

@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """A placement becomes due for allocation when its pod is bound. The agent gets it exactly once,
-    with the devices in the order of the shares."""
+    """The agent has to allocate a placement when its pod is bound. It gets the claim once, with the
+    devices in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -49,7 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """A claim is due only if the same attempt was both placed and bound on a node of this agent."""
+    """The agent has to allocate a claim only if the same attempt was both placed and bound on one
+    of its nodes."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -57,8 +58,8 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """A claim is no longer due once it was allocated, failed or voided, in whatever order the
-    events arrive."""
+    """The agent no longer has to allocate a claim that was allocated, failed or voided, in whatever
+    order the events arrive."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -72,22 +73,23 @@ def test_an_answer_or_a_void_settles_a_claim() -> None:
 
 
 def test_doubles_change_nothing() -> None:
-    """A second placement or binding event of the same attempt changes nothing."""
+    """If the ledger has a second placement or binding of an attempt, the agent ignores it."""
     view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
     (claim,) = view.take_due()
     assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
 
 
 def test_the_binding_says_which_placement_it_means() -> None:
-    """If an attempt has two placements, the binding applies to the one that its `cause` names."""
+    """If an attempt has two placement events, the agent takes the binding to mean the one that its
+    `cause` names."""
     view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
     view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
     assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:
-    """If a placement was voided and the pod is placed again, the new attempt is due as a separate
-    claim."""
+    """If a placement was voided and the pod is placed again, the agent gets the new attempt as a
+    separate claim."""
     view = folded(
         placed("p", "GPU-a"),
         PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
@@ -125,8 +127,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """When a bound pod is adopted, its claim is due again, even if the agent has already taken that
-    claim."""
+    """If a bound pod is adopted, the agent has to allocate its claim again, even if it has already
+    done so."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))
@@ -152,7 +154,7 @@ def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
 
 
 def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
-    """The view remembers at most HELD_MAX pods and drops the oldest first. It never drops a pod
+    """The agent remembers at most HELD_MAX pods and drops the oldest first. It never drops a pod
     that still exists."""
     view = FleetView(["n1"], remember=True)
     view.nodes["n1"].there = frozenset({"old"})
@@ -169,8 +171,8 @@ def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
 
 
 def test_inventory_is_the_last_report_with_the_health_since() -> None:
-    """The folded inventory is the last report plus the health changes after it. Health changes
-    before the first report are ignored."""
+    """The agent folds a node's inventory from the last report and the health changes after it. It
+    ignores health changes before the first report."""
     report = NodeReported(
         node="n1", devices=simulated_devices("n1", "2xT4"), host=Host(cpu_milli=1, memory_mib=1)
     )
@@ -186,7 +188,7 @@ def test_inventory_is_the_last_report_with_the_health_since() -> None:
 
 
 def test_the_configuration_is_taken_whole_and_never_a_wrong_one() -> None:
-    """The view uses the newest valid configuration event and ignores an invalid one."""
+    """The agent uses the newest valid configuration event and ignores an invalid one."""
     split = Configuration(nvidia=NvidiaConfiguration(device_split_count=4))
     wrong = Configuration(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     view = folded(

@@ -35,8 +35,8 @@ def recorded(account: Account) -> UsageRecorded:
 
 
 def test_integrals_and_peaks() -> None:
-    """Each sample is weighted by the seconds since the previous one. The event has the integrals
-    and peaks of these samples."""
+    """The account weights each sample by the seconds since the previous one. Its event has the
+    integrals and peaks of these samples."""
     account = Account(0)
     account.add(Look((use(mib=100, cores=10),)), 5)
     account.add(Look((use(mib=400, cores=40, limit=2_000),)), 10)
@@ -56,7 +56,7 @@ def test_compute_that_nobody_tells_is_not_zero() -> None:
 
 
 def test_strangers_are_summed_by_program() -> None:
-    """Usage of processes without a share is added up per program name."""
+    """The account adds up the usage of processes without a share by program name."""
     account = Account(0)
     account.add(Look(unshared=(stranger(1, 100), stranger(2, 50))), 10)
     account.add(Look(unshared=(stranger(3, 20),)), 10)
@@ -66,15 +66,15 @@ def test_strangers_are_summed_by_program() -> None:
 
 
 def test_an_hour_without_anything_is_no_event() -> None:
-    """An hour without usage produces no event."""
+    """If nothing was used for an hour, the account produces no event."""
     account = Account(0)
     account.add(Look(), 5)
     assert not records(account)
 
 
 def test_many_shares_are_several_events() -> None:
-    """If there are more shares than one event may hold, they are split over several events. Each
-    share is in exactly one event."""
+    """If there are more shares than one usage event may hold, the account splits them over several.
+    Each share is in exactly one event."""
     account = Account(0)
     account.add(
         Look(tuple(use(f"uid-{n}") for n in range(SHARES_MAX + 1)), unshared=(stranger(1, 1),)), 5
@@ -85,8 +85,8 @@ def test_many_shares_are_several_events() -> None:
 
 
 def test_it_survives_its_agent() -> None:
-    """An account that is loaded from disk after a restart continues with its start time and
-    totals."""
+    """After a restart, the agent loads its usage account from disk and continues with the same
+    start time and totals."""
     account = Account(7)
     account.add(Look((use(mib=100),), unshared=(stranger(1, 1),)), 5)
     closed = Account(1)
@@ -110,7 +110,7 @@ def test_a_share_that_no_event_can_hold_takes_no_other_with_it() -> None:
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
 def test_sums_that_are_no_number_are_left_out(seconds: float) -> None:
-    """A sample with an infinite or undefined duration is not recorded."""
+    """The account ignores a sample with an infinite or undefined duration."""
     account = Account(0)
     account.add(Look((use(mib=1), use("uid-2")), unshared=(stranger(1, 1),)), seconds)
     assert not [used for each in records(account) for used in (*each.shares, *each.unshared)]

@@ -58,7 +58,7 @@ def test_the_container_is_that_of_its_mounts(tmp_path: Path) -> None:
 
 
 def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
-    """The pod of a process is the one of its cgroup, even if the process mounts another pod's
+    """The agent finds the pod of a process by its cgroup, even if the process mounts another pod's
     folder."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
@@ -76,7 +76,7 @@ def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:
-    """A process that has ended has no owner."""
+    """The agent finds no owner for a process that has ended."""
     assert Owners(tmp_path).of(7) is None
 
 

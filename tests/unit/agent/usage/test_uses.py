@@ -49,7 +49,7 @@ def look(
 
 
 def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
-    """A container's usage is the sum over its processes."""
+    """The agent adds up the usage of a container's processes."""
     for pid, uid in ((1, UID), (2, UID), (3, OTHER)):
         write(tmp_path, pid, uid=uid, container="main", inner=pid + 10)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5), Running(3, 50 * MIB, 7))
@@ -121,7 +121,7 @@ def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
 
 
 def test_who_has_no_share_is_named(tmp_path: Path) -> None:
-    """A process without a share of the GPU is listed as unshared, whether it runs in a pod or
+    """The agent lists a process without a share of the GPU as unshared, whether it runs in a pod or
     not."""
     write(tmp_path, 1, command="Xorg")
     write(tmp_path, 2, uid=OTHER, container="main", command="sneaky")
@@ -136,14 +136,15 @@ def test_who_has_no_share_is_named(tmp_path: Path) -> None:
 
 
 def test_our_own_daemons_are_no_strangers(tmp_path: Path) -> None:
-    """The process of our own MPS server is not listed as unshared."""
+    """The agent does not list the process of its own MPS server as unshared."""
     write(tmp_path, 1, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [], loads).unshared
 
 
 def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
-    """The devices of each container are numbered from 0 in the order of their index, as in CUDA."""
+    """The agent numbers the devices of each container from 0 in the order of their index, as CUDA
+    does."""
     shares = (share(device="GPU-2"), share(), share("aide", "GPU-2"))
     uses = look(tmp_path, [claim(UID, *shares)], []).uses
     assert [(use.container, use.device, use.position) for use in uses] == [
@@ -180,8 +181,8 @@ def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
 
 
 def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> None:
-    """A process of the container that is missing from the container's region is a breach. Processes
-    of other containers are not."""
+    """The agent reports a breach if a process of a container is missing from the container's
+    region. Processes of other containers do not matter."""
     for pid, uid, container in (
         (1, UID, "main"),
         (2, UID, "main"),
@@ -203,8 +204,8 @@ def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> 
 
 
 def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Path) -> None:
-    """A region is a breach if its memory count is lower than the driver's by more than 512 MiB per
-    process."""
+    """The agent reports a breach if a region counts less memory than the driver, by more than 512
+    MiB per process."""
     for pid in (1, 2):
         write(tmp_path, pid, uid=UID, container="main", inner=pid + 10)
     running = (Running(1, 1_500 * MIB, None), Running(2, 500 * MIB, None))

@@ -168,7 +168,8 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
 
 
 def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
-    """Once a pod is bound, a later placement of the pod does not change its claim."""
+    """Once a pod is bound, the binder does not change its claim for a later placement of the
+    pod."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()

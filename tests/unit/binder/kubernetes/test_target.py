@@ -143,8 +143,8 @@ async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> Non
 async def test_a_conflict_is_what_the_pod_is(
     server: Server, ledger: Ledger, found: Reply, message: str, *, final: bool
 ) -> None:
-    """After a conflict, the failure is final if another node or attempt has bound the pod. It is
-    not final if the pod is being deleted or was replaced."""
+    """After a conflict, the binding fails for good if another node or attempt has bound the pod.
+    The failure is temporary if the pod is being deleted or was replaced."""
     server.script = [refusal(409, "Conflict", "already assigned")]
     server.found = found
     outcome = await bind(server, ledger)
@@ -168,8 +168,8 @@ async def test_a_conflict_that_was_another_write_is_tried_again(
 async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     server: Server, ledger: Ledger, status: int, *, final: bool
 ) -> None:
-    """The failure is final if the API server calls the binding malformed. It is not final if a
-    permission is missing, since an operator can grant it."""
+    """The binding fails for good if the API server calls it malformed. If a permission is missing,
+    the failure is temporary, since an operator can grant it."""
     server.script = [refusal(status, "Reason", "why")]
     outcome = await bind(server, ledger)
     assert outcome == Failed(f"{status} Reason: why", final=final)

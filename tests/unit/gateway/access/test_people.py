@@ -72,7 +72,7 @@ async def test_answers_are_good_for_a_short_time() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """The cache of unknown tokens does not grow beyond a limit."""
+    """The gateway's cache of unknown tokens does not grow beyond a limit."""
     login = Remembered(Register())
     for number in range(KEPT_MAX + 100):
         await login.person(str(number))
@@ -114,8 +114,8 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
-    """If a person is logged in, rate limits count by person, not by address. That holds from the
-    first request on."""
+    """If a person is logged in, the gateway applies rate limits to the person, not to the address,
+    from the first request on."""
     gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 
@@ -146,7 +146,7 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
 
 
 async def test_made_up_tokens_do_not_push_out_who_is_known() -> None:
-    """Many invalid tokens do not push known people out of the cache."""
+    """Many invalid tokens do not push known people out of the gateway's cache."""
     register = Register()
     login = Remembered(register, now=lambda: 0.0)
     await login.person("t")

@@ -234,8 +234,8 @@ def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) 
 
 
 def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
-    """If the row of a node changes, all nodes keep their place. If a node is added or removed,
-    others move."""
+    """If the row of a node changes, the console keeps all nodes in their places. If a node is added
+    or removed, others move."""
     after = [*ROW[:7], [], {}]
     found = node.run(
         "fleet/model.js",
@@ -643,7 +643,7 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
 @pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
 def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
     """If the view becomes slightly lower, for example by a longer headline, pools keep their rows.
-    If its shape changes, they are arranged again."""
+    If its shape changes, the console arranges them again."""
     code = f"""{LAID.replace("470", "480")}
       const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));
       const next = new m.Layout(pools, across, given[4], 1, layout);

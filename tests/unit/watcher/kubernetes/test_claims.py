@@ -258,8 +258,8 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """If a pod's annotations name no device and the GPU is in MIG mode, the watcher charges the pod
-    for the largest instance of a free GPU."""
+    """If a pod's annotations name no device, the watcher looks for a free GPU. In MIG mode it
+    charges the pod for that GPU's largest instance."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))

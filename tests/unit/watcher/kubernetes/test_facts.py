@@ -175,8 +175,8 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """If a pod was submitted after the watcher began a list, it does not take the pod's absence
-    from the list to mean that the pod is gone."""
+    """If a pod was submitted after the watcher began a list, the pod may be missing there. The
+    watcher does not report it as gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
