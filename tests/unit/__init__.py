@@ -1,1 +1,1 @@
-"""Unit tests: each checks one rule."""
+"""Unit tests. Each test checks one rule."""

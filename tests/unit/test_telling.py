@@ -1,4 +1,4 @@
-"""A benchmark with limits fails if a figure exceeds its limit."""
+"""Tests that a benchmark fails if a figure exceeds its limit."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.benchmarks.telling import parser_of, tell
 def test_a_figure_that_is_not_below_its_limit_ends_with_an_error(
     figure: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A figure that is not below its limit is an error, and all figures are still printed."""
+    """If a figure is not below its limit, the benchmark fails. It still prints all figures."""
     monkeypatch.setattr("sys.argv", ["benchmark", "--json"])
     figures = {"rss_mb": figure, "series": 336}
     with pytest.raises(SystemExit, match="rss_mb"):
@@ -22,7 +22,7 @@ def test_a_figure_that_is_not_below_its_limit_ends_with_an_error(
 def test_figures_below_their_limits_are_printed_with_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Figures below their limits are printed with them; others have none."""
+    """A benchmark prints each figure, with its limit if it has one."""
     monkeypatch.setattr("sys.argv", ["benchmark"])
     tell(parser_of("A benchmark."), lambda _: {"rss_mb": 69.9, "series": 336}, {"rss_mb": 70.0})
     assert capsys.readouterr().out.splitlines() == ["rss_mb: 69.9 (limit: 70)", "series: 336"]

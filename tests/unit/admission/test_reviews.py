@@ -1,5 +1,5 @@
-"""Test the webhook's wire format: it answers valid reviews and returns an error for anything
-else."""
+"""Tests of the admission webhook's wire format: a valid review gets an answer, and anything else
+gets an error."""
 
 import asyncio
 import base64
@@ -27,7 +27,8 @@ WRITER = "system:serviceaccount:apportion:binder"
 
 
 class Webhook:
-    """An admission endpoint under test. `reason` is why it is not ready, if it is not."""
+    """An admission webhook that the tests reach over HTTP. Setting `reason` makes the webhook not
+    ready."""
 
     def __init__(self, *, dra: bool = False) -> None:
         self.configuration = Configuration()
@@ -57,7 +58,7 @@ class Webhook:
             return error.code, json.loads(error.read())
 
     async def ask(self, pod: Any, **fields: Any) -> Any:
-        """Return the response to a review of a new pod."""
+        """Post a review of the creation of this pod, and return the webhook's response."""
         status, answer = await self.post(review(pod, **fields))
         assert status == 200, answer
         return answer["response"]
@@ -80,7 +81,7 @@ async def webhook(request: pytest.FixtureRequest) -> AsyncIterator[Webhook]:
 
 
 def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
-    """Return an admission review as an API server sends it."""
+    """Return an AdmissionReview request as JSON, in the form that an API server sends."""
     request = {
         "uid": "u-1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -99,13 +100,14 @@ def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
 
 
 def unnamed(limits: dict[str, str]) -> dict[str, Any]:
-    """Return a pod that leaves the scheduler name at its default."""
+    """Return a pod whose scheduler name is Kubernetes' default."""
     return kube_pod("p", limits, schedulerName="default-scheduler")
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_a_review_is_answered_in_its_own_version(webhook: Webhook, version: str) -> None:
-    """The webhook answers in the version of the review, with its uid and a base64 patch."""
+    """The webhook answers a review in the review's API version. The answer has the review's uid and
+    a base64 patch."""
     status, answer = await webhook.post(review(unnamed(share()), version=version))
     assert status == 200
     assert answer["apiVersion"] == f"admission.k8s.io/{version}"
@@ -126,7 +128,7 @@ async def test_a_rejection_says_why(webhook: Webhook) -> None:
 
 
 async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
-    """The webhook judges pods by the current configuration of the ledger."""
+    """After a configuration change, the webhook judges the next pod by the new configuration."""
     pod = unnamed({"a.b/gpu": "1"})
     assert await webhook.ask(pod) == {"uid": "u-1", "allowed": True}
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
@@ -135,15 +137,16 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
 
 
 async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
-    """The webhook fills in a scheduler name that the configuration accepts, even if the webhook's
-    own default differs."""
+    """The webhook fills in the first scheduler name of the configuration, even if its own default
+    is a different name."""
     webhook.configuration = Configuration(scheduler_names=("theirs", "more"))
     (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
     assert patch["value"] == "theirs"
 
 
 async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
-    """The webhook allows reviews of other resources, of subresources and of deletions."""
+    """The webhook allows every request that does not create or update a pod: other resources,
+    subresources and deletions."""
     deployments = {"group": "apps", "version": "v1", "resource": "deployments"}
     assert (await webhook.ask({}, resource=deployments))["allowed"]
     assert (await webhook.ask(unnamed({"a": "b"}), subResource="binding"))["allowed"]
@@ -167,7 +170,8 @@ async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
 async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
     webhook: Webhook, body: bytes, words: str
 ) -> None:
-    """The webhook answers an unreadable review with status 400 and a fix, and keeps serving."""
+    """The webhook answers an unreadable review with status 400 and a suggested fix. It still
+    answers the next review."""
     status, answer = await webhook.post(body)
     assert (status, words in answer["error"]) == (400, True), answer
     assert answer["fix"]
@@ -177,8 +181,7 @@ async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
 async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(
     golden: Golden, webhook: Webhook
 ) -> None:
-    """The webhook rejects a pod that exceeds its nesting limit, even if a JSON decoder accepts the
-    pod."""
+    """The webhook rejects a pod whose fields are nested 300 levels deep, instead of crashing."""
     pod = unnamed(share())
     for _ in range(300):
         pod["spec"]["affinity"] = {"x": pod["spec"].get("affinity")}
@@ -194,16 +197,16 @@ async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
 
 
 async def test_who_does_not_know_the_configuration_judges_nobody(webhook: Webhook) -> None:
-    """A webhook without a current configuration answers 503, so the API server applies its own
-    policy."""
+    """While the webhook has no current configuration, it answers 503. The API server then applies
+    its own failure policy."""
     webhook.reason = "reading"
     status, answer = await webhook.post(review(unnamed(share())))
     assert (status, webhook.reason in answer["error"]) == (503, True)
 
 
 async def test_outcomes_are_counted(webhook: Webhook) -> None:
-    """The metrics count reviews by outcome, so that a webhook that never accepts a pod is
-    visible."""
+    """The metrics count accepted and rejected reviews separately. An operator can thus see if the
+    webhook never accepts a pod."""
     await webhook.ask(unnamed(share()))
     await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
     told = webhook.metrics.render().decode()
@@ -236,8 +239,8 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, Any], word
 async def test_a_pod_with_claims_goes_through_where_they_are_read(
     webhook: Webhook, request: pytest.FixtureRequest
 ) -> None:
-    """The webhook allows a pod with ResourceClaims if DRA is on. Otherwise its error names the
-    field."""
+    """The webhook allows a pod with ResourceClaims if DRA is enabled. Otherwise it rejects the pod
+    and names `spec.resourceClaims`."""
     on = request.node.callspec.params["webhook"]
     answer = await webhook.ask(claiming_pod("p", "mine"))
     assert answer["allowed"] is on
@@ -255,8 +258,8 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
 async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
-    """The webhook rejects a new pod over the size limits only if it requests devices. It allows
-    updates, and pods that request no devices."""
+    """The webhook rejects a new pod over the size limits if the pod requests devices. It allows
+    such a pod without devices, and updates of existing pods."""
     assert (await webhook.ask(pod))["allowed"]
     asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
     answer = await webhook.ask(asking)

@@ -8,7 +8,6 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def event_of(data: Payload, event_id: str = "e") -> Event:
-    """Wrap the payload in an event."""
     return Event(id=event_id, source="test", time=TIME, data=data)
 
 
@@ -18,7 +17,7 @@ def record_of(revision: int, data: Payload) -> Record:
 
 
 def placed(pod: str, *devices: str, node: str = "n1", attempt: int = 1) -> PodPlaced:
-    """Place one container of the pod, with one share of each device."""
+    """Return a placement event of the pod with one container and one share of each device."""
     shares = tuple(
         Share(container="main", device=device, memory_mib=1024, cores=10) for device in devices
     )

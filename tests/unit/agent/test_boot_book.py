@@ -1,4 +1,4 @@
-"""Tests that an agent's notes reach the disk, even after a failed write or with several concurrent
+"""Tests that the agent's notes reach the disk, even after a failed write or with several
 writers."""
 
 import threading
@@ -13,12 +13,12 @@ CLAIMS = 8
 
 
 def book(folder: Path) -> BootBook[str]:
-    """Open the file of notes, as a new agent process does."""
+    """Open the notes file as a new agent process would."""
     return BootBook(folder / "book.json", folder, str)
 
 
 def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> None:
-    """Recording a note fails if the file cannot be written, and the retry writes the note."""
+    """If the agent cannot write its notes file, adding a note fails. The retry writes the note."""
     away = tmp_path / "away"
     noted = book(away)
     with pytest.raises(FileNotFoundError):
@@ -30,7 +30,8 @@ def test_what_could_not_be_noted_is_noted_by_the_next_try(tmp_path: Path) -> Non
 
 
 def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Path) -> None:
-    """An entry that could not be removed stays, and the retry removes the entry."""
+    """If the agent cannot write its notes file, removing a note fails and the note stays. The retry
+    removes it."""
     here, away = tmp_path / "here", tmp_path / "away"
     here.mkdir()
     noted = book(here)
@@ -45,7 +46,7 @@ def test_what_could_not_be_struck_out_is_struck_out_by_the_next_try(tmp_path: Pa
 
 
 def test_of_several_who_note_at_once_all_are_on_the_disk(tmp_path: Path) -> None:
-    """Notes written by several threads at once all reach the disk."""
+    """If several threads of the agent write notes at the same time, all notes reach the disk."""
     noted = book(tmp_path)
     together = threading.Barrier(CLAIMS)
 

@@ -1,4 +1,4 @@
-"""Tests of fleets that are described on the command line and in files."""
+"""Tests of how fleets of simulated nodes are read from the command line and from files."""
 
 from pathlib import Path
 
@@ -17,7 +17,8 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def test_names_by_pattern_and_descriptions_in_turn() -> None:
-    """Node names follow the pattern, and several descriptions are assigned to the nodes in turn."""
+    """The names of simulated nodes follow the pattern. If there are several device descriptions,
+    the nodes get them in turn."""
     nodes = numbered_nodes("gpu-{}.rack", 3, ["8xT4", "4xA10"])
     assert [node.name for node in nodes] == ["gpu-1.rack", "gpu-2.rack", "gpu-3.rack"]
     assert [len(node.devices) for node in nodes] == [8, 4, 8]
@@ -25,13 +26,13 @@ def test_names_by_pattern_and_descriptions_in_turn() -> None:
 
 
 def test_a_single_node_keeps_its_name() -> None:
-    """Node names get a number only if there are several nodes."""
+    """The names of simulated nodes get a number only if there is more than one node."""
     assert numbered_nodes("gpu", 1, ["1xT4"])[0].name == "gpu"
     assert numbered_nodes("gpu", 2, ["1xT4"])[1].name == "gpu-2"
 
 
 def test_no_description_no_simulated_node() -> None:
-    """Without a description no node is simulated."""
+    """Without a device description there are no simulated nodes."""
     assert numbered_nodes("gpu", 1, []) == []
 
 
@@ -44,14 +45,14 @@ def test_the_name_is_bounded(pattern: str) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 20_001])
 def test_the_number_of_nodes_is_bounded(count: int) -> None:
-    """A number of nodes below 1 or over the limit is refused."""
+    """A node count below 1 or over the limit is refused."""
     with pytest.raises(FleetInvalid, match=str(count)):
         numbered_nodes("gpu", count, ["1xT4"])
 
 
 def test_a_csv_of_a_cluster_trace(tmp_path: Path) -> None:
-    """A published cluster trace is read by its columns `sn`, `cpu_milli`, `memory_mib`, `gpu` and
-    `model`."""
+    """A CSV file in the format of a published cluster trace is read as a fleet: columns `sn`,
+    `cpu_milli`, `memory_mib`, `gpu` and `model`."""
     path = written(
         tmp_path,
         "nodes.csv",
@@ -75,7 +76,8 @@ def test_a_csv_with_descriptions(tmp_path: Path) -> None:
 
 
 def test_yaml(tmp_path: Path) -> None:
-    """A YAML list of nodes is read as a fleet, with labels and the maximum number of pods."""
+    """A YAML list of nodes is read as a fleet, with each node's labels and maximum number of
+    pods."""
     path = written(
         tmp_path,
         "fleet.yaml",
@@ -88,8 +90,8 @@ def test_yaml(tmp_path: Path) -> None:
 
 
 def test_a_simulated_node_is_found_by_its_hostname() -> None:
-    """A simulated node has the labels that the kubelet and GPU feature discovery set, so manifests
-    can select the node."""
+    """A simulated node has the labels that the kubelet and GPU feature discovery would set, so node
+    selectors match it."""
     first, second = numbered_nodes("n", 2, ["4xT4", "1xAscend310P"])
     assert first.host.labels == {
         "kubernetes.io/hostname": "n-1",
@@ -123,7 +125,8 @@ def test_a_simulated_node_is_found_by_its_hostname() -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:
-    """An error in a fleet file names the file, the location and the value. No node is returned."""
+    """An error in a fleet file names the file, the location and the value. An invalid file yields
+    no node at all."""
     path = written(tmp_path, name, text)
     with pytest.raises(FleetInvalid, match=named) as caught:
         read_fleet(path)
@@ -140,8 +143,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
 def test_a_new_fleet_has_names_that_nodes_may_have(
     golden: Golden, tmp_path: Path, file: str, text: str, lines: tuple[int, int]
 ) -> None:
-    """A new fleet with invalid node names is refused, and each name is reported with its line. An
-    existing fleet with such names is still read."""
+    """A new fleet with invalid node names is refused with one error per name and its line. A fleet
+    that was read before may keep such names."""
     path = written(tmp_path, file, text)
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(path, misnamed=misnamed)
@@ -156,7 +159,8 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
 
 
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
-    """The error lists the first 20 problems in file order, then how many remain."""
+    """The error about a fleet file lists the first 20 problems in file order, then the number of
+    remaining problems."""
     text = "nodes:\n- {node: a, devices: 1xX99}\n- {node: b, gpus: 3}\n- {node: c}\n- {node: c}\n"
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(written(tmp_path, "f.yaml", text))
@@ -171,8 +175,8 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> None:
-    """An unknown field of a node is reported with its line, together with duplicate names and other
-    errors."""
+    """In a fleet file, an unknown field of a node is reported with its line, together with
+    duplicate names and other problems."""
     text = (
         "nodes:\n- node: a\n  cpu: 3\n- node: a\n- {node: b, devics: 1xT4}\n- {node: c, zone: x}\n"
         "- {node: d, devices: 1xX99}\n- {node: d}\n- {node: e,\n   pods: many}\n"
@@ -186,7 +190,7 @@ def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> 
 
 
 def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
-    """A fleet file that is missing or not text raises FleetInvalid."""
+    """Reading a fleet file that does not exist or is not text raises FleetInvalid."""
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "b.csv", tmp_path / "none.csv", tmp_path):
         with pytest.raises(FleetInvalid, match="cannot read it"):
@@ -203,7 +207,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_node_may_have_no_device(tmp_path: Path) -> None:
-    """A fleet may have nodes without devices, for pods that request none."""
+    """A fleet may include nodes without devices, for pods that request no device."""
     path = written(tmp_path, "f.yaml", "nodes: [{node: plain, cpu_milli: 4000}]")
     [node] = read_fleet(path)
     assert (node.devices, node.host.cpu_milli) == ((), 4000)

@@ -1,4 +1,4 @@
-"""Tests of the options of an agent that makes shares itself."""
+"""Tests of the command-line options of an agent that makes shares itself."""
 
 import pytest
 from click.testing import CliRunner
@@ -21,7 +21,7 @@ from apportion.agent.main import command
     ],
 )
 def test_what_does_not_go_together_is_refused(words: tuple[str, ...], expected: str) -> None:
-    """Contradictory options are refused before the agent connects."""
+    """The agent refuses contradictory options before it connects to the ledger."""
     url = "nats://agent:secret@127.0.0.1:4222"
     done = CliRunner().invoke(command, ("--nats", url, *words))
     assert done.exit_code != 0

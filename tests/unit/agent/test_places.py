@@ -1,4 +1,5 @@
-"""Tests of the privileges, folders and labels of the agent on its node."""
+"""Tests of what the agent may do on its node: its Linux capabilities, its folders and their SELinux
+labels."""
 
 import os
 from pathlib import Path
@@ -30,8 +31,8 @@ from tests.support.nvidia.driver import fake_driver
     ],
 )
 def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bool) -> None:
-    """The agent assumes that it may administer MIG and MPS if it has CAP_SYS_ADMIN, or if its
-    capabilities cannot be read."""
+    """The agent assumes that it may change MIG and MPS if it has CAP_SYS_ADMIN or cannot read its
+    capabilities."""
     (tmp_path / "status").write_text(status)
     assert may_administer(tmp_path / "status") is may
 
@@ -58,12 +59,12 @@ def test_an_agent_without_the_right_closes_cards_that_need_it(
 
 
 async def unused(_draft: Draft) -> Appended:
-    """Fail if a report is sent."""
+    """Fail the test if the agent sends a report."""
     raise AssertionError
 
 
 def test_folders_are_labelled_where_selinux_is_on(tmp_path: Path) -> None:
-    """Folders get the container SELinux label if SELinux is enabled. A missing folder is not an
+    """If SELinux is enabled, the agent labels its folders for containers. A missing folder is no
     error."""
     shares, on = tmp_path / "shares", tmp_path / "enforce"
     shares.mkdir()
@@ -90,7 +91,7 @@ def _label(path: Path) -> bytes:
     ],
 )
 def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: str) -> None:
-    """A library requires the newest glibc version that the library names."""
+    """The glibc version that a library requires is the newest version named in the library file."""
     library = tmp_path / "libvgpu.so"
     library.write_bytes(b"\x7fELF" + bytes(60) + names)
     assert needed_glibc(library) == expected
@@ -98,8 +99,8 @@ def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: 
 
 
 def test_containers_decline_hami_core_in_the_named_namespaces_alone() -> None:
-    """Containers may opt out of HAMi-core only in the configured namespaces. `*` means all
-    namespaces."""
+    """Containers may opt out of HAMi-core only in the namespaces that the configuration lists. `*`
+    allows it in all namespaces."""
     nowhere = Places(Path("/cdi"), Path("/state"), Path("/run"))
     some = structs.replace(nowhere, unheld_namespaces=("trusted",))
     every = structs.replace(nowhere, unheld_namespaces=("*",))

@@ -12,8 +12,8 @@ from tests.unit.agent.events import event_of
 
 
 def test_a_mixed_node() -> None:
-    """A description of several device models sets their count, model, mode and slots, with
-    consecutive indexes."""
+    """A description with several device models sets each device's model, mode and slots. Indexes
+    run through all devices."""
     devices = simulated_devices("n1", "2xA100-40GB:mig + 1xT4:mps+1xAscend310P")
     assert [d.index for d in devices] == [0, 1, 2, 3]
     assert [d.mode for d in devices] == ["mig", "mig", "mps", "vnpu"]
@@ -25,14 +25,15 @@ def test_a_mixed_node() -> None:
 
 
 def test_models_are_found_in_any_case() -> None:
-    """Model names are case-insensitive."""
+    """In a description of simulated devices, upper and lower case do not matter."""
     upper, lower = (simulated_devices("n", each)[0] for each in ("1xH100-80GB", "1xh100-80gb"))
     assert lower == upper
     assert "H100" in lower.model
 
 
 def test_ids_depend_on_node_and_index_alone() -> None:
-    """Device ids depend on node and index only, so ids survive a restart or a change of mode."""
+    """A simulated device's id depends only on its node and index. It therefore survives a restart
+    or a change of mode."""
     first = simulated_devices("n1", "2xA100-40GB")
     assert [d.id for d in first] == [d.id for d in simulated_devices("n1", "2xA100-40GB:mig")]
     others = simulated_devices("n2", "2xA100-40GB")
@@ -72,14 +73,15 @@ def test_numa_from_four_cards_on() -> None:
     ],
 )
 def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
-    """An invalid description is refused with an error that says what to write."""
+    """If a description of simulated devices is invalid, the error says what to write."""
     with pytest.raises(SimulationInvalid, match=named):
         simulated_devices("n", spec)
 
 
 @pytest.mark.parametrize("name", models())
 def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
-    """The ledger accepts a report of every model in each of its modes."""
+    """For every simulated model and mode, a report of 64 such devices encodes and decodes
+    unchanged."""
     for mode in models()[name].modes:
         report = NodeReported(
             node="n",
@@ -91,7 +93,7 @@ def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
 
 
 async def test_fail_and_recover_wake_the_reporter() -> None:
-    """A failure or a recovery wakes the waiting reporter."""
+    """A simulated failure or recovery wakes the task that waits to report changes."""
     backend = SimulatedBackend(simulated_devices("n", "2xT4"))
     first, second = await backend.inventory()
     backend.set_health(first.id, healthy=False, reason="fan broken")
@@ -105,14 +107,16 @@ async def test_fail_and_recover_wake_the_reporter() -> None:
 
 
 async def test_a_command_for_a_device_elsewhere_is_refused() -> None:
-    """A health command for an unknown device is refused with a list of the node's devices."""
+    """A command that sets the health of an unknown device is refused with a list of the node's
+    devices."""
     backend = SimulatedBackend(simulated_devices("n", "1xT4"))
     with pytest.raises(DeviceUnknown, match=r"GPU-x.*devices: GPU-"):
         backend.set_health("GPU-x", healthy=False)
 
 
 async def test_restored_failures() -> None:
-    """Unhealthy devices stay unhealthy after a restart. Devices that are gone are ignored."""
+    """A restarted simulation restores which devices were unhealthy. It ignores devices that no
+    longer exist."""
     devices = simulated_devices("n", "2xT4")
     before = SimulatedBackend(devices)
     before.set_health(devices[1].id, healthy=False, reason="fan broken")
@@ -123,7 +127,8 @@ async def test_restored_failures() -> None:
 
 
 def test_the_scarcest_resource_bounds_what_a_card_is_cut_into() -> None:
-    """The scarcest resource limits how many vNPU templates fit on an NPU."""
+    """The number of vNPU slots of an NPU is limited by its scarcest resource, even if memory is
+    plentiful."""
     roomy = {
         family: Model(model="x", family=family, memory_mib=1 << 20).slots("vnpu")
         for family in ("ascend310p", "ascend910a")

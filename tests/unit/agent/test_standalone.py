@@ -1,4 +1,5 @@
-"""Tests of the process record on a machine without a kubelet, with real processes."""
+"""Tests of how the agent tracks running pods by their processes on a machine without a kubelet. The
+processes are real."""
 
 import os
 import subprocess
@@ -18,7 +19,7 @@ PROC = Path("/proc")
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """Provide a process that ends when its stdin is closed."""
+    """Provide a process that ends when its stdin closes."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as running:
         yield running
         running.communicate()
@@ -26,7 +27,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process whose environment marks it as started by this pod's command."""
+    """Start a process whose environment marks it as a descendant of this pod's command."""
     environment = {**os.environ, "APPORTION_POD": pod}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as running:
         yield running
@@ -34,7 +35,7 @@ def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def life(process: subprocess.Popen[bytes]) -> Life:
-    """Return the process id and start time that identify the process."""
+    """Return the process id and start time, which together identify the process."""
     found = life_of(process.pid)
     assert found is not None
     return found
@@ -43,7 +44,7 @@ def life(process: subprocess.Popen[bytes]) -> Life:
 async def test_a_run_stands_there_until_its_process_ends(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run is listed until its process ends, even after a restart of the agent."""
+    """A run is listed until its process ends, even if the agent restarts in the meantime."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
     assert await runs.pods() == {"uid-1"}
@@ -58,7 +59,7 @@ async def test_a_run_stands_there_until_its_process_ends(
 async def test_what_its_process_started_keeps_it_there(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run is listed while any process that inherited its environment mark still runs."""
+    """A run stays listed while any process that inherited the run's environment mark is alive."""
     runs = Runs(tmp_path, PROC)
     with left_behind("uid-of-this-test"):
         runs.begin("uid-of-this-test", life(process), in_container=False)
@@ -70,8 +71,8 @@ async def test_what_its_process_started_keeps_it_there(
 async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent without root lists another user's run until its end is reported, since only root
-    sees all the run's processes."""
+    """An agent without root cannot see every process of another user. It therefore lists that
+    user's run until its end is reported."""
     monkeypatch.setattr(os, "geteuid", lambda: Path(f"/proc/{process.pid}").stat().st_uid + 1)
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
@@ -84,7 +85,8 @@ async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
 async def test_a_container_outlives_who_asked_for_it(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A container run is listed until its end is reported, even if the requesting process ended."""
+    """A run in a container stays listed until its end is reported, even if the process that
+    requested it has ended."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     process.communicate()
@@ -95,7 +97,7 @@ async def test_a_container_outlives_who_asked_for_it(
 
 
 def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
-    """The agent refuses a process if its id belongs to a different process on this machine."""
+    """The agent refuses to record a process if a different process has that id on this machine."""
     own = life_of(os.getpid())
     assert own is not None
     runs = Runs(tmp_path, PROC)
@@ -107,7 +109,7 @@ def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
 async def test_after_a_reboot_nothing_runs(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """The agent does not list a run from an earlier boot."""
+    """After a reboot the agent lists no run from before."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -117,14 +119,14 @@ async def test_after_a_reboot_nothing_runs(
 
 
 async def test_a_book_that_cannot_be_read_is_left(tmp_path: Path) -> None:
-    """The agent treats an unreadable file of runs as empty."""
+    """If the file of runs is unreadable, the agent lists no runs."""
     (tmp_path / "runs.json").write_text("{")
     assert await Runs(tmp_path, PROC).pods() == set()
 
 
 def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
-    """A process belongs to the run of its nearest ancestor that is a recorded run. Without such an
-    ancestor, the process has no pod."""
+    """A process belongs to the recorded run of its nearest ancestor. A process with no such
+    ancestor belongs to no pod."""
     runs = Runs(tmp_path, PROC)
     with subprocess.Popen(["/bin/sh", "-c", "cat; :"], stdin=subprocess.PIPE) as shell:
         child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -143,7 +145,8 @@ def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
 
 
 def test_a_container_s_process_is_known_by_its_region(tmp_path: Path) -> None:
-    """The agent matches a container's process to its run by the region that is mounted."""
+    """The agent finds the run of a process in a container by the region folder that the process has
+    mounted."""
     proc = tmp_path / "proc"
     boot = proc / "sys/kernel/random"
     boot.mkdir(parents=True)

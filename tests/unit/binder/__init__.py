@@ -1,1 +1,1 @@
-"""Unit tests of the binder."""
+"""Unit tests of the binder, which carries out the schedulers' placements."""

@@ -1,4 +1,5 @@
-"""Test how the binder handles a delivered placement: the state decides, not the delivery."""
+"""Tests of how the binder handles events that the ledger delivers. The current state decides what
+it does, not the delivery."""
 
 import asyncio
 import json
@@ -52,7 +53,8 @@ SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
-    """A binding target that returns the test's answers in order and counts its calls."""
+    """A fake of the cluster to bind in. It returns the test's answers in order and counts the
+    calls."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         self._outcomes = list(outcomes)
@@ -60,7 +62,7 @@ class Answers:
         self.expected = PLACED
 
     async def evict(self, evicted: PodEvicted) -> Failed | None:
-        """Return the next answer to an eviction."""
+        """Assert that the eviction is the expected one, and return the next answer."""
         assert evicted == EVICTED
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -68,7 +70,7 @@ class Answers:
         return outcome
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """Return the next answer to a resize."""
+        """Assert that the resize is the expected one, and return the next answer."""
         assert resized == RESIZED
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -76,7 +78,7 @@ class Answers:
         return outcome
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Return the next answer to a binding."""
+        """Assert that the placement is the expected one, and return the next answer."""
         assert placed == self.expected
         self.asked += 1
         outcome = self._outcomes.pop(0)
@@ -85,7 +87,8 @@ class Answers:
 
 
 class Handed:
-    """A delivered record that remembers whether the binder acknowledged or retried the delivery."""
+    """A delivered ledger record. It remembers whether the binder acknowledged it or asked for
+    redelivery."""
 
     def __init__(self, record: Record, attempt: int = 1) -> None:
         self.record = record
@@ -93,21 +96,19 @@ class Handed:
         self.answer = ""
 
     async def ack(self) -> None:
-        """Record the acknowledgement."""
         self.answer = "ack"
 
     async def retry(self, delay_s: float) -> None:
-        """Record the retry and its delay."""
         self.answer = f"retry in {delay_s}"
 
     async def progress(self) -> None:
-        """Fail the test, since a binding with a time limit needs no progress report."""
+        """Fail the test: a binding that times out needs no progress report."""
         raise AssertionError
 
 
 class Desk:
-    """A `Binding` over a state in which pod p is placed at revision 7. `drafts` lists its appended
-    events."""
+    """A `Binding` whose state has pod p placed at revision 7. `drafts` are the events that it
+    appended."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
@@ -134,14 +135,14 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the event to the binding and return the delivery."""
+        """Deliver the event to the binding, and return the delivery with its answer."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 
     async def hand(
         self, payload: bytes, subject: str = SUBJECT, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the bytes to the binding and return the delivery."""
+        """Deliver these bytes to the binding, and return the delivery with its answer."""
         handed = Handed(Record(revision, subject, payload), attempt)
         await self.binding.settle(handed)
         return handed
@@ -153,8 +154,8 @@ class Desk:
 
 
 async def test_a_live_placement_is_bound() -> None:
-    """The binder binds a current placement, records the binding with its cause under a fixed id,
-    and then acknowledges the delivery."""
+    """The binder binds a current placement and appends PodBound. It then acknowledges the
+    delivery."""
     desk = Desk(Bound())
     handed = await desk.settle()
     assert desk.said == [PodBound(pod="p", node="n", attempt=3)]
@@ -165,7 +166,8 @@ async def test_a_live_placement_is_bound() -> None:
 
 @pytest.mark.parametrize("why", ["gone", "bound", "allocated", "pending", "other", "failing"])
 async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
-    """The binder skips a placement whose pod is gone, bound, placed elsewhere or given up."""
+    """The binder acknowledges a placement without binding it if the pod is gone, already bound,
+    placed elsewhere or given up."""
     desk = Desk()
     match why:
         case "gone":
@@ -183,8 +185,8 @@ async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
 async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A pod with shares waits a limited time for a silent agent. A pod without shares does not
-    wait."""
+    """If a node's agent is silent, the binder holds back pods with shares for a limited time. It
+    binds pods without shares at once."""
     desk = Desk(Bound(), Bound())
     node = desk.state.nodes["n"]
     node.silent = "2026-01-01T00:00:00Z"
@@ -200,8 +202,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
-    """On a node without CDI, a pod waits until the kubelet has started the pod before it. The
-    binder records this once."""
+    """On a node without CDI, a pod waits until the kubelet has started the pod that was bound
+    before. The binder records the wait once."""
     desk = Desk(Bound())
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000
@@ -228,15 +230,15 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
 
 
 async def test_other_events_of_the_channel_are_passed_over() -> None:
-    """The binder acknowledges other events on the subject, such as PlacementVoided, without
-    effect."""
+    """The binder acknowledges an event of another type, such as PlacementVoided, and does nothing
+    else."""
     desk = Desk()
     handed = await desk.settle(PlacementVoided(pod="p", attempt=3, node="n", reason="x"))
     assert (desk.drafts, handed.answer) == ([], "ack")
 
 
 async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
-    """The binder acknowledges a delivery that is not an event, without effect."""
+    """The binder acknowledges a delivery that is no valid event, and does nothing else."""
     desk = Desk()
     handed = await desk.hand(b"\xff{", revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
@@ -244,16 +246,16 @@ async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
 
 
 def written(**attributes: object) -> bytes:
-    """Return the current placement as another build would have encoded it, with these
-    attributes."""
+    """Return the current placement with these attributes, as a build with another format would
+    encode it."""
     event = Event(id="x", source="scheduler", time="2026-01-01T00:00:00.000000Z", data=PLACED)
     return json.dumps(json.loads(encode(event)) | attributes).encode()
 
 
 @pytest.mark.parametrize("revision", [7, 8], ids=["live", "whatever the fold holds"])
 async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
-    """The binder leaves a placement in a newer, enabled format for redelivery and reports that it
-    needs an upgrade."""
+    """A placement may have a newer format that is enabled. An older binder asks for redelivery, and
+    reports that it must be upgraded."""
     desk = Desk()
     desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=3, by="ada"))
     handed = await desk.hand(written(schemaversion=3), revision=revision)
@@ -265,7 +267,8 @@ async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
 
 
 async def test_what_no_operator_has_enabled_is_passed_over() -> None:
-    """The binder acknowledges a placement in a format that is not enabled, without effect."""
+    """The binder acknowledges a placement in a format that no operator has enabled, and does
+    nothing else."""
     desk = Desk()
     handed = await desk.hand(written(schemaversion=3), revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
@@ -273,8 +276,8 @@ async def test_what_no_operator_has_enabled_is_passed_over() -> None:
 
 
 async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None:
-    """The binder leaves a placement that is in the state but that it cannot decode for redelivery.
-    Its readiness reason names the unreadable field."""
+    """If the state has a placement that the binder cannot decode, the binder asks for redelivery.
+    It is not ready, and names the unknown field."""
     desk = Desk()
     handed = await desk.hand(written(data={"zone": "a"}))
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
@@ -282,8 +285,8 @@ async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None
 
 
 async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
-    """The binder records a temporary failure under a new id for each attempt, and retries with
-    back-off."""
+    """After a temporary failure the binder appends BindFailed, with a new id for each attempt, and
+    retries with back-off."""
     desk = Desk(Failed("busy", final=False), Failed("busy", final=False))
     first, second = await desk.settle(), await desk.settle(attempt=2)
     assert [draft.id for draft in desk.drafts] == ["p/3/bind-failed/1", "p/3/bind-failed/2"]
@@ -292,8 +295,8 @@ async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
 
 
 async def test_a_failure_for_good_is_not_tried_again() -> None:
-    """The binder records a final failure, or too many temporary failures, as final and does not
-    retry."""
+    """The binder records a failure as final, and does not retry, if it cannot succeed or too many
+    attempts have failed."""
     desk = Desk(Failed("no such pod", final=True), Failed("busy", final=False))
     for handed in (await desk.settle(), await desk.settle(attempt=TRIES_MAX)):
         assert handed.answer == "ack"
@@ -301,7 +304,8 @@ async def test_a_failure_for_good_is_not_tried_again() -> None:
 
 
 async def test_what_nobody_answered_is_never_given_up() -> None:
-    """The binder never records a binding without an answer as final, since the pod may be bound."""
+    """If a binding gets no answer, the binder never records the failure as final, because the pod
+    may have been bound."""
     desk = Desk(Failed("no answer", final=False, unknown=True))
     handed = await desk.settle(attempt=TRIES_MAX)
     assert handed.answer == f"retry in {BACK_OFF.longest_s}"
@@ -311,7 +315,7 @@ async def test_what_nobody_answered_is_never_given_up() -> None:
 
 
 async def test_an_endless_message_is_cut() -> None:
-    """The binder cuts a failure message to the length limit of an event."""
+    """The binder cuts an overlong failure message to the length that an event may have."""
     desk = Desk(Failed("x" * 100_000, final=True))
     await desk.settle()
     (event,) = desk.said
@@ -320,7 +324,7 @@ async def test_an_endless_message_is_cut() -> None:
 
 
 async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that never answers fails the attempt, but does not stop the binder."""
+    """If a binding gets no answer, it times out. The binder records the failure and retries."""
 
     class Silent:
         async def bind(self, placed: PodPlaced) -> Outcome:
@@ -350,7 +354,7 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_eviction_is_tried_until_it_has_effect() -> None:
-    """The binder retries an eviction until the target accepts it, and writes no event."""
+    """The binder retries an eviction until the cluster accepts it. It appends no event."""
     desk = Desk(Failed("forbidden", final=False), None)
     desk.state.evictions["p"] = EVICTED
     assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"
@@ -359,15 +363,14 @@ async def test_an_eviction_is_tried_until_it_has_effect() -> None:
 
 
 async def test_an_eviction_that_is_over_is_passed_over() -> None:
-    """The binder acknowledges an eviction that is no longer current, without a call to the
-    target."""
+    """The binder acknowledges an eviction that is out of date, without evicting the pod."""
     desk = Desk()
     assert (await desk.settle(EVICTED)).answer == "ack"
     assert desk.target.asked == 0
 
 
 async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The binder retries an eviction that gets no answer."""
+    """If an eviction gets no answer, the binder retries it."""
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
     desk = Desk()
 
@@ -388,7 +391,7 @@ async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.Monke
 
 
 async def test_a_resize_is_told_until_the_pod_says_it() -> None:
-    """The binder retries a resize until the target accepts it or the pod is gone."""
+    """The binder retries a resize until the cluster accepts it or the pod is gone."""
     gone, busy = Failed("no such pod", final=True), Failed("busy", final=False)
     desk = Desk(busy, None, gone)
     assert (await desk.settle(RESIZED)).answer == f"retry in {BACK_OFF.after(1)}"
@@ -398,7 +401,7 @@ async def test_a_resize_is_told_until_the_pod_says_it() -> None:
 
 
 async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
-    """The binder acknowledges a resize that is no longer current, without a call to the target."""
+    """The binder acknowledges a resize that is out of date, without changing the pod."""
     desk = Desk()
     desk.pod.placement = placement_of(
         structs.replace(PLACED, shares=(Share(container="c", device="g", memory_mib=1, cores=0),))
@@ -410,7 +413,7 @@ async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
 
 
 async def test_a_target_that_never_answers_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The binder retries a resize that gets no answer."""
+    """If a resize gets no answer, the binder retries it."""
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
 
     class Silent(Answers):

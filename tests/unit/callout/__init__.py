@@ -1,1 +1,1 @@
-"""Unit tests of the callout."""
+"""Unit tests of the callout, which decides for NATS who may connect."""

@@ -1,4 +1,5 @@
-"""NATS tokens: decoding a server's authorization request, and signing our answer."""
+"""Tests of the tokens that the callout exchanges with a NATS server: authorization requests and
+signed answers."""
 
 import base64
 import json
@@ -33,8 +34,7 @@ def _question(**nats: Any) -> dict[str, Any]:
 
 
 def test_a_question_says_who_asks_and_what_is_shown() -> None:
-    """An authorization request is decoded with its server, client and password; unknown fields
-    are ignored."""
+    """The callout decodes a request's server, client and password. It ignores unknown fields."""
     shown = {"user": "s-1", "pass": "token", "lang": "go"}
     request = read_request(_token(_question(connect_opts=shown, client_info={"host": "h"})))
     assert (request.server, request.user_key, request.host) == ("N1", "U1", "h")
@@ -61,7 +61,8 @@ def test_what_is_no_question_is_none(data: bytes) -> None:
 
 
 def test_an_answer_is_signed_for_the_server_that_asked() -> None:
-    """An answer is signed by the issuer's key and addressed to the requesting server."""
+    """An answer is signed with the issuer's key and addressed to the server that sent the
+    request."""
     request = read_request(_token(_question()))
     may = Permissions(("a.>",), ("a.b",), ("c",), responses=True)
     user = user_claims("s-1", "APPORTION", may, subs=7, user_key="U1", ends_s=99)

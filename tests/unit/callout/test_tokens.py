@@ -1,4 +1,5 @@
-"""TokenReviews by older and newer API servers, and the errors for failed reviews."""
+"""Tests of how the callout lets an API server review a client's token, by TokenReview, and limits
+such reviews."""
 
 import base64
 import contextlib
@@ -32,12 +33,12 @@ ENDS_S = 2_000_000_000
 
 
 def token(payload: object) -> str:
-    """A token with this payload."""
+    """Return a made-up JWT with this payload."""
     return token_of(json.dumps(payload).encode())
 
 
 def token_of(payload: bytes) -> str:
-    """A token with these payload bytes."""
+    """Return a made-up JWT with these payload bytes."""
     text = base64.urlsafe_b64encode(payload).decode().rstrip("=")
     return f"e30.{text}.c2ln"
 
@@ -47,7 +48,8 @@ DEEP = token_of(b'{"x":' + b"[" * 3_000 + b"]" * 3_000 + b"}")
 
 
 class Answers:
-    """A fake API server's answers. By default they are those of Kubernetes 1.29, without a node."""
+    """The answers of a fake API server. By default they are those of Kubernetes 1.29, whose review
+    names no node."""
 
     def __init__(self) -> None:
         self.status = 201
@@ -62,40 +64,38 @@ class Answers:
         self.asked: list[Any] = []
 
     async def review(self, request: web.Request) -> web.Response:
-        """Answer a TokenReview."""
+        """Answer a TokenReview request."""
         self.asked.append((await request.json())["spec"])
         return web.json_response({"status": self.said | {"user": self.user}}, status=self.status)
 
     async def get_pod(self, _: web.Request) -> web.Response:
-        """Answer with the pod, or 404."""
+        """Answer a request for the pod, with 404 if there is none."""
         return web.json_response(self.pod or {}, status=200 if self.pod else 404)
 
 
 @pytest.fixture
 async def answers() -> Answers:
-    """An API server that accepts one agent's token."""
+    """Provide the answers of an API server that accepts the token of one agent."""
     return Answers()
 
 
 class Time:
-    """A clock that a test sets."""
+    """A fake clock that a test sets."""
 
     now_s = 1_000.0
 
     def __call__(self) -> float:
-        """Return the current time."""
         return self.now_s
 
 
 @pytest.fixture
 def clock() -> Time:
-    """The clock of the reviews."""
     return Time()
 
 
 @pytest.fixture
 async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator[Tokens]:
-    """A token reviewer that calls the fake API server over HTTP."""
+    """Provide a token reviewer that calls the fake API server over HTTP."""
     app = web.Application()
     app.add_routes(
         [
@@ -122,7 +122,8 @@ async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
-    """A token's node comes from the review, or from the pod if the review names no node."""
+    """The node of a token comes from the review. If the review names no node, it comes from the
+    token's pod."""
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert await tokens.review(GOOD) == Reviewed(agent, ENDS_S)
     assert answers.asked == [{"token": GOOD, "audiences": [AUDIENCE]}]
@@ -145,7 +146,7 @@ async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
 async def test_what_does_not_count_is_said_without_the_token(
     tokens: Tokens, answers: Answers, change: dict[str, Any], words: str
 ) -> None:
-    """A rejected token raises an error with the reason, which does not contain the token."""
+    """If a token is rejected, the error has the reason but never the token itself."""
     for name, value in change.items():
         setattr(answers, name, value)
     with pytest.raises(NoToken, match=words) as refused:
@@ -159,7 +160,8 @@ async def test_what_does_not_count_is_said_without_the_token(
 async def test_what_is_no_token_is_not_asked_about(
     tokens: Tokens, answers: Answers, shown: str
 ) -> None:
-    """Text that is not a token is rejected without asking the API server."""
+    """If a client sends text that is no token, the callout rejects it without asking the API
+    server."""
     with pytest.raises(NoToken):
         await tokens.review(shown)
     assert answers.asked == []
@@ -168,7 +170,8 @@ async def test_what_is_no_token_is_not_asked_about(
 async def test_an_api_server_that_forbids_to_ask_is_no_answer(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """An API server that forbids the review is a different error from a rejected token."""
+    """If the API server forbids the review itself, the error differs from that of a rejected
+    token."""
     answers.status = 403
     with pytest.raises(KubeRefused):
         await tokens.review(GOOD)
@@ -184,7 +187,8 @@ async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
 async def test_made_up_tokens_cost_a_review_a_second(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """Made-up tokens are limited per host. Known clients and other hosts are still reviewed."""
+    """The callout limits how many invalid tokens of a host it has reviewed. Known clients and other
+    hosts are not affected."""
     tokens.let_in("10.0.0.1", "agent-x")
     answers.said = {"authenticated": False}
     for count in (114, 114, 113, 113):
@@ -202,7 +206,8 @@ async def test_made_up_tokens_cost_a_review_a_second(
 
 
 async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers: Answers) -> None:
-    """A flood under a known client's name limits that client only."""
+    """If a client sends many invalid tokens under a known client's name, only reviews under that
+    name are limited."""
     for name in ("agent-x", "agent-y"):
         tokens.let_in("10.0.0.1", name)
     answers.said = {"authenticated": False}
@@ -216,7 +221,8 @@ async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers
 async def test_a_refused_token_is_remembered_for_a_moment(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """A refused token is remembered briefly for all hosts, then reviewed again."""
+    """After a token is refused, the callout refuses it for all hosts for a short time without
+    another review."""
     answers.said = {"authenticated": False}
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         with pytest.raises(NoToken, match="rejected the token"):
@@ -230,7 +236,8 @@ async def test_a_refused_token_is_remembered_for_a_moment(
 async def test_a_token_that_gets_nothing_counts_against_its_host(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """A valid token without a role counts against its host, or its IPv6 network."""
+    """A valid token that has no role counts towards the limit of its host, or of its IPv6
+    network."""
     for _ in range(100):
         try:
             await tokens.review(GOOD, "fd00::1:2")
@@ -246,7 +253,7 @@ async def test_a_token_that_gets_nothing_counts_against_its_host(
 async def test_an_api_server_that_is_away_counts_against_nobody(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """Failures of the API server count against no client."""
+    """A review that fails because of the API server counts towards no client's limit."""
     answers.status = 500
     for _ in range(3 * int(REFUSED_BURST)):
         with pytest.raises(KubeRefused):
@@ -258,8 +265,8 @@ async def test_an_api_server_that_is_away_counts_against_nobody(
 async def test_a_token_opens_a_limited_number_of_connections(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """A token opens a limited number of connections over all hosts; other tokens are not
-    affected."""
+    """A single token can open only a limited number of connections, added up over all hosts. Other
+    tokens are not affected."""
     for number in range(int(OPENED_BURST)):
         await tokens.review(GOOD, f"10.0.0.{number}")
     for _ in range(100):

@@ -1,5 +1,5 @@
-"""With all sentences of the gateway and verbs replaced, verbs end with the same exit codes and
-print the same facts."""
+"""Tests that verbs decide nothing by the wording of a sentence. All sentences are replaced, and
+exit codes and facts must stay the same."""
 
 import json
 from typing import Any
@@ -37,7 +37,8 @@ FLOWS = (
 
 
 def answers() -> dict[str, Answer]:
-    """Answers of a fleet with two running pods, one pending, and one that can never fit."""
+    """Return a gateway's answers about a cluster with two running pods, a pending pod and one that
+    can never fit."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("small", 1, model=T4))
     ledger.submit(pod("holds-1", ask(70_000)), pod("holds-2", ask(70_000))).settle()
     ledger.submit(pod("large", ask(60_000)), pod("never", ask(900_000))).settle()
@@ -59,20 +60,20 @@ def answers() -> dict[str, Answer]:
 
 
 def other(answer: Answer) -> Answer:
-    """The answer with its sentences replaced."""
+    """Return the answer with all its sentences replaced."""
     decoded = msgspec.json.decode(msgspec.json.encode(answer))
     return msgspec.convert(reworded(decoded), type(answer), strict=False)
 
 
 def done(answered: dict[str, Answer], flow: tuple[str, ...], *options: str) -> Result:
-    """Run a verb against a gateway with these answers."""
+    """Run this verb against a gateway with these answers, and return the result."""
     with answering(answered) as url:
         return CliRunner().invoke(root, [*flow, "--gateway", url, *options])
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=" ".join)
 def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str, ...]) -> None:
-    """Exit codes and the facts of `--json` do not depend on any sentence."""
+    """If all sentences are replaced, exit codes and the facts in `--json` output stay the same."""
     known = answers()
     shown, printed = done(known, flow), done(known, flow, "--json")
     assert replaced(monkeypatch.setattr) > 50
@@ -84,7 +85,8 @@ def test_verbs_read_no_sentence(monkeypatch: pytest.MonkeyPatch, flow: tuple[str
 
 
 def test_other_sentences_are_shown() -> None:
-    """Replaced sentences do reach the output, and a plan's exit code comes from its outcome."""
+    """The replaced sentences appear in the output. The exit code of `plan` still follows the
+    outcome."""
     known: dict[str, Any] = {path: other(answer) for path, answer in answers().items()}
     assert LOREM in done(known, ("why", "default/large")).stdout
     plan_line = known["plan"]

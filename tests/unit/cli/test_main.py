@@ -1,4 +1,4 @@
-"""The table of verbs: complete, documented and imported lazily."""
+"""Tests that every verb is documented, and that the CLI imports little before it runs one."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ WITHOUT_JSON = {"up", "token", "help", *RUN}
 
 
 def leaves(name: str) -> Iterator[tuple[str, click.Command]]:
-    """The runnable commands: those of a group, or the verb itself."""
+    """Yield each command that can be run: the subcommands of a group, or the verb itself."""
     command = root.get_command(click.Context(root), name)
     assert command is not None
     if isinstance(command, click.Group):
@@ -34,7 +34,7 @@ def leaves(name: str) -> Iterator[tuple[str, click.Command]]:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_verb_is_documented(name: str) -> None:
-    """Each verb has help, an example, and `--json` if it returns data."""
+    """Every verb has a help text and an example. Verbs that return data have `--json`."""
     for title, command in leaves(name):
         assert command.help, title
         assert f"apportion {title}" in (command.epilog or ""), title
@@ -44,7 +44,7 @@ def test_verb_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_verbs_that_take_a_device_say_how_it_may_be_named(name: str) -> None:
-    """Every verb that takes a device explains its short forms in the same words."""
+    """All verbs that take a device explain its short forms in the same words."""
     for title, command in leaves(name):
         for param in command.params:
             context = click.Context(command)
@@ -72,7 +72,7 @@ def test_help_lists_every_verb() -> None:
 
 
 def test_every_policy_is_told_apart() -> None:
-    """`policy set` explains each policy, and `why` refers to it."""
+    """The help of `policy set` explains each policy, and the help of `why` refers to it."""
     shown = CliRunner().invoke(root, ["policy", "set", "--help"]).output
     for policy in get_args(Policy):
         assert re.search(rf"^  {policy} +\w", shown, re.MULTILINE), policy
@@ -81,7 +81,7 @@ def test_every_policy_is_told_apart() -> None:
 
 
 def test_help_imports_nothing_of_weight() -> None:
-    """`apportion --help` imports no heavy package and no verb."""
+    """`apportion --help` imports no large package and no verb."""
     code = (
         "import sys; from apportion.cli.main import root; root.main(['--help'], "
         "standalone_mode=False); "
@@ -95,7 +95,7 @@ def test_help_imports_nothing_of_weight() -> None:
 
 
 def imported(module: str) -> set[str]:
-    """The top-level packages that are loaded after importing this module."""
+    """Return the top-level packages that Python has loaded after it imported this module."""
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
@@ -104,7 +104,7 @@ def imported(module: str) -> set[str]:
 
 
 def test_up_imports_nothing_of_weight_before_the_fork_server_begins() -> None:
-    """`up` imports heavy packages only after the fork server has started."""
+    """`up` imports large packages only after it has started its fork server."""
     heavy = {"aiohttp", "nats", "numpy", "rich", "structlog", "uvloop", "yaml"}
     assert not imported("apportion.cli.up.main") & heavy
     assert {"nats", "rich"} <= imported("apportion.cli.up.standalone")
@@ -112,12 +112,12 @@ def test_up_imports_nothing_of_weight_before_the_fork_server_begins() -> None:
 
 @pytest.mark.parametrize("name", ["agent", "binder", "gateway", "scheduler"])
 def test_a_service_of_up_imports_no_client_of_kubernetes(name: str) -> None:
-    """Services of `up` do not import the Kubernetes client or cryptography."""
+    """Services that `up` starts import neither a Kubernetes client nor cryptography."""
     assert not imported(f"apportion.{name}.main") & {"kubernetes_asyncio", "cryptography"}
 
 
 def test_mistyped_verb_is_met_with_the_nearest(golden: Golden) -> None:
-    """A mistyped verb gets a suggestion."""
+    """For a mistyped verb, the CLI suggests the most similar one."""
     shown = CliRunner().invoke(root, ["sumbit"])
     assert shown.exit_code == USAGE
     inner = CliRunner().invoke(root, ["get", "podz"])
@@ -127,7 +127,7 @@ def test_mistyped_verb_is_met_with_the_nearest(golden: Golden) -> None:
 def test_internal_error_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An internal error exits with 70 and one line, without a traceback."""
+    """An internal error prints one line without a traceback, and the exit code is 70."""
 
     def fail(**_: object) -> None:
         raise KeyError("x")
@@ -143,6 +143,6 @@ def test_internal_error_is_one_line(
 
 
 def test_no_verb_imports_the_engine_to_ask_a_question() -> None:
-    """No verb imports numpy when it is loaded, except the services."""
+    """Loading a verb does not import numpy, except for verbs that run a service."""
     verbs = {f"apportion.{verb.module}" for name, verb in VERBS.items() if name not in RUN}
     assert "numpy" not in imported(", ".join(sorted(verbs)))

@@ -1,4 +1,4 @@
-"""Usage errors that come from habits with other tools."""
+"""Tests of usage errors and options that users of similar tools are used to."""
 
 import re
 
@@ -44,7 +44,7 @@ WRONG = [
 
 
 def test_wrong_usage_is_met_with_what_to_write(golden: Golden) -> None:
-    """Wrong usage is answered with the right form, before any request."""
+    """A usage error shows the right form, and the CLI sends no request."""
     told = {}
     for typed in WRONG:
         tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
@@ -55,7 +55,7 @@ def test_wrong_usage_is_met_with_what_to_write(golden: Golden) -> None:
 
 @pytest.mark.parametrize("typed", ["get pods -A", "get pods --phase pending", "get pods -n a"])
 def test_what_people_know_from_elsewhere_is_taken(typed: str) -> None:
-    """Options known from kubectl are accepted and reach the gateway."""
+    """Options that users know from kubectl are accepted and reach the gateway."""
     tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
     assert tried.exit_code == UNREACHABLE, tried.output
 
@@ -68,7 +68,7 @@ CONNECTION_FLAGS = (
 
 
 def flags(*typed: str) -> set[str]:
-    """The options listed on a help page."""
+    """Return the options that are listed on a verb's help page."""
     shown = CliRunner().invoke(root, [*typed])
     assert shown.exit_code == 0, shown.output
     return set(re.findall(r"^ {2}(?:-\w, )?(--[\w-]+)", shown.output, re.MULTILINE))
@@ -76,8 +76,8 @@ def flags(*typed: str) -> set[str]:
 
 @pytest.mark.parametrize("verb", ["cordon", "get pods", "ledger check", "run", "submit"])
 def test_connection_options_are_listed_by_a_topic_only(verb: str) -> None:
-    """Connection options are listed only in the `connection` topic, to which a verb's help
-    refers."""
+    """Only the help topic `connection` lists the options for connecting. The help of each verb
+    refers to it."""
     shown = CliRunner().invoke(root, [*verb.split(), "--help"]).output
     assert flags(*verb.split(), "--help").isdisjoint(CONNECTION_FLAGS)
     assert "apportion help connection" in shown
@@ -85,7 +85,7 @@ def test_connection_options_are_listed_by_a_topic_only(verb: str) -> None:
 
 
 def test_help_of_a_verb() -> None:
-    """`apportion help VERB` is the same page as `apportion VERB --help`."""
+    """`apportion help VERB` prints the same page as `apportion VERB --help`."""
     page = CliRunner().invoke(root, ["get", "pods", "--help"]).output
     assert CliRunner().invoke(root, ["help", "get", "pods"]).output == page
     assert CliRunner().invoke(root, ["help", "get", "podz"]).exit_code == USAGE
@@ -93,7 +93,7 @@ def test_help_of_a_verb() -> None:
 
 
 def test_exit_codes_are_a_list() -> None:
-    """Exit codes are extracted from the help as a list."""
+    """A verb's help can be split into its text and a list of its exit codes."""
     command = root.get_command(click.Context(root), "plan")
     assert command is not None
     text, codes = described(command)

@@ -1,4 +1,5 @@
-"""Tests of the extender's answers: formats, reasons, scores and the results of bindings."""
+"""Tests of the extender that kube-scheduler calls: its answers to filter, score and bind
+requests."""
 
 import asyncio
 import json
@@ -39,7 +40,8 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """An in-memory ledger with an extender. `asked` lists the choices that schedulers received."""
+    """An in-memory ledger with an extender. `asked` lists the choices that the extender passed to
+    the schedulers."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class World(Ledger):
         return msgspec.json.encode(self.answer)
 
     def take(self, data: Any) -> Change:
-        """Fold one event and pass the change to the extender."""
+        """Fold the event, and pass the change to the extender."""
         change = super().take(data)
         self.fit_query.observe(change)
         self.binding.observe(change)
@@ -80,17 +82,18 @@ class World(Ledger):
         return json.loads(self.extender.filtered(decode_filter(body)))
 
     def failed(self, of: Any, *names: str) -> dict[str, str]:
-        """Return the nodes that the filter rejects, with the reasons."""
+        """Return each node that the filter rejects, with the reason."""
         found: dict[str, str] = self.filter(of, NodeNames=[*names])["FailedNodes"]
         return found
 
     def bind(self, node: str = "n1", uid: str = "p") -> asyncio.Task[str]:
-        """Start a binding."""
+        """Start a bind request and return its task. The task's result is the error, or an empty
+        string."""
         args = BindingArgs(pod_name=uid, pod_namespace="default", pod_uid=uid, node=node)
         return asyncio.ensure_future(_awaited(self.binding.bind(args)))
 
     async def chosen(self, count: int = 1) -> None:
-        """Wait until this number of choices has reached the schedulers."""
+        """Wait until the extender has passed this number of choices to the schedulers."""
 
         async def there() -> bool:
             return len(self.asked) >= count
@@ -103,19 +106,19 @@ async def _awaited(awaitable: Awaitable[str]) -> str:
 
 
 def wanted(limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a pod as kube-scheduler sends it to the extender."""
+    """Return a pod in the form in which kube-scheduler sends it to the extender."""
     made = kube_pod("p", share() if limits is None else limits, schedulerName=CHOOSER, **fields)
     made["metadata"] |= {"uid": "p", "namespace": "default"}
     return made
 
 
 def of_chooser(uid: str = "p") -> Any:
-    """Return a pod of an extended scheduler as it is in the ledger."""
+    """Return a ledger event of a pod whose nodes kube-scheduler chooses through the extender."""
     return pod(uid, ask(1000), chooser=CHOOSER)
 
 
 def node_object(name: str) -> dict[str, Any]:
-    """Return a node object that has more fields than its name."""
+    """Return a Kubernetes node object with more fields than just its name."""
     return {"metadata": {"name": name, "labels": {"a": "b"}}, "status": {"x": [1, 2.50]}}
 
 
@@ -123,8 +126,8 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
-    """The extender returns nodes as they were sent: as names or as unchanged objects, with field
-    names in either case."""
+    """The extender returns nodes in the form in which it got them: names or unchanged objects. It
+    accepts field names in either case."""
     world = World(rack("n1"), rack("n2"))
     assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
     objects = [node_object(name) for name in ("n1", "n2", "n3")]
@@ -136,8 +139,8 @@ def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
 
 
 def test_every_node_that_fails_has_words(golden: Golden) -> None:
-    """Every rejected node has a reason and is marked unresolvable, so kube-scheduler does not evict
-    pods needlessly."""
+    """Each rejected node has a reason and is marked unresolvable. Otherwise kube-scheduler would
+    try to evict pods there."""
     world = World(rack("n1", 1), rack("n2", 1))
     answer = world.filter(wanted(share(999_999)), NodeNames=["n1", "n2"])
     assert answer["FailedNodes"].keys() == {"n1", "n2"}
@@ -156,26 +159,27 @@ def test_every_node_that_fails_has_words(golden: Golden) -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_fits_nowhere_and_says_why(of: Any, words: str) -> None:
-    """A pod that is invalid or has an unknown scheduler name is rejected on every node, with the
+    """If a pod is invalid or has an unknown scheduler name, the filter rejects every node with that
     reason."""
     assert words in World(rack("n1")).failed(of, "n1")["n1"]
 
 
 def test_what_kube_scheduler_minds_is_not_our_business() -> None:
-    """The filter ignores volumes, unknown priority classes and scheduling gates, which
-    kube-scheduler handles."""
+    """The filter ignores volumes, unknown priority classes and scheduling gates, because
+    kube-scheduler checks them itself."""
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
     of = wanted(volumes=[volume], priorityClassName="mine", schedulingGates=[{"name": "g"}])
     assert World(rack("n1")).failed(of, "n1") == {}
 
 
 def test_a_pod_without_a_device_fits_everywhere() -> None:
-    """A pod without devices fits on every node, even on nodes that no agent has reported."""
+    """A pod that requests no devices fits on every node, including nodes without an agent."""
     assert World().failed(wanted({"cpu": "1"}), "n1", "n2") == {}
 
 
 def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
-    """A placed pod fits only on its node, so a retry after a lost answer selects the same node."""
+    """A pod that is already placed fits only on its node. If kube-scheduler retries after a lost
+    answer, it gets the same node."""
     world = World(rack("n1"), rack("n2"), of_chooser(), placed("p", "n1", [held("n1-g0")]))
     failed = world.failed(wanted(), "n1", "n2")
     assert failed.keys() == {"n2"}
@@ -183,7 +187,8 @@ def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
 
 
 def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
-    """Under binpack a node in use scores higher than a free one, and scores use the whole range."""
+    """Under binpack, a node with used devices scores higher than an empty one. The scores span the
+    whole range."""
     world = World(rack("n1", 1), rack("n2", 1), of_chooser("x"))
     world.play(placed("x", "n2", [held("n2-g0", 20_000)]))
     args = decode_filter(json.dumps({"Pod": wanted(), "NodeNames": ["n1", "n2", "n3"]}).encode())
@@ -204,7 +209,7 @@ def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
     ],
 )
 def test_points_become_scores(points: dict[str, int], scores: dict[str, int]) -> None:
-    """The extender scales points to scores from 0 to 10."""
+    """The extender scales our points to kube-scheduler's scores from 0 to 10."""
     assert scaled(points) == scores
 
 
@@ -221,13 +226,15 @@ def test_points_become_scores(points: dict[str, int], scores: dict[str, int]) ->
     ],
 )  # fmt: skip
 def test_filter_arguments_that_cannot_be_read_are_an_error(body: bytes) -> None:
-    """Unreadable filter arguments are an error, not an empty list of nodes."""
+    """If the arguments of a filter request are unreadable, the answer is an error, not an empty
+    list of nodes."""
     with pytest.raises(msgspec.MsgspecError):
         decode_filter(body)
 
 
 def test_binding_arguments_are_read_in_either_spelling() -> None:
-    """Binding arguments are accepted in both spellings. Missing or empty arguments are an error."""
+    """A bind request's field names may be in upper or lower case. A missing or empty field is an
+    error."""
     said = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "n"}
     lower = {name[0].lower() + name[1:]: value for name, value in said.items()}
     assert decode_binding(json.dumps(said).encode()) == decode_binding(json.dumps(lower).encode())
@@ -240,8 +247,8 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """A binding succeeds once the pod is bound, not when it is placed. The extender answers a
-    repeated request without a scheduler."""
+    """A bind request succeeds when the pod is bound, not when it is placed. Repeating it involves
+    no scheduler."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -260,8 +267,8 @@ async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None
 
 
 async def test_a_refusal_is_told_with_its_amounts() -> None:
-    """A binding fails with the reason if the pod is refused after the choice. An earlier refusal
-    does not end the binding."""
+    """If a scheduler refuses the pod after kube-scheduler's choice, the bind request fails with the
+    reason. A refusal from before the choice is ignored."""
     refusal = PodRefused(
         pod="p", namespace="default", name="p", reasons={RefusalCode.DEVICE_CORDONED: 1}, nodes=1
     )
@@ -275,7 +282,7 @@ async def test_a_refusal_is_told_with_its_amounts() -> None:
 
 
 async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> None:
-    """A binding fails with the binder's error if the placement is voided."""
+    """If the placement is voided, the bind request fails with the binder's error."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -286,7 +293,7 @@ async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> 
 
 
 async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> None:
-    """A binding waits until the pod is in the ledger, and fails if the pod is gone."""
+    """A bind request waits for its pod to appear in the ledger. It fails if the pod is gone."""
     world = World(rack("n1"))
     binding = world.bind()
     await asyncio.sleep(0)
@@ -297,8 +304,8 @@ async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> 
 
 
 async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
-    """A binding fails with the reason if the pod was rejected, the pod has our own scheduler name,
-    or the choice is refused."""
+    """A bind request fails with the reason if the pod was rejected, has our own scheduler's name,
+    or a scheduler refuses the choice."""
     rejected = PodRejected(
         uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
     )
@@ -311,8 +318,8 @@ async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
 
 
 async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden) -> None:
-    """The extender resends a choice that no scheduler decides. The final error reports that no
-    scheduler accepted the choice."""
+    """If no scheduler decides a choice, the extender sends it again. When time runs out, the error
+    says that no scheduler accepted it."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.3)
     world.away = "nobody takes it"
     golden({"nobody takes it": await world.bind()})
@@ -326,8 +333,8 @@ async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden)
 
 
 async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Golden) -> None:
-    """A binding times out with an error, and a later retry can succeed. A concurrent request for
-    the same pod is refused."""
+    """A bind request that takes too long fails, and a retry can succeed. A second request for the
+    same pod at the same time is refused."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.2)
     first, second = world.bind(), world.bind()
     golden({"second request": await second, "first request": await first})
@@ -337,7 +344,8 @@ async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Gol
 
 
 async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
-    """A filter waits until all chosen pods are placed or refused, not until they are bound."""
+    """A filter request waits until earlier choices are placed or refused. It does not wait until
+    they are bound."""
     world = World(rack("n1"), of_chooser("p"), of_chooser("q"))
     await asyncio.wait_for(world.binding.decided(), DECIDED_TIMEOUT_S / 2)
     first, second = world.bind(uid="p"), world.bind(uid="q")
@@ -355,7 +363,7 @@ async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
 
 
 async def _decided(binding: ExtenderBinding) -> bool:
-    """Return True if the wait for decisions ended before its timeout."""
+    """Wait for the decisions on all choices. Return False if that timed out."""
     began_s = asyncio.get_running_loop().time()
     await binding.decided()
     return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S

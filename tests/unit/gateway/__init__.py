@@ -1,1 +1,1 @@
-"""Unit tests of the gateway."""
+"""Unit tests of the gateway, which answers questions about the cluster over HTTP."""

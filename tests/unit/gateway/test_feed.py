@@ -1,4 +1,5 @@
-"""Test the feed: pods by name, the window of newest events, and waiting for a revision."""
+"""Tests of the feed, which keeps the current state and the newest events, and lets requests wait
+for a revision."""
 
 import asyncio
 
@@ -14,14 +15,14 @@ from tests.support.pods import pod
 
 
 def tell(feed: Feed, *payloads: Payload) -> None:
-    """Apply the events to the feed as a reader does."""
+    """Pass the events to the feed as a ledger reader does."""
     for data in payloads:
         event = event_of(data)
         feed.apply(Record(feed.state.revision + 1, subject_of(data), encode(event)), event)
 
 
 def test_pods_by_name() -> None:
-    """The feed resolves a pod name to the newest existing pod with that name."""
+    """The feed finds the newest existing pod with a given name."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u2", name="a"))
     found = feed.pod("default/a")
@@ -36,7 +37,7 @@ def test_pods_by_name() -> None:
 
 
 def test_refused_event_leaves_names_alone() -> None:
-    """A refused event does not change which pod a name resolves to."""
+    """An event that the fold refuses does not change which pod has a name."""
     feed = Feed()
     tell(feed, pod("u1", name="a"), pod("u1", name="b"))
     assert feed.pod("default/b") is None
@@ -45,8 +46,8 @@ def test_refused_event_leaves_names_alone() -> None:
 
 
 def test_window() -> None:
-    """The window returns the records after a revision, up to a limit. It returns None if the window
-    starts later than that."""
+    """The feed returns the records after a revision, up to a limit. It returns None if it no longer
+    has all of them."""
     feed = Feed(events=3)
     tell(feed, *(pod(f"u{number}") for number in range(5)))
     assert feed.after(1, 10) is None
@@ -61,7 +62,7 @@ def test_window() -> None:
 
 
 def test_window_is_bounded_in_bytes() -> None:
-    """The window of newest events has a bounded size in bytes."""
+    """The newest events that the feed keeps are limited by their size in bytes."""
     feed = Feed(size_bytes=2_000)
     tell(feed, *(pod(f"u{number}", owner="x" * 900) for number in range(5)))
     assert feed.after(0, 10) is None
@@ -71,7 +72,7 @@ def test_window_is_bounded_in_bytes() -> None:
 
 
 def test_bytes_that_are_no_event_are_in_the_window_too() -> None:
-    """The window of newest events includes records that are not events."""
+    """The newest events that the feed keeps include records that are no valid events."""
     feed = Feed()
     feed.refuse(Record(1, "apportion.v1.workload.x", b"?"), "not JSON")
     assert feed.refused_count == 1
@@ -81,7 +82,7 @@ def test_bytes_that_are_no_event_are_in_the_window_too() -> None:
 
 
 async def test_reached() -> None:
-    """Waiting for a revision ends once that revision is folded."""
+    """A request that waits for a revision continues when the revision is folded."""
     feed = Feed()
     tell(feed, pod("u1"))
     await feed.reached(1)
@@ -95,7 +96,7 @@ async def test_reached() -> None:
 
 
 async def test_given_up_wait_leaves_nothing_behind() -> None:
-    """A cancelled wait for a revision leaves no waiter in the feed."""
+    """If a request that waits for a revision is cancelled, the feed forgets it."""
     feed = Feed()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

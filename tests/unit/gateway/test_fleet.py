@@ -1,4 +1,5 @@
-"""Test that following changes of the fleet produces the same rows as reading the whole fleet."""
+"""Tests that a page that applies only the changes of the cluster shows the same as one that reads
+it whole."""
 
 from pathlib import Path
 
@@ -22,14 +23,14 @@ LEDGERS = sorted((Path(__file__).parents[2] / "golden" / "ledgers").glob("*.json
 
 
 class Screen:
-    """The rows of a page by node, built from the answers that the page received."""
+    """The node rows that a page shows, built from the answers that the page received."""
 
     def __init__(self) -> None:
         self.revision = -1
         self.rows: dict[str, PackedNode] = {}
 
     def take(self, answer: FleetAnswer) -> None:
-        """Apply the answer to the rows as the page does."""
+        """Apply the answer to the rows, as the console's page does."""
         if answer.whole:
             self.rows.clear()
         for row in answer.nodes:
@@ -41,14 +42,14 @@ class Screen:
 
 
 def shown(state: State) -> dict[str, PackedNode]:
-    """Return all rows of the state by node."""
+    """Return the row of each node in the state."""
     screen = Screen()
     screen.take(whole_fleet(state))
     return screen.rows
 
 
 class Followed:
-    """A fold, its fleet rows, and a page that follows the changes."""
+    """A fold with its node rows, and a page that follows their changes."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())
@@ -56,13 +57,13 @@ class Followed:
         self.screen = Screen()
 
     def play(self, *payloads: Payload) -> None:
-        """Fold events as a reader does."""
+        """Fold the events as a ledger reader does."""
         for data in payloads:
             record = Record(self.fold.state.revision + 1, "apportion.v1.test.x", b"")
             self.rows.observe(self.fold.apply(record, event_of(data)))
 
     async def look(self) -> FleetAnswer:
-        """Fetch the changes and apply them to the page."""
+        """Fetch the changes since the last call and apply them to the page."""
         answer = await self.rows.answer(self.screen.revision)
         self.screen.take(answer)
         return answer
@@ -71,7 +72,8 @@ class Followed:
 @pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
 @pytest.mark.parametrize("every", [1, 7])
 async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
-    """A page that follows a recorded ledger equals the state after any of its events."""
+    """After each event of a recorded ledger, a page that follows the changes shows the complete
+    state."""
     followed = Followed()
     followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
@@ -83,7 +85,7 @@ async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
 
 
 async def test_an_answer_holds_what_changed_and_no_more() -> None:
-    """After a change on one node, the answer contains only that node's row."""
+    """If one node changed, the answer contains only the row of that node."""
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(100)))
     assert len((await followed.look()).nodes) == 100
@@ -94,7 +96,7 @@ async def test_an_answer_holds_what_changed_and_no_more() -> None:
 
 
 async def test_a_device_that_moved_changes_both_rows() -> None:
-    """A device that moved to another node changes the rows of both nodes."""
+    """If a device moved to another node, the rows of both nodes change."""
     followed = Followed()
     followed.play(node("n1", gpu("g0")), observed("n1"), observed("n2"))
     await followed.look()
@@ -104,8 +106,8 @@ async def test_a_device_that_moved_changes_both_rows() -> None:
 
 
 async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
-    """Once Kubernetes has reported nodes, nodes that Kubernetes does not know are removed from the
-    page."""
+    """When Kubernetes reports its nodes for the first time, nodes that it does not know disappear
+    from the page."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     await followed.look()
@@ -115,8 +117,8 @@ async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
 
 
 async def test_a_fold_that_began_later_answers_all() -> None:
-    """A client whose revision is older than the fold's start, or newer than the fold, gets the
-    whole fleet."""
+    """If the gateway does not know what changed since a client's revision, the answer is the whole
+    cluster."""
     followed = Followed()
     followed.play(rack("n1", 1), rack("n2", 1))
     rows = FleetRows(followed.fold.state)
@@ -126,7 +128,8 @@ async def test_a_fold_that_began_later_answers_all() -> None:
 
 
 async def test_many_rows_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway computes many rows in slices, and the answer still has a single revision."""
+    """If there are many rows, the gateway computes them in slices. The answer still shows a single
+    revision."""
     monkeypatch.setattr(fleet, "SLICE_NODES", 2)
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(9)))

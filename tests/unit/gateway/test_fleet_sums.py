@@ -1,4 +1,5 @@
-"""Test that following changes of the fleet produces the same totals as recomputing them."""
+"""Tests that the gateway's totals, which are updated with each event, equal totals computed from
+scratch."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -36,17 +37,16 @@ class LateClock(SystemClock):
     """A clock that is one hour later than all events of these tests."""
 
     def now(self) -> datetime:
-        """Return the time one hour after the events."""
         return BEGAN + timedelta(hours=1)
 
 
 def said(sums: FleetSums) -> dict[tuple[str, ...], float]:
-    """Return the value of each series by its name and labels."""
+    """Return the value of each series, by its name and labels."""
     return {(family.name, *labels): value for family, labels, value in sums.samples()}
 
 
 class Followed:
-    """A fold, its fleet rows, and totals that follow the changes."""
+    """A fold with node rows and totals that are updated with each event."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())
@@ -54,7 +54,7 @@ class Followed:
         self.sums = FleetSums(self.fold.state, self.rows, LateClock())
 
     def play(self, *payloads: Payload) -> None:
-        """Fold events as a gateway does."""
+        """Fold the events as a gateway does."""
         for data in payloads:
             record = Record(self.fold.state.revision + 1, "apportion.v1.test.x", b"")
             change = self.fold.apply(record, event_of(data))
@@ -62,15 +62,15 @@ class Followed:
             self.sums.observe(change)
 
     def afresh(self) -> dict[tuple[str, ...], float]:
-        """Return the totals computed from the state alone."""
+        """Return totals that are computed from the state alone."""
         state = self.fold.state
         return said(FleetSums(state, FleetRows(state), LateClock()))
 
 
 @pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
 def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
-    """After every seventh event of a recorded ledger, the followed totals equal the recomputed
-    totals."""
+    """After every seventh event of a recorded ledger, the updated totals equal newly computed
+    ones."""
     followed = Followed()
     followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
@@ -83,7 +83,7 @@ def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
 
 
 def test_devices_shares_and_who_waits() -> None:
-    """Totals count devices by model and state, shares as fractions of a device, memory in bytes,
+    """The totals have devices by model and state, shares in fractions of a device, memory in bytes,
     and pending pods."""
     followed = Followed()
     cards = [gpu(f"g{at}", model=T4, memory_mib=16_000) for at in range(3)]
@@ -111,7 +111,7 @@ def test_devices_shares_and_who_waits() -> None:
 
 
 def test_a_scrape_says_them_in_prometheus_text() -> None:
-    """A scrape returns the totals that were exposed last, in the Prometheus text format."""
+    """A scrape returns the last exposed totals in Prometheus' text format."""
     metrics = Metrics()
     Followed().sums.expose(metrics)
     followed = Followed()

@@ -1,5 +1,4 @@
-"""Test the usage of shares: the gateway keeps each node's newest sample until the node is
-silent."""
+"""Tests of how the gateway keeps the newest usage sample of each node until the node is silent."""
 
 import msgspec
 import pytest
@@ -14,25 +13,23 @@ from tests.support.pods import ask, pod
 
 
 class Clock(SystemClock):
-    """A clock whose time the test sets."""
+    """A fake clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """Return the seconds since the test began."""
         return self.now_s
 
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Return a ledger with one node that has one GPU of 80 GB, and one pod on that GPU."""
+    """Return a ledger with one node, which has one 80 GB GPU with a pod on it."""
     return Ledger(rack("n1", 1), pod("a", ask(40_960, cores=50))).settle()
 
 
 def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
-    """Return an encoded sample with a share for each triple: MiB granted, MiB used and cores
-    used."""
+    """Return an encoded sample with one share per triple: MiB granted, MiB used, cores used."""
     shares = tuple(
         ShareUse(
             pod="a", namespace="default", name="a", container=f"c{at}", device="n1-g0",
@@ -44,7 +41,7 @@ def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
 
 
 def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
-    """Return the rows that are newer than `heard`."""
+    """Return the usage rows that are newer than the number `heard` of an earlier answer."""
     return [msgspec.json.decode(row, type=PackedUse) for row in uses.rows(heard)[1]]
 
 
@@ -55,8 +52,8 @@ def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
 async def test_busy_is_work_or_else_memory(
     ledger: Ledger, use: tuple[int, int, int | None], busy: float
 ) -> None:
-    """Utilization is cores used divided by cores granted. If cores are unknown, it is memory used
-    divided by memory granted."""
+    """The utilization of a share is its used cores divided by its granted cores. If the used cores
+    are unknown, memory counts instead."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample(use))
     assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
@@ -71,14 +68,15 @@ async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
 
 
 async def test_an_agent_speaks_of_its_own_node_alone(ledger: Ledger) -> None:
-    """The gateway accepts a sample only on the subject of the sample's own node."""
+    """The gateway ignores a sample that arrives on the subject of another node."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n2", sample((40_960, 0, 5)))
     assert uses.rows(0) == (0, ())
 
 
 async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
-    """The gateway returns only samples that are newer than the client's last answer."""
+    """The gateway sends a client only those samples that are newer than the client's last
+    answer."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
     heard, rows = uses.rows(0)
@@ -89,7 +87,8 @@ async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
 
 
 async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
-    """The gateway reports a silent node's usage as unknown once, and then drops that node."""
+    """If a node becomes silent, the gateway reports its usage as unknown, and later omits the
+    node."""
     clock = Clock()
     uses = Uses(ledger.state, clock)
     await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
@@ -101,7 +100,8 @@ async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
 
 
 async def test_who_heard_of_a_life_before_is_given_everything(ledger: Ledger) -> None:
-    """A client that sends a number from an earlier gateway process gets all rows."""
+    """If a client sends the number of an answer from before the gateway's restart, it gets all
+    rows."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 100, 25)))
     assert [row.node for row in told(uses, heard=700)] == ["n1"]

@@ -1,4 +1,4 @@
-"""Tests of how the intake checks usage that is reported after its pod ended or moved."""
+"""Tests of how the intake checks a usage report whose pod has ended or moved since."""
 
 import asyncio
 from typing import Any
@@ -32,12 +32,12 @@ from tests.support.pods import ask, placed, pod, share
 
 
 def at(hour: int, minute: int = 0) -> str:
-    """Return a time on the day of the test."""
+    """Return this time on the day of the test."""
     return f"2026-01-0{1 + hour // 24}T{hour % 24:02}:{minute:02}:00.000000Z"
 
 
 async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, MemoryLedger]:
-    """Append these events (writer, time, payload, cause), and return the folded state and the
+    """Append these events, given as (writer, time, payload, cause). Return the folded state and the
     ledger."""
     server, fold = MemoryServer(), StateFold()
     for number, (role, time, said, cause) in enumerate(events, 1):
@@ -56,7 +56,7 @@ async def ledger_of(*events: tuple[str, str, Payload, int]) -> tuple[StateFold, 
 
 
 def used(uid: str, bound: int, device: str = "n1-g0", **more: Any) -> ShareUsed:
-    """Return one minute of usage."""
+    """Return a minute of usage by the pod with this uid, which was bound at revision `bound`."""
     fields: dict[str, Any] = {"name": uid, "seconds": 60, **more}
     return ShareUsed(
         pod=uid, namespace="default", container="main", device=device, memory_mib=1_000,
@@ -106,8 +106,8 @@ EVENTS: tuple[tuple[str, str, Payload, int], ...] = (
 )
 @pytest.mark.parametrize("hours", [1, 72])
 def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hours: int) -> None:
-    """The intake accepts usage only if the device was allocated to the pod, and refuses usage that
-    is late."""
+    """The intake accepts a pod's usage of a device only if the device was allocated to the pod. It
+    refuses usage that arrives too late."""
 
     async def judged() -> str:
         fold, ledger = await ledger_of(*EVENTS)
@@ -125,7 +125,7 @@ def test_use_is_of_a_pod_that_held_the_device(share: ShareUsed, cause: str, hour
 
 
 def test_bindings_that_were_dropped_prove_nothing() -> None:
-    """The intake refuses usage whose binding was trimmed from the ledger."""
+    """The intake refuses usage that refers to a binding which is no longer in the ledger."""
 
     async def judged() -> Refusal | None:
         fold, ledger = await ledger_of(*EVENTS)
@@ -141,7 +141,8 @@ def test_bindings_that_were_dropped_prove_nothing() -> None:
 
 
 def test_a_binding_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The intake reads each binding from the ledger once, however many usage reports name it."""
+    """The intake reads a binding from the ledger only once, even if many usage reports refer to
+    it."""
 
     async def read() -> list[int]:
         fold, ledger = await ledger_of(*EVENTS)

@@ -1,5 +1,5 @@
-"""Tests of the limits on queued agent requests. An intake has one queue, called a lane, for each
-node."""
+"""Tests of the limits on waiting agent requests. An intake has one queue per node, called a
+lane."""
 
 from dataclasses import dataclass
 
@@ -21,22 +21,22 @@ from apportion_schemas.usage import ShareUsed
 
 @dataclass
 class Sent:
-    """A request whose answer is ignored."""
+    """A request that discards its answer."""
 
     payload: bytes
     subject: str = ""
     reply: str = ""
 
     async def answer(self, payload: bytes) -> None:
-        """See Request."""
+        """Discard the answer."""
 
 
 LARGEST = Sent(bytes(UNANSWERED_BYTES_MAX))
 
 
 def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None:
-    """The intake limits unanswered requests per node and in total. An answer makes room for the
-    next request."""
+    """The intake limits waiting requests per node and in total. Each answer makes room for one
+    more."""
     lanes = Lanes()
     many = BYTES_OF_ALL_MAX // UNANSWERED_BYTES_MAX
     for number in range(many):
@@ -54,8 +54,8 @@ def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None
 def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The intake checks only a few lanes to make room for another node, and never removes a lane
-    with pending requests."""
+    """If all lanes are taken, the intake frees an idle one for a new node. It checks a few lanes at
+    a time and never frees one with waiting requests."""
     monkeypatch.setattr(lanes_module, "LANES_MAX", 1_000)
     looked: list[str] = []
     idle = Lane.idle
@@ -79,14 +79,13 @@ def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
 
 
 def lane_of(lanes: Lanes, node: str) -> Lane:
-    """Return the lane of this node."""
     lane = lanes.of(node, 0.0)
     assert lane is not None
     return lane
 
 
 def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
-    """Each node may append only a limited number of records and bytes per hour."""
+    """Each node may append a limited number of records and of bytes per hour."""
     lane = lane_of(Lanes(), "n0")
     small = sum(lane.may_append(1, 0.0) for _ in range(2 * RECORDS_AN_HOUR))
     assert small == RECORDS_AN_HOUR
@@ -97,8 +96,8 @@ def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
 
 
 def test_the_same_seconds_are_not_recorded_twice() -> None:
-    """The intake records usage of the same seconds only once, and accepts a retry of the same
-    event."""
+    """The intake refuses a usage report whose hour overlaps one that it has recorded. A retry of
+    the same event is accepted."""
 
     def said(time: str, identity: str) -> str:
         share = ShareUsed(

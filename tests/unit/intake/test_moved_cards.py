@@ -1,6 +1,8 @@
-"""Tests that another node may report a device of a removed node, since devices and nodes move.
+"""Tests that a node may report a device of a node that was removed, since devices move between
+nodes.
 
-A compromised agent could claim such a device too. These tests show the effect and how it ends."""
+A compromised agent can abuse this to claim another node's device. The tests show how far that goes
+and how it ends."""
 
 from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.files.fleets import SimulatedNode
@@ -15,13 +17,13 @@ FIRST = CARDS[:1]
 
 
 def claim(driver: str = "simulated") -> NodeReported:
-    """Return a report in which the other node has the first device."""
+    """Return a report in which node `other` has the first device of node `away`."""
     return NodeReported(node="other", devices=FIRST, host=HOST, driver=driver, simulated=True)
 
 
 def test_a_card_of_a_node_that_left_is_taken_and_kept_until_whoever_took_it_is_gone() -> None:
-    """Another node can claim a device of a removed node. When the original node returns, its report
-    is refused until the other node is removed, then accepted within minutes."""
+    """A node can claim a device of a removed node. If the removed node comes back, its report is
+    refused until the claiming node is removed."""
 
     async def stolen() -> None:
         services = Services()

@@ -1,4 +1,5 @@
-"""Tests that each refused report is recorded with a cause that says what to do."""
+"""Tests that the ledger records each refused report with a cause, so that an operator knows what to
+do."""
 
 from apportion_schemas import Device, DeviceHealthChanged, Host, NodeReported, ReportRefused
 from tests.simulation.loop import rest, run_virtually
@@ -12,8 +13,8 @@ REPORT = NodeReported(node="n1", devices=(T4,), host=Host(cpu_milli=1, memory_mi
 
 
 def test_a_card_that_fails_and_recovers_all_the_time_is_flapping() -> None:
-    """The intake limits the rate of health changes per device. Changes beyond the limit are refused
-    with the cause `flapping`."""
+    """If a device's health changes too often, the intake refuses further changes with the cause
+    `flapping`."""
 
     async def flap() -> None:
         services = Services()

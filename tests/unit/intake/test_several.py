@@ -1,7 +1,7 @@
-"""Tests of several intakes that share the agents' requests. An intake holds back an implausible
-change (a "jump") until the agent repeats it to the same intake.
+"""Tests of several intakes that share the agents' requests.
 
-An agent cannot speed this up by asking another intake."""
+An implausible change, such as the loss of all GPUs, is called a jump. An intake accepts it only if
+the agent repeats it to the same intake after a hold time."""
 
 from msgspec import structs
 
@@ -18,12 +18,12 @@ INTAKES = 2
 
 
 def report(*devices: Device) -> NodeReported:
-    """Return the agent's report of these devices."""
+    """Return a report of node n1 with these devices."""
     return NodeReported(node="n1", devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
 async def several() -> Services:
-    """Start two intakes that take turns, and report a node with four GPUs."""
+    """Start two intakes that take turns, and report node n1 with four GPUs."""
     services = Services()
     for _ in range(INTAKES):
         await services.intake()
@@ -32,7 +32,8 @@ async def several() -> Services:
 
 
 def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
-    """No intake accepts a jump before the hold time is over, however often it is repeated."""
+    """However often an agent repeats a jump, neither intake accepts it before the hold time is
+    over."""
 
     async def asked() -> None:
         services = await several()
@@ -49,7 +50,7 @@ def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
 
 
 def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
-    """No intake accepts a jump that it has seen only once."""
+    """If each intake has seen a jump only once, neither accepts it, even after the hold time."""
 
     async def seen() -> None:
         services = await several()
@@ -62,8 +63,8 @@ def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
 
 
 def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes() -> None:
-    """An agent that lost all its GPUs is believed after one hold time per intake. The loss is
-    recorded once."""
+    """If a node really lost all its GPUs, its report is accepted after one hold time per intake.
+    The loss is recorded once."""
 
     async def lost() -> None:
         services = await several()
@@ -79,7 +80,7 @@ def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes(
 
 
 def test_what_is_no_jump_is_believed_at_once_by_either() -> None:
-    """Every intake accepts a plausible change at once, even while another change is held back."""
+    """Either intake accepts a plausible change at once, even while a jump is held back."""
 
     async def failed() -> None:
         services = await several()

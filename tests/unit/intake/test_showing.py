@@ -1,4 +1,4 @@
-"""Tests of which part of its state an intake sends to an agent."""
+"""Tests of the part of the cluster's state that an intake sends to an agent."""
 
 from random import Random
 
@@ -21,7 +21,7 @@ from tests.support.pods import ask, placed, pod, share
 
 
 def showing_of(state: State) -> tuple[Showing, Reader[Change]]:
-    """Return an intake's view of this state, and the reader that the intake follows."""
+    """Return an intake's `Showing` for this state, and the ledger reader that it depends on."""
     ledger, metrics = MemoryLedger(MemoryServer(), role="intake"), Metrics()
     reader = Reader(ledger, StateFold(state), metrics=metrics)
     wire = Connection(reach_of("nats://127.0.0.1:4222"))
@@ -31,7 +31,7 @@ def showing_of(state: State) -> tuple[Showing, Reader[Change]]:
 
 
 async def test_an_intake_whose_fold_has_halted_shows_no_part_of_its_state() -> None:
-    """An intake whose fold has halted sends no state, since the state may be incomplete."""
+    """If an intake's fold has halted, its state may be incomplete, so it sends none."""
     showing, reader = showing_of(State())
     assert b"part" in showing._part("n1")
     reader.halted = "halted at revision 7"
@@ -40,8 +40,8 @@ async def test_an_intake_whose_fold_has_halted_shows_no_part_of_its_state() -> N
 
 
 async def test_the_labels_of_pods_never_make_a_part_too_large() -> None:
-    """The state that an intake sends for a node omits pod labels, so a tenant cannot make it too
-    large."""
+    """The state that an intake sends to an agent has no pod labels. Otherwise a tenant's labels
+    could make it too large."""
     state, random = State(), Random(0)
     happen(state, node("n1", gpu("g0")))
     for name in ("p1", "p2"):

@@ -1,4 +1,4 @@
-"""Tests of requests that reach an intake during its shutdown."""
+"""Tests of agent requests that reach an intake while it shuts down."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from tests.support.memory_server import MemoryServer
 
 
 class Question(msgspec.Struct):
-    """A request that records its answers."""
+    """A request that records the answers it gets."""
 
     subject: str
     reply: str = "_INBOX_agent.1"
@@ -29,17 +29,16 @@ class Question(msgspec.Struct):
     answers: list[bytes] = []
 
     async def answer(self, payload: bytes) -> None:
-        """See Request."""
         self.answers.append(payload)
 
 
 async def unused(_draft: Draft) -> Appended:
-    """Fail if an event is appended."""
+    """Fail the test if the intake appends an event."""
     raise AssertionError
 
 
 def taking_of(ledger: MemoryLedger) -> tuple[Taking, Reader[Change]]:
-    """Return an intake over this ledger, and its reader."""
+    """Return the intake's request handler over this ledger, and its ledger reader."""
     clock, metrics, cluster = SkewedClock(random.Random(0), skew_s=0.0), Metrics(), StateFold()
     reader: Reader[Change] = Reader(ledger, cluster, metrics=metrics, writes="agent")
     refusals = Refusals(Publisher("intake", clock, unused), clock, metrics)
@@ -49,7 +48,7 @@ def taking_of(ledger: MemoryLedger) -> tuple[Taking, Reader[Change]]:
 
 @pytest.mark.filterwarnings("error")
 def test_what_is_asked_once_a_life_is_over_is_passed_over() -> None:
-    """The intake ignores a request that arrives after it has stopped, without a warning."""
+    """A request that arrives after the intake has stopped is ignored without a warning."""
 
     async def ask() -> None:
         taking, reader = taking_of(MemoryLedger(MemoryServer(), role="intake"))

@@ -1,1 +1,1 @@
-"""Unit tests of the lab, which plans, replays and studies clusters."""
+"""Unit tests of the lab, which plans changes of a cluster and replays its history."""

@@ -1,4 +1,4 @@
-"""Tests of the public names of `apportion.lab`, which users import to study a cluster."""
+"""Tests of the Python package `apportion.lab`, which users import to study a cluster."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ HOUR = 3600.0
 
 
 def run(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run a notebook's code from top to bottom, and return the names that it defines."""
+    """Run all code of a notebook in this folder, and return the names that it defines."""
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
@@ -51,7 +51,8 @@ def run(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 def test_every_name_that_is_exported_is_there() -> None:
-    """Every exported name exists. An unknown name raises an error that lists the exported names."""
+    """Every name that the lab exports exists. Any other name raises an error that lists the
+    exported ones."""
     for name in apportion.lab.__all__:
         assert getattr(apportion.lab, name) is not None
     with pytest.raises(AttributeError, match=r"has no 'Clutser'; it has .*Cluster"):
@@ -59,7 +60,7 @@ def test_every_name_that_is_exported_is_there() -> None:
 
 
 def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The notebook runs, and its results equal those that the test computes itself."""
+    """The example notebook runs, and its results equal those that the test computes without it."""
     document = json.loads(NOTEBOOK.read_text("utf-8"))
     assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in document["cells"]]
@@ -77,8 +78,8 @@ def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
-    """The lab places manifests on a fleet and returns plain rows. The resulting cluster supports
-    queries and plans."""
+    """The lab places the pods of manifests on a fleet of nodes. The resulting cluster can be listed
+    and planned with."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nbig-1,8xH100-80GB\nsmall-1,4xT4\n")
     cluster = Cluster(read_fleet(fleet), policy="binpack")
@@ -102,7 +103,7 @@ def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
 def test_files_are_named_by_texts_as_by_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lab accepts file names as strings and as paths."""
+    """The lab accepts file names as strings and as `Path` objects."""
     monkeypatch.chdir(NOTEBOOK.parent)
     assert read_trace("pods.csv") == read_trace(Path("pods.csv"))
     assert read_trace_nodes("nodes.csv") == read_trace_nodes(Path("nodes.csv"))
@@ -114,7 +115,7 @@ def test_files_are_named_by_texts_as_by_paths(
 
 
 def test_a_cluster_of_a_state_is_a_copy() -> None:
-    """A cluster that is made from a state is a copy, so its changes do not affect the original."""
+    """A cluster made from a state is a copy. Changing the cluster does not change the state."""
     one = Cluster(numbered_nodes("n", 1, ["1xT4"]))
     other = Cluster(state=one.state)
     other.submit(Pods(read_manifests(EXAMPLES / "pods" / "hami.yaml").pods))
@@ -123,7 +124,7 @@ def test_a_cluster_of_a_state_is_a_copy() -> None:
 
 
 def lived() -> VirtualLedger:
-    """Return the ledger of one GPU and two pods that request the GPU for an hour each."""
+    """Return a ledger with one GPU and two pods that each request it for an hour."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     for name in ("a", "b"):
@@ -134,8 +135,8 @@ def lived() -> VirtualLedger:
 
 
 def test_an_archive_is_recorded_and_courses_are_compared(tmp_path: Path) -> None:
-    """An archive is replayed and compared, with one row for the original history and one for each
-    variant."""
+    """The lab replays an archive with several changes. The comparison has a row for what happened
+    and a row per change."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="2026-01-01T00:00:00Z") as archive:
         for each in lived().records:
@@ -157,7 +158,6 @@ def test_an_archive_is_recorded_and_courses_are_compared(tmp_path: Path) -> None
 
 
 def read_two() -> list[Any]:
-    """Return two nodes with one GPU each."""
     return numbered_nodes("m", 2, ["1xA100-80GB"])
 
 
@@ -169,8 +169,8 @@ def read_two() -> list[Any]:
     ],
 )
 def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, text: str, says: str) -> None:
-    """An unreadable trace raises an error with line and column. An unknown policy raises an error
-    that lists the valid policies."""
+    """The error about an unreadable trace has its line and column. The error about an unknown
+    policy lists the valid ones."""
     path = tmp_path / "nodes.csv"
     path.write_text(text)
     with pytest.raises(TraceInvalid, match=says):

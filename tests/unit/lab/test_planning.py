@@ -1,4 +1,4 @@
-"""Tests of plans for small clusters whose answers can be worked out by hand."""
+"""Tests of plans for clusters that are small enough to work out the answer by hand."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ from tests.support.pods import ask, cards, pod, shape
 
 
 def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
-    """Return a pod to plan."""
+    """Return a pod for a plan, as a manifest would describe it."""
     fields.setdefault("shape", shape(*asks))
     return PodDraft(namespace="default", name=name, dialect="hami", **fields)
 
 
 def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
-    """Return the plan for these pods and changes. Fail if planning changes the state."""
+    """Plan these pods and changes. Fail the test if that changes the ledger's state."""
     groups = fields.pop("groups", ())
     before = digest(ledger.state)
     answer = plan(ledger.state, Plan(pods=drafts, groups=groups, changes=Changes(**fields)))
@@ -44,13 +44,13 @@ def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
 
 
 def only(answer: PlanAnswer) -> PlannedPod:
-    """Return the only pod of the plan."""
+    """Return the single pod of the plan. Fail the test if the plan has more or none."""
     (one,) = answer.pods
     return one
 
 
 def full(nodes: int = 2, count: int = 2) -> Ledger:
-    """Return nodes whose GPUs are all allocated, to the pods n1-0, n1-1, n2-0, …"""
+    """Return a ledger in which pods named n1-0, n1-1, n2-0 and so on hold all GPUs."""
     ledger = Ledger(*(rack(f"n{node}", count) for node in range(1, nodes + 1)))
     for node in range(1, nodes + 1):
         for index in range(count):
@@ -61,7 +61,7 @@ def full(nodes: int = 2, count: int = 2) -> Ledger:
 
 
 def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
-    """The plan lists the node and devices of a pod that fits, and the pods that share these
+    """For a pod that fits, the plan has its node, its devices and the pods that share these
     devices."""
     ledger = Ledger(rack("n1", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
@@ -77,7 +77,8 @@ def test_a_pod_that_fits_is_told_where_and_beside_whom(golden: Golden) -> None:
 
 
 def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
-    """A pod that would fit only on an empty fleet is `not-now`, with the causes."""
+    """If a pod would fit only on an emptier cluster, its planned outcome is `not-now`, and the plan
+    has the causes."""
     one = only(planned(full(), draft("new", cards(2))))
     assert one.outcome == "not-now"
     assert one.refused is not None
@@ -85,7 +86,8 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
 
 
 def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
-    """A planned pod counts as younger than running pods, so it is evicted first."""
+    """In a plan, a planned pod counts as started after all running pods. It is therefore the first
+    to be evicted."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
     course = Course(copied(ledger.state))
     for comes in (pod("younger", cards()), pod("top", cards(), priority=5)):
@@ -95,8 +97,8 @@ def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
 
 
 def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> None:
-    """The plan does not list a pending pod as evicted if the pod is both placed and evicted within
-    the plan."""
+    """If a plan places a pending pod and then evicts it again, the pod is listed as pending, not as
+    evicted."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle().submit(pod("late", cards()))
     answer = planned(ledger, draft("top", cards(2), priority=5))
     assert [(gone.pod, gone.node) for gone in answer.evicted] == [("old", "n1")]
@@ -106,7 +108,7 @@ def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> 
 
 
 def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
-    """A pod that is evicted twice within a plan is listed once, with its current node."""
+    """If a plan evicts a pod twice, the pod is listed once, with the node on which it runs now."""
     ledger = Ledger(rack("n1", 1), pod("there", cards())).settle()
     ledger.play(rack("n2", 2, model=T4))
     small = shape(cards(), devices=DeviceConstraints(use_types=("T4",)))
@@ -124,8 +126,8 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """The plan explains why a pod that stays pending has no start time. Other plans omit the
-    explanation."""
+    """If a pod stays pending, the plan explains why it cannot say when the pod starts. Other plans
+    omit that."""
     assert planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
 
@@ -141,7 +143,7 @@ def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
     ids=["more cards than a node has", "more memory than a card has", "CPU", "another family"],
 )
 def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
-    """A pod that fits on no node, even an empty one, is `never`."""
+    """If a pod fits on no node, not even an empty one, its planned outcome is `never`."""
     answer = planned(full(), draft("new", shape=wanted))
     assert answer.outcome == only(answer).outcome == "never"
     refused = only(answer).refused
@@ -151,7 +153,8 @@ def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
 
 
 def test_cordons_and_failures_pass_and_are_no_never() -> None:
-    """A pod that fits only on cordoned or failed nodes is `not-now`, since both are temporary."""
+    """If a pod fits only on cordoned or failed nodes, its planned outcome is `not-now`, since both
+    are temporary."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     ledger.play(
         NodeCordoned(node="n1", by="me", reason="fan"),
@@ -162,7 +165,8 @@ def test_cordons_and_failures_pass_and_are_no_never() -> None:
 
 
 def test_a_claim_that_is_not_bound_is_no_never() -> None:
-    """A pod with an unbound volume claim is `not-now`, since the claim may be bound later."""
+    """If a pod's volume claim is unbound, its planned outcome is `not-now`, since the claim may be
+    bound later."""
     ledger = Ledger(rack("n1", 1), observed("n1", version=1))
     ledger.play(VolumeClaimObserved(namespace="default", claim="data", state="unbound"))
     one = only(planned(ledger, draft("new", cards(), volume_claims=("data",))))
@@ -171,7 +175,8 @@ def test_a_claim_that_is_not_bound_is_no_never() -> None:
 
 
 def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
-    """A pod that is already placed is `unchanged`, and is listed with its node and devices."""
+    """If a pod is already placed, its outcome is `unchanged`, and the plan has its node and
+    devices."""
     answer = planned(full(), draft("n1-0", cards()))
     one = only(answer)
     assert (one.outcome, one.was, one.node) == ("unchanged", "n1", "n1")
@@ -182,8 +187,8 @@ def test_a_pod_that_has_a_place_is_unchanged(golden: Golden) -> None:
 
 
 def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
-    """The plan reports if a placed pod's node is silent, its device has failed or its manifest has
-    changed."""
+    """For a pod that is already placed, the plan reports a silent node, a failed device or a
+    changed manifest."""
     ledger = full()
     ledger.play(
         NodeSilent(node="n1", grace_s=40),
@@ -193,7 +198,7 @@ def test_what_is_wrong_with_the_place_of_a_pod_is_said(golden: Golden) -> None:
 
 
 def waiting() -> Ledger:
-    """Return a ledger with one GPU and a pod that is pending for the GPU."""
+    """Return a ledger in which a pod is pending because another holds the only GPU."""
     ledger = full(nodes=1, count=1).submit(pod("late", cards()))
     while ledger.decide():
         pass
@@ -201,8 +206,8 @@ def waiting() -> Ledger:
 
 
 def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
-    """The plan decides a pending pod again. It reports since when the pod is pending, and where a
-    change would place the pod."""
+    """A plan decides a pending pod again. It says since when the pod is pending and where the
+    change would place it."""
     ledger = waiting()
     since = ledger.pod("late").submitted_revision
     answer = planned(ledger, draft("late", cards()))
@@ -221,7 +226,8 @@ def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
 
 
 def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits() -> None:
-    """A changed manifest replaces the pending pod of its name."""
+    """If a manifest has a pod with the name of a pending one but other requests, the planned pod
+    replaces the pending one."""
     ledger = full(nodes=1, count=1)
     ledger.play(rack("n2", 1, model=T4)).submit(pod("big", ask(60_000)))
     while ledger.decide():
@@ -238,7 +244,7 @@ def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits()
 
 
 def test_what_is_out_of_reach_is_broken_as_well() -> None:
-    """The plan treats devices of a silent node as unhealthy, as the console does."""
+    """A plan counts the devices of a silent node as unhealthy, as the console does."""
     ledger = full()
     ledger.play(NodeSilent(node="n1", grace_s=40))
     ledger.play(DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="XID 79"))
@@ -248,7 +254,8 @@ def test_what_is_out_of_reach_is_broken_as_well() -> None:
 
 
 def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -> None:
-    """The plan reports a pod that would lose its placement as moved, pending or evicted."""
+    """If a pod of the manifest loses its place in the plan, it is reported as moved, pending or
+    evicted."""
     lost = planned(full(), draft("n1-0", cards()), lose=("n1",))
     assert (only(lost).outcome, only(lost).was) == ("not-now", "n1")
     assert [each.name for each in lost.moved] == ["n1-0", "n1-1"]
@@ -268,7 +275,8 @@ def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -
 
 
 def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Golden) -> None:
-    """The summary counts a manifest's pod that would be evicted once, as pending."""
+    """If a pod of the manifest would be evicted, the summary counts it as pending and not a second
+    time."""
     ledger = Ledger(rack("n1", 1), pod("low", cards())).settle()
     answer = planned(ledger, draft("low", cards()), draft("high", cards(), priority=9))
     assert [gone.pod for gone in answer.evicted] == ["low"]
@@ -276,8 +284,8 @@ def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Go
 
 
 def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
-    """The plan lists a pod that would be evicted together with the higher-priority pod that
-    replaces it."""
+    """The plan lists each pod that would be evicted, and the pod of higher priority that gets its
+    place."""
     ledger = full(nodes=1, count=1)
     answer = planned(ledger, draft("urgent", cards(), priority=10))
     one = only(answer)
@@ -288,8 +296,8 @@ def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("owner", "to"), [("", "n2"), ("Process/n1/7/9", "")])
 def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) -> None:
-    """Without Kubernetes, an evicted pod is submitted again and may be placed elsewhere. A command
-    of `apportion run` is not."""
+    """Without Kubernetes, the plan submits an evicted pod again, which may get another place. It
+    does not do so for a command of `apportion run`."""
     ledger = Ledger(rack("n1", 1), pod("there", cards(), owner=owner)).settle()
     ledger.play(rack("n2", 1, model=T4))
     asked = shape(cards(), devices=DeviceConstraints(use_types=("A100",)))
@@ -298,7 +306,7 @@ def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) 
 
 
 def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> None:
-    """The plan counts the pods ahead of a planned pod by priority and age, and lists pending pods
+    """The plan counts how many pods are ahead of a planned pod in the queue. It lists pending pods
     with their causes."""
     ledger = full(nodes=1, count=1)
     ledger.submit(pod("first", cards()), pod("low", cards(), priority=-5))
@@ -312,8 +320,8 @@ def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> No
 
 
 def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -> None:
-    """The plan lists only the first pending pods, but counts every pod of each group of identical
-    pods."""
+    """The plan lists a limited number of pending pods. Each row has the number of identical pods,
+    so none goes uncounted."""
     ledger = full(nodes=1, count=1)
     alike = [pod(f"alike-{number}", cards(9)) for number in range(WAITING_NAMED + 7)]
     ledger.submit(pod("other", cards()), *alike)
@@ -329,8 +337,8 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
-    """Pods of a lost node move by priority and age while there is room. The other pods stay
-    pending."""
+    """If a plan loses a node, the node's pods move by priority and age while there is room. The
+    others become pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     for name in ("a", "b", "c"):
         ledger.submit(pod(name, cards()))
@@ -350,14 +358,14 @@ def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
 
 
 def test_what_is_lost_twice_is_said_once() -> None:
-    """The plan lists a lost node once, even if the request names the node twice."""
+    """If a request names a lost node twice, the plan lists it once."""
     answer = planned(full(), lose=("n1", "n1"), add=("1x1xT4", "1x1xT4"))
     found = [(each.kind, each.node, each.value) for each in answer.changes]
     assert found == [("lose", "n1", ""), ("add", "", "1x1xT4"), ("add", "", "1x1xT4")]
 
 
 def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
-    """The causes of pending pods do not count a lost node."""
+    """In a plan that loses a node, the causes of pending pods do not count that node."""
     ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
     answer = planned(ledger, lose=("n3",))
     said = [each.sentence for each in answer.moved] + [each.cause for each in answer.waiting]
@@ -367,7 +375,7 @@ def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
 
 
 def test_a_lost_device_moves_its_pods_alone() -> None:
-    """A lost device moves only its own pods, and none is placed on it again."""
+    """If a plan loses a device, only the pods on that device move. No pod is placed on it again."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1))
     ledger.submit(pod("a", cards()), pod("b", cards()), pod("c", ask(1024))).settle()
     before = {uid: held.placement for uid, held in ledger.state.pods.items()}
@@ -389,8 +397,8 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """A lost device may be given by a unique prefix of at least four characters. An ambiguous
-    prefix is refused with its matches."""
+    """A plan's lost device may be named by the first four or more characters of its id. If several
+    match, the error lists them."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     for given in ("GPU-ffffffff-z", "GPU-ffff"):
@@ -406,8 +414,8 @@ def test_enough_of_a_device_s_id_will_do() -> None:
 
 
 def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
-    """An added node gets the labels that all nodes of its model share, and pending pods are placed
-    on the node."""
+    """An added node gets the labels that all nodes with its model share. Pending pods are placed on
+    it."""
     ledger = Ledger(rack("n1", 1, model=A100_80))
     ledger.play(
         observed("n1", labels={"pool": "train", "kubernetes.io/hostname": "n1"}, version=1),
@@ -426,7 +434,7 @@ def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
 
 
 def test_an_added_node_has_its_own_hostname() -> None:
-    """An added node has its own hostname label."""
+    """The hostname label of an added node is its own name."""
     ledger = Ledger(rack("n1", 1, model=A100_80))
     ledger.play(observed("n1", labels={"kubernetes.io/hostname": "n1"}))
     wants = shape(cards(), node=NodeConstraints(selector={"kubernetes.io/hostname": "added-2"}))
@@ -435,7 +443,7 @@ def test_an_added_node_has_its_own_hostname() -> None:
 
 
 def test_a_slip_of_the_pen_is_told_of() -> None:
-    """The plan warns about a probable typo in a manifest."""
+    """If a manifest probably has a typo, the plan warns about it."""
     ledger = Ledger(rack("n1", 1))
     text = """
 apiVersion: v1
@@ -452,7 +460,7 @@ spec:
 
 
 def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
-    """The summary uses the singular if a count is one."""
+    """The summary of a plan uses the singular for a count of one."""
     ledger = Ledger(rack("n1", 1))
     answer = planned(ledger, draft("a", cards()), draft("b", cards()))
     assert [each.outcome for each in answer.pods] == ["fits", "not-now"]
@@ -460,7 +468,7 @@ def test_counts_of_one_are_said_of_one(golden: Golden) -> None:
 
 
 def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
-    """The plan explains why an urgent pod evicts no pod, if there are pods of lower priority."""
+    """If pods of lower priority are not evicted for a pending pod, the plan explains why."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
     urgent = only(planned(ledger, draft("b", ask(60_000), priority=9)))
     spared = (
@@ -474,7 +482,7 @@ def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
 
 
 def test_another_policy_goes_elsewhere() -> None:
-    """A plan with another policy places the pod according to that policy."""
+    """If a plan has another policy, it places the pod by that policy."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))
     ledger.decide()
     was = ledger.pod("old").placement
@@ -498,7 +506,7 @@ def test_another_policy_goes_elsewhere() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
-    """An invalid change is refused with the field and the fix."""
+    """If a planned change is invalid, the error names the field and the fix."""
     with pytest.raises(WishInvalid) as refused:
         planned(full(), **fields)
     assert refused.value.field == field
@@ -509,20 +517,21 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
     ("text", "problem"), [("0x8xT4", "add is '0x8xT4'"), ("2x0xT4", "'0xT4' has no device")]
 )
 def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
-    """The error for a count of zero says that the count is zero, not that it is malformed."""
+    """If a planned change adds zero nodes, the error says that the count is zero, not that it is
+    malformed."""
     with pytest.raises(WishInvalid, match=f"{problem}; write a count of 1 or more"):
         planned(full(), add=(text,))
 
 
 @pytest.mark.parametrize("nodes", ["5001", "99999999", "9" * 18])
 def test_more_nodes_than_may_be_added_are_met_with_the_limit(nodes: str) -> None:
-    """A plan that adds too many nodes is refused with the limit."""
+    """If a plan adds too many nodes, the error states the limit."""
     with pytest.raises(WishInvalid, match=r"add has more than 5,000 nodes; add fewer"):
         planned(full(), add=(f"{nodes}x8xT4",))
 
 
 def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
-    """The error for an unknown name lists similar nodes, similar devices or all nodes."""
+    """For an unknown node or device, the error suggests similar ones or lists all nodes."""
     ledger = Ledger(rack("rack-a", 1), fleet.node("rack-b", gpu("GPU-0a1b2c3d-4e5f-6071-8293")))
     for name, fix in (
         ("rack-aa", "did you mean rack-a, rack-b?"),
@@ -537,7 +546,8 @@ def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
 
 
 def test_a_gang_is_planned_whole() -> None:
-    """A gang is planned as a whole, and is `never` if it does not fit even on an empty fleet."""
+    """A plan places a gang completely or not at all. If the gang would not even fit on an empty
+    cluster, its outcome is `never`."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
     told = PodGroupObserved(group="default/job", min_available=5)
     pods = [draft(f"w{index}", cards(), group="default/job") for index in range(5)]
@@ -554,7 +564,7 @@ def test_a_gang_is_planned_whole() -> None:
 
 @pytest.mark.parametrize("name", ["job", "job-{}"], ids=["one name", "names of their own"])
 def test_a_few_lines_that_ask_for_millions_of_pods_are_refused_unread(name: str) -> None:
-    """A manifest that expands to too many pods is refused before the pods are built."""
+    """If a short manifest describes too many pods, the plan is refused before any pod is built."""
     job = (
         '{{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": "{}"}}, "spec": '
         '{{"parallelism": 10000, "completions": 10000, "template": {{"spec": {{"containers": '

@@ -1,4 +1,4 @@
-"""Tests that plans with drained nodes match what `drain` does."""
+"""Tests that a plan that drains nodes predicts what `drain` does."""
 
 from tests.support.fleet import A100_80, T4, rack
 from tests.support.golden import Golden
@@ -8,8 +8,8 @@ from tests.unit.lab.test_planning import planned
 
 
 def test_what_only_the_drained_node_could_hold_waits_while_it_is_cordoned(golden: Golden) -> None:
-    """A pod that fits only on a drained node is `not-now`. A pod that fits only on a lost node is
-    `never`."""
+    """If a pod fits only on a node that the plan drains, its outcome is `not-now`. If the plan
+    loses that node, it is `never`."""
     ledger = Ledger(rack("n1", 1, model=A100_80), rack("n2", 1, model=T4))
     ledger.submit(pod("large", ask(60_000))).settle()
     (moved,) = planned(ledger, drain=("n1",)).moved
@@ -20,8 +20,8 @@ def test_what_only_the_drained_node_could_hold_waits_while_it_is_cordoned(golden
 
 
 def test_a_drain_moves_one_by_one() -> None:
-    """A drain moves pods one by one, by priority and age, and does not move commands of `apportion
-    run`."""
+    """A planned drain moves pods one at a time, by priority and age. It leaves commands of
+    `apportion run` in place."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4))
     ledger.submit(pod("old", cards()), pod("urgent", cards(), priority=5)).settle()
     ledger.submit(pod("command", cards(), owner="Process/1")).settle()
@@ -39,8 +39,8 @@ def test_a_drain_moves_one_by_one() -> None:
 
 
 def test_a_gang_that_is_drained_begins_anew_also_where_it_was() -> None:
-    """A drained gang restarts as a whole. A pod that returns to its node is reported as restarted,
-    not moved."""
+    """A planned drain restarts the whole gang. A gang's pod that stays on its node is reported as
+    restarted, not as moved."""
     ledger = Ledger(rack("n1", 1), rack("n2", 3), gang("default/g"))
     ledger.submit(
         *(member(f"w-{number}", cards(), group="default/g") for number in range(2))

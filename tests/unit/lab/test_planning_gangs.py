@@ -1,4 +1,4 @@
-"""Tests of plans for gangs. A gang is placed completely or not at all, wherever its pods run."""
+"""Tests of plans for gangs, whose pods are placed all together or not at all."""
 
 from apportion.core.answers.plans import MixedGang
 from apportion.core.explain.views import gang_answer
@@ -9,7 +9,7 @@ from tests.unit.lab.test_planning import draft, full, planned
 
 
 def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
-    """A gang on a lost node either moves as a whole or stays pending."""
+    """If a gang's node is lost, the plan moves the whole gang or leaves all of it pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
     ledger.play(gang(min_available=2))
     ledger.submit(member("a", ask(60_000)), member("b", ask(60_000)))
@@ -22,7 +22,7 @@ def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
 
 
 def test_a_gang_has_its_places_once_all_have_left_that_go_for_any_of_it() -> None:
-    """The plan lists all evictions that a gang needs for each pod of the gang."""
+    """If a gang needs evictions, the plan lists all of them at each pod of the gang."""
     ledger = full(nodes=2, count=1)
     ledger.play(gang("default/job", min_available=2))
     drafts = [draft(name, cards(), priority=9, group="default/job") for name in ("u0", "u1")]
@@ -31,7 +31,7 @@ def test_a_gang_has_its_places_once_all_have_left_that_go_for_any_of_it() -> Non
 
 
 def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
-    """If a lost node runs only some pods of a gang, the plan notes that a drain would move the
+    """If only some of a gang's pods are on a lost node, the plan notes that a drain would move the
     whole gang."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     ledger.play(gang(min_available=2))
@@ -47,7 +47,8 @@ def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
 
 
 def test_a_gang_on_different_device_models_is_named_with_them() -> None:
-    """The plan lists a gang on different device models with the number of devices of each model."""
+    """If the devices of a gang are of different models, the plan lists the gang with the number of
+    each model."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4), rack("n3", 2, model=T4))
     ledger.play(gang("default/job", min_available=2))
     drafts = [draft(name, cards(2), group="default/job") for name in ("a", "b")]

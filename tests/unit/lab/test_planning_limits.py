@@ -1,4 +1,4 @@
-"""Tests of plans for pods that exceed a queue limit, and of how the plan reports the limit."""
+"""Tests of plans for pods that exceed the limit of their queue."""
 
 import pytest
 
@@ -13,8 +13,7 @@ from tests.unit.lab.test_planning import draft, only, planned
 
 
 def test_a_queue_of_the_manifest_counts(golden: Golden) -> None:
-    """A queue in the manifest applies to the plan's pods, and is listed as a change of the existing
-    queue."""
+    """A queue in the manifest applies to the planned pods. The plan lists it as a change."""
     ledger = Ledger(rack("n1", 4))
     small = """
 apiVersion: scheduling.volcano.sh/v1beta1
@@ -41,8 +40,8 @@ spec:
 
 
 def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
-    """A pod in an undeclared queue gets a warning with its line, unless the queue is `default` or
-    in the manifest. A cluster without declared queues gets no warning."""
+    """If a pod's queue is undeclared, the plan warns with the pod's line. The queue `default` and
+    clusters without queues cause no warning."""
     ledger = Ledger(rack("n1", 4))
     head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  annotations:\n    {}: {}\n"
     spec = "spec: {schedulerName: apportion, containers: [{name: main, image: x}]}\n---\n"
@@ -62,7 +61,7 @@ def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
 
 
 def test_a_queue_of_a_gang_is_doubtful_too() -> None:
-    """A Volcano job in an undeclared queue gets a warning at `spec.queue`."""
+    """If a Volcano Job's queue is undeclared, the plan warns about `spec.queue`."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="train"))
     template = "{spec: {schedulerName: volcano, containers: [{name: main, image: x}]}}"
     job = (
@@ -81,7 +80,8 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
 def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
     golden: Golden, capability: dict[str, int]
 ) -> None:
-    """A gang larger than its queue's limit is `never`. The cause names the queue, not the fleet."""
+    """If a gang exceeds its queue's limit, its planned outcome is `never`. The cause names the
+    queue, not the nodes."""
     ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))
     told = PodGroupObserved(group="default/job", min_available=3, queue="ml")
     wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))
@@ -100,7 +100,7 @@ def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
 
 
 def test_a_limit_that_depends_on_the_device_is_named_all_the_same(golden: Golden) -> None:
-    """The plan names a queue's limit on a device model as the cause of `never`."""
+    """If a queue's limit on a device model makes the outcome `never`, the plan names that limit."""
     cards_of = QueueObserved(queue="ml", cards={"H100": 1})
     ledger = Ledger(rack("n1", 4)).play(cards_of)
     answer = planned(ledger, draft("p", ask(1000), queue="ml"))

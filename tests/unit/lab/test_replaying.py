@@ -1,4 +1,4 @@
-"""Tests of replays of short histories whose figures can be worked out by hand."""
+"""Tests of replays of histories that are short enough to work out the figures by hand."""
 
 import pytest
 from msgspec import structs
@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 
 def queue_of_three() -> VirtualLedger:
-    """Return the history of one GPU and three pods that request it at the same time for an hour
+    """Return the history of one GPU and of three pods that request it at the same time, for an hour
     each."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
@@ -29,7 +29,7 @@ def queue_of_three() -> VirtualLedger:
 
 
 def test_what_happened_in_figures() -> None:
-    """A replay reports pending times, GPU-hours and peak usage of the original history."""
+    """A replay reports the original history's pending times, GPU-hours and peak usage."""
     happened = queue_of_three().recorded(end_s=4 * HOUR).happened
     assert (happened.arrived, happened.placed, happened.unplaced) == (3, 3, 0)
     assert happened.gpu_hours == pytest.approx(4)
@@ -42,7 +42,8 @@ def test_what_happened_in_figures() -> None:
 
 
 def test_without_changes_it_is_what_happened() -> None:
-    """A replay without changes equals the original history, down to the time of every placement."""
+    """A replay without changes equals the original history, including the time of each
+    placement."""
     ledger = queue_of_three()
     one = Replay(ledger.recorded(end_s=4 * HOUR), Otherwise(), kept=True)
     answer = one.run()
@@ -54,7 +55,7 @@ def test_without_changes_it_is_what_happened() -> None:
 
 
 def test_more_nodes_save_waiting_and_take_more_devices() -> None:
-    """With two additional nodes no pod stays pending, and the peak usage is higher."""
+    """If a replay has two more nodes, no pod is pending and the peak usage is higher."""
     recorded = queue_of_three().recorded(end_s=4 * HOUR)
     answer = replay(recorded, Otherwise(changes=Changes(add=("2x1xA100-80GB",))))
     assert answer.replayed.gpu_hours_waited == 0
@@ -64,7 +65,7 @@ def test_more_nodes_save_waiting_and_take_more_devices() -> None:
 
 
 def test_another_fleet_takes_the_place_of_all_nodes() -> None:
-    """A fleet given for the replay replaces all nodes of the history."""
+    """If a replay has another fleet, that fleet replaces all nodes of the history."""
     recorded = queue_of_three().recorded(end_s=4 * HOUR)
     fleet = tuple(numbered_nodes("m-{}", 2, ["1xA100-80GB"]))
     answer = replay(recorded, Otherwise(fleet=fleet))
@@ -75,7 +76,8 @@ def test_another_fleet_takes_the_place_of_all_nodes() -> None:
 
 
 def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
-    """A pod that started before the replayed span runs only for its remaining time."""
+    """If a pod was running when the replayed time span begins, it runs in the replay for as long as
+    it had left."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=2 * HOUR)
@@ -96,7 +98,7 @@ def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
 
 
 def test_a_lost_node_lets_its_pods_begin_again() -> None:
-    """Pods of a lost node restart on the remaining node."""
+    """If a replay loses a node, its pods start again on the node that is left."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -112,8 +114,8 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
 
 
 def resized() -> VirtualLedger:
-    """Return the history of a pod that has half a GPU for an hour, and after a resize a whole GPU
-    for another hour."""
+    """Return the history of a pod that has half a GPU for an hour, then a whole GPU for an hour
+    after a resize."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", ask(40_960)), runs_s=2 * HOUR)
@@ -127,7 +129,7 @@ def resized() -> VirtualLedger:
 
 
 def test_a_resize_has_its_effect_at_its_time() -> None:
-    """A replayed resize takes effect at its original time."""
+    """In a replay, a resize takes effect at the time at which it did originally."""
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise())
     assert answer.passed_over == 0
     assert answer.happened.gpu_hours_used == pytest.approx(1.5)
@@ -135,15 +137,15 @@ def test_a_resize_has_its_effect_at_its_time() -> None:
 
 
 def test_facts_that_come_to_nothing_in_the_other_course_are_told_by_kind() -> None:
-    """A replay counts the events that have no effect on the changed cluster, by event type."""
+    """If recorded events have no effect on the changed cluster, the replay counts them by type."""
     fleet = tuple(numbered_nodes("m", 1, ["1xT4"]))
     answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise(fleet=fleet))
     assert (answer.passed_over, answer.passed_over_types) == (1, {"ResizeAsked": 1})
 
 
 def two_cards(names: str) -> VirtualLedger:
-    """Return the history of a node with two GPUs, and of pods that request one GPU each at the same
-    time for an hour."""
+    """Return the history of a node with two GPUs. One pod per letter of `names` requests a GPU for
+    an hour, all at the same time."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     for name in names:
@@ -154,7 +156,8 @@ def two_cards(names: str) -> VirtualLedger:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
-    """A lost device counts as failed for the whole replay. Its pods wait for the other device."""
+    """A device that a replay loses counts as failed from beginning to end. Its pods wait for the
+    other device."""
     ledger = two_cards("ab")
     after = ledger.state.revision if began else 0
     ledger.write(rack("n1", 2))  # the node reports the device again as healthy
@@ -169,7 +172,8 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
-    """A replay is refused if a lost node or device does not exist in the replayed span."""
+    """A replay that loses a node or device is refused if that node or device never existed in the
+    time span."""
     recorded = two_cards("a").recorded(end_s=HOUR)
     for name, problem in (
         ("n1-g7", "no node or device 'n1-g7' in this time; did you mean n1-g1, n1-g0\\?"),
@@ -186,8 +190,8 @@ def test_what_is_lost_must_be_there_at_some_time() -> None:
 
 
 def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
-    """A replay places a drained gang again, even if its new pods were submitted before the old pods
-    ended."""
+    """A replay places a drained gang again, even if its new pods were recorded before the end of
+    the old ones."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2), rack("n2", 2), gang(min_available=2))
     for name in ("a", "b"):
@@ -207,8 +211,8 @@ def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
 
 
 def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
-    """A drained pod ends in the replay when its replacement arrives, so no other pod gets its
-    devices first."""
+    """In a replay, a drained pod ends only when its replacement arrives. No other pod can take its
+    devices in between."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     drained = structs.replace(pod("a", cards()), priority=10)
@@ -234,8 +238,8 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Return a history in which a pod of high priority evicts one of two pods, and the evicted pod
-    is submitted again."""
+    """Return a history in which a pod of high priority evicts one of two pods. The evicted pod is
+    submitted again."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -249,8 +253,8 @@ def evicted(runs: dict[str, float | None]) -> VirtualLedger:
 
 
 def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
-    """A recorded eviction is replayed once, whether the replay starts at the beginning or at a
-    later revision."""
+    """A recorded eviction happens once in the replay, whether the replay starts at the beginning or
+    later."""
     ledger = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR})
     recorded = ledger.recorded(end_s=6 * HOUR)
     assert recorded.happened.evicted == 1
@@ -262,7 +266,7 @@ def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
 
 
 def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
-    """A pod that was evicted in the history but not in the replay arrives once, and runs for its
+    """If a pod was evicted in the history but not in the replay, it arrives once and runs for its
     total time."""
     recorded = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR}).recorded(end_s=6 * HOUR)
     answer = replay(recorded, Otherwise(changes=Changes(add=("1x1xA100-80GB",))))
@@ -273,8 +277,8 @@ def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
 
 
 def test_who_is_evicted_only_here_comes_again() -> None:
-    """A pod that is evicted only in the replay is submitted again, so a smaller fleet does not seem
-    better."""
+    """If a pod is evicted only in the replay, it is submitted again. Otherwise a smaller cluster
+    would seem to be better."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(pod("a", cards()), runs_s=3 * HOUR)
@@ -296,7 +300,7 @@ def test_who_is_evicted_only_here_comes_again() -> None:
 
 
 def test_a_command_that_is_evicted_does_not_come_again() -> None:
-    """An `apportion run` command that is evicted in the replay is not submitted again."""
+    """If a replay evicts a command of `apportion run`, the command is not submitted again."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     ledger.submit(structs.replace(pod("a", cards()), owner=f"{PROCESS}/1"), runs_s=3 * HOUR)
@@ -311,7 +315,7 @@ def test_a_command_that_is_evicted_does_not_come_again() -> None:
 
 
 def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
-    """A pod that was deleted while pending is deleted at the same time in the replay."""
+    """If a pod was deleted while it was pending, the replay deletes it at the same time."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=None)
@@ -326,7 +330,8 @@ def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
 
 
 def test_shares_count_as_parts() -> None:
-    """A share counts as a fraction of a GPU-hour, and the rest of its GPU counts as fragmented."""
+    """A replay counts a share as a part of a GPU-hour, and the rest of the share's GPU as
+    fragmented."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 2))
     ledger.submit(pod("a", ask(memory_percent=50, cores=50)), runs_s=None)
@@ -338,8 +343,8 @@ def test_shares_count_as_parts() -> None:
 
 
 def test_every_event_is_taken_from_the_ledger_or_made_anew() -> None:
-    """Every event type is classified as replayed, as decided again or as about nodes, so no new
-    type is forgotten."""
+    """Each event type is either replayed, decided again or about nodes. The test fails if a new
+    type is in no such group."""
     from_outside = {
         "PodSubmitted", "PodChanged", "PodGone", "PodAdopted", "PodGroupObserved", "PodGroupGone",
         "QueueObserved", "QuotaObserved", "QuotaGone", "BudgetObserved", "BudgetGone",

@@ -1,5 +1,5 @@
-"""Tests of the shadow, which decides each pod of another scheduler at the same time without
-changing the ledger."""
+"""Tests of the shadow, which decides where we would have placed each pod that another scheduler
+placed. It appends nothing."""
 
 from typing import Any
 
@@ -28,21 +28,21 @@ from tests.support.pods import ask, member, pod, share
 
 
 def adopted(wish: PodSubmitted, node: str, *shares: Share, **fields: Any) -> PodAdopted:
-    """Return the watcher's event for a pod that HAMi bound."""
+    """Return the event that the watcher appends for a pod that HAMi has bound."""
     return PodAdopted(
         pod=wish.uid, node=node, submitted=wish, shares=shares, evidence="hami.io", **fields
     )
 
 
 class Followed:
-    """A shadow and the ledger that the shadow reads."""
+    """A shadow that follows the events of a test."""
 
     def __init__(self, *, after: int = 0) -> None:
         self.shadow = Shadowing(State(), after=after)
         self.revision = 0
 
     def play(self, *payloads: Payload) -> list[ShadowPod]:
-        """Fold the next events, and return all pods that were compared so far."""
+        """Pass the next events to the shadow, and return all pods that it has compared so far."""
         for data in payloads:
             self.revision += 1
             record = Record(self.revision, subject_of(data), encode(event_of(data)))
@@ -51,8 +51,8 @@ class Followed:
 
 
 def test_the_same_place_another_card_and_another_node() -> None:
-    """A pod's verdict is same node, other devices or other node. Earlier placements of the other
-    scheduler are taken into account."""
+    """The shadow compares each pod: same place, other devices or other node. It takes the other
+    scheduler's earlier placements into account."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4), rack("n2", 2, model=T4))
     a, b, c = (pod(uid, ask(4_000)) for uid in "abc")
@@ -71,8 +71,8 @@ def test_the_same_place_another_card_and_another_node() -> None:
 
 
 def test_what_we_would_not_have_placed_says_why() -> None:
-    """A pod that our scheduler would not have placed gets the reason. Its placement still counts
-    for the next pod."""
+    """If our scheduler would not have placed a pod, the shadow gives the reason. The pod's actual
+    place still counts for later pods."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), NodeCordoned(node="n1", by="me", reason="fan"))
     for number, uid in enumerate("ab", 1):
@@ -85,7 +85,8 @@ def test_what_we_would_not_have_placed_says_why() -> None:
 
 
 def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
-    """Our own pending pods do not affect the comparison. Gang pods are compared like all pods."""
+    """Our own pending pods do not affect the shadow's comparison. The shadow compares pods of gangs
+    like all others."""
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), pod("waits", ask(99_000)))
     followed.play(adopted(member("m", ask(4_000)), "n1", share("n1-g0", 4_000)))
@@ -95,7 +96,8 @@ def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
 
 
 def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> None:
-    """The shadow treats a node of HAMi's device plugin as if our agent allocated its devices."""
+    """On a node with HAMi's device plugin, the shadow decides as if our agent made the shares
+    there."""
     followed = Followed()
     theirs = observed("n1", labels={DEVICE_PLUGIN: "hami"})
     followed.play(rack("n1", 1, model=T4), theirs)
@@ -104,7 +106,8 @@ def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> N
 
 
 def test_what_is_not_anothers_decision_is_not_compared() -> None:
-    """The shadow does not compare placements that our scheduler made or that precede the span."""
+    """The shadow skips placements by our own scheduler and placements before the requested time
+    span."""
     followed = Followed(after=2)
     followed.play(rack("n1", 1, model=T4), adopted(pod("old", ask(1_000)), "n1", share("n1-g0")))
     ours = PodAdopted(
@@ -115,7 +118,8 @@ def test_what_is_not_anothers_decision_is_not_compared() -> None:
 
 
 def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A span with more pods than the limit is refused with an error that names the fix."""
+    """If the time span has more pods than the limit, the shadow refuses it with an error that names
+    a fix."""
     monkeypatch.setattr(shadowing, "PODS_MAX", 1)
     followed = Followed()
     followed.play(rack("n1", 1, model=T4), adopted(pod("a", ask(1_000)), "n1", share("n1-g0")))
@@ -124,7 +128,7 @@ def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_devices_told_the_node_is_compared() -> None:
-    """If a placement lists no devices, the shadow compares only the node."""
+    """If the other scheduler's placement lists no devices, the shadow compares only the node."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4))
     (found,) = followed.play(adopted(pod("a", ask(4_000)), "n1"))
@@ -134,7 +138,8 @@ def test_without_devices_told_the_node_is_compared() -> None:
 
 @pytest.mark.parametrize("held", [0, 3])
 def test_it_is_what_a_scheduler_of_ours_would_do(held: int) -> None:
-    """The shadow's placement equals that of the scheduling engine on a copy of the state."""
+    """The shadow places a pod exactly where our scheduling engine places it on a copy of the
+    state."""
     followed = Followed()
     facts: list[Payload] = [rack("n1", 2, model=T4), rack("n2", 4, model=T4)]
     for number in range(held):

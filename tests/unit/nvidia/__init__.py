@@ -1,1 +1,2 @@
-"""Unit tests of the fake NVIDIA driver, which must be as strict as the real one."""
+"""Unit tests of the fake NVIDIA driver. It has to refuse everything that the real driver
+refuses."""

@@ -1,4 +1,5 @@
-"""Tests of the fake driver: what its processes see of one another, and how drivers are isolated."""
+"""Tests of the fake driver: GPUs, memory, usage, errors and events as NVML and CUDA programs see
+them."""
 
 import os
 import shutil
@@ -23,7 +24,7 @@ NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """Provide a driver with an A100 and a T4, and NVML initialized."""
+    """Provide a fake driver with an A100 and a T4, with NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -36,12 +37,11 @@ def card(driver: FakeDriver) -> Any:
 
 
 def used_mib(card: Any) -> int:
-    """Return the GPU's used memory according to NVML."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(card).used) // MIB
 
 
 def own_cgroup(cgroups: Path) -> bytes:
-    """Return the folder of this process's cgroup below the given root."""
+    """Make the folder of this process's cgroup below `cgroups`, and return its path."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), "")
     folder = cgroups / path.lstrip("/")
@@ -53,7 +53,7 @@ def own_cgroup(cgroups: Path) -> bytes:
 
 
 def test_drivers_in_one_process_are_kept_apart(tmp_path: Path) -> None:
-    """Several fake drivers in one process each have their own GPUs."""
+    """If a process has several fake drivers, each has its own GPUs."""
     one, other = FakeDriver(tmp_path, "1xT4"), FakeDriver(tmp_path, "2xL40S")
     for driver, count in ((one, 1), (other, 2), (one, 1)):
         with driver.in_process():
@@ -65,7 +65,7 @@ def test_drivers_in_one_process_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_who_has_another_driver_must_initialise_again(tmp_path: Path) -> None:
-    """A process must initialize NVML again for each fake driver."""
+    """A process has to initialize NVML again after it switches to another fake driver."""
     for _ in range(2):
         with fake_driver(tmp_path):
             with pytest.raises(pynvml.NVMLError_Uninitialized):
@@ -92,8 +92,8 @@ print(counts, count())
 
 
 def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
-    """A process uses its real NVML library before and after a fake driver, but not while the fake
-    driver is active."""
+    """While a fake driver is active, a process uses the fake NVML library. Before and after, it
+    uses the real one."""
     real = FakeDriver(tmp_path, "8xT4")
     elsewhere = tmp_path / "lib"
     elsewhere.mkdir()
@@ -112,7 +112,8 @@ def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
 
 
 def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
-    """A GPU keeps its id when its fake driver is created again. Two hosts never share an id."""
+    """A GPU has the same id when its fake driver is created again. GPUs of two hosts never have the
+    same id."""
     made = [FakeDriver(tmp_path, "2xT4", host=host) for host in ("n1", "n1", "n2")]
     assert made[0].ids == made[1].ids
     assert not set(made[0].ids) & set(made[2].ids)
@@ -124,8 +125,8 @@ def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
 
 
 def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
-    """A process cannot allocate memory that another process uses. NVML reports the process that
-    uses the memory."""
+    """A process cannot allocate memory that another process uses. NVML reports which process uses
+    it."""
     with holding(driver, "alloc:30000") as process:
         assert used_mib(card) == 30_000 + CONTEXT_MIB
         (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
@@ -137,7 +138,8 @@ def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> Non
 
 
 def test_memory_of_a_killed_process_is_free(driver: FakeDriver, card: Any) -> None:
-    """The memory of a killed process is free at once, even before the process is reaped."""
+    """The memory of a killed process is free at once, even if its parent has not waited for it
+    yet."""
     with holding(driver, "alloc:30000") as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, but not reaped
@@ -146,15 +148,16 @@ def test_memory_of_a_killed_process_is_free(driver: FakeDriver, card: Any) -> No
 
 
 def test_what_is_freed_can_be_had_again(driver: FakeDriver) -> None:
-    """Freed memory can be allocated again. A CUDA context uses memory."""
+    """Memory that a program frees can be allocated again. Each CUDA context uses some memory
+    itself."""
     said = probe(driver, "info", "alloc:40000", "info", "free", "info")
     free = [line.split()[3] for line in said if line.startswith("info")]
     assert free == ["free_mib=40660", "free_mib=660", "free_mib=40660"]
 
 
 def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> None:
-    """A program sees the devices in CUDA_VISIBLE_DEVICES, by index or id and in that order. An
-    empty value means no devices."""
+    """A program sees the devices that CUDA_VISIBLE_DEVICES lists by index or id, in that order. If
+    it is empty, the program sees none."""
     given = f"{driver.ids[1]},0"
     assert "devices=2" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
     assert "name=Tesla T4" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
@@ -163,7 +166,7 @@ def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> Non
 
 
 def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
-    """A program on a MIG device can use only the instance's memory."""
+    """A program on a MIG device can use no more than the memory of the MIG instance."""
     with fake_driver(tmp_path, "1xA100-40GB:mig") as driver:
         pynvml.nvmlInit()
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -185,7 +188,7 @@ def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
 
 
 def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> None:
-    """A GPU in exclusive mode accepts one process. A GPU in prohibited mode accepts none."""
+    """A GPU in exclusive mode admits a single process. A GPU in prohibited mode admits none."""
     pynvml.nvmlDeviceSetComputeMode(card, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
     with holding(driver, "alloc:1"):
         assert probe(driver) == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
@@ -195,7 +198,7 @@ def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> N
 
 
 def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: Any) -> None:
-    """The fake driver does not support memory limits of cgroups by default."""
+    """Unless a test enables them, the fake driver does not support memory limits of cgroups."""
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(b"/pod", 0, MIB)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
@@ -205,7 +208,7 @@ def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: A
 
 
 def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
-    """A memory limit applies to the sum over all processes below the cgroup. The cgroup's usage can
+    """A cgroup's memory limit applies to all its processes together. The cgroup's memory usage can
     be read."""
     driver.memory_limits(tmp_path)
     path = own_cgroup(tmp_path)
@@ -223,7 +226,7 @@ def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: 
 
 
 def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
-    """Running kernels count towards the utilization of the process and of the GPU."""
+    """If a process runs kernels, NVML reports that as utilization of the process and of the GPU."""
     driver.costs(kernel_us=50_000)
     with holding(driver, "launch:6") as process:
         (sample,) = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
@@ -233,7 +236,7 @@ def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
 
 
 def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> None:
-    """The fake driver reports processes and utilization that a test adds to it."""
+    """A test can add processes and utilization, and NVML reports them."""
     driver.process(0, 11, 1_000, 30)
     driver.process(0, 12, 2_000, 50)
     driver.process(0, 13, 10, kinds=("graphics",))
@@ -252,7 +255,8 @@ def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> Non
 
 
 def test_no_process_has_used_an_idle_card(card: Any) -> None:
-    """NVML returns "not found" for the process utilization of an idle GPU, not an empty list."""
+    """For an idle GPU, NVML answers a query for process utilization with "not found" instead of an
+    empty list."""
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetProcessUtilization(card, 0)
 
@@ -261,7 +265,7 @@ def test_no_process_has_used_an_idle_card(card: Any) -> None:
 
 
 def calls(card: Any) -> list[Callable[[], Any]]:
-    """Return sample NVML calls of every kind on a GPU."""
+    """Return a sample of NVML calls that need a working GPU."""
     return [
         lambda: pynvml.nvmlDeviceGetUUID(card),
         lambda: pynvml.nvmlDeviceGetMemoryInfo(card),
@@ -272,8 +276,8 @@ def calls(card: Any) -> list[Callable[[], Any]]:
 
 
 def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> None:
-    """Every call on a lost GPU fails. The GPU still counts towards the number of GPUs, and calls on
-    other GPUs succeed."""
+    """Each NVML call about a lost GPU fails, although the GPU is still counted. Calls about other
+    GPUs succeed."""
     driver.fall_off(0)
     for call in calls(card):
         with pytest.raises(pynvml.NVMLError_GpuIsLost):
@@ -285,7 +289,8 @@ def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> No
 
 
 def test_every_call_fails_without_a_driver(driver: FakeDriver, card: Any) -> None:
-    """Every call fails while the driver is stopped, and then until NVML is initialized again."""
+    """While the driver is stopped, each NVML call fails. After it starts again, calls fail until
+    NVML is initialized again."""
     driver.stop()
     for call in [*calls(card), pynvml.nvmlInit, pynvml.nvmlDeviceGetCount]:
         with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
@@ -299,8 +304,8 @@ def test_every_call_fails_without_a_driver(driver: FakeDriver, card: Any) -> Non
 
 
 def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, card: Any) -> None:
-    """An event set receives only later events of its registered GPUs and types, in order and once
-    each."""
+    """An event set gets the events of its GPUs and types that occur after the registration. Each
+    comes once, in order."""
     driver.xid(0, 13)
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(card, pynvml.nvmlEventTypeXidCriticalError, events)
@@ -318,7 +323,7 @@ def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, ca
 
 
 def test_counted_errors(driver: FakeDriver, card: Any) -> None:
-    """NVML reports the ECC errors, remapped rows and recovery action that a test sets."""
+    """NVML reports the ECC errors, remapped rows and recovery action that a test has set."""
     driver.ecc(0, corrected=7, uncorrected=2)
     driver.remap_rows(0, corrected=3, uncorrected=1, pending=True)
     driver.recovery_action(0, 4)
@@ -334,7 +339,7 @@ def test_counted_errors(driver: FakeDriver, card: Any) -> None:
 
 
 def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, card: Any) -> None:
-    """NVML returns fabric information only in the version 2 structure."""
+    """NVML fills in fabric information only if the caller passes the structure of version 2."""
     driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_TIMEOUT)
     found = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(card, pynvml.byref(found))
@@ -346,20 +351,20 @@ def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, ca
 
 
 def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
-    """A program cannot use a lost GPU, and finds the other one."""
+    """A program cannot use a lost GPU, but it can use the other one."""
     driver.fall_off(0)
     assert probe(driver, CUDA_VISIBLE_DEVICES="0") == ["context CUDA_ERROR_NO_DEVICE"]
     assert "name=Tesla T4" in probe(driver, "info")[1]
 
 
 def test_what_cannot_be_planted_is_an_error(driver: FakeDriver) -> None:
-    """Setting a fault on an unknown GPU is an error."""
+    """If a test sets a fault on a GPU that does not exist, that is an error."""
     with pytest.raises(ValueError, match="cannot: xid"):
         driver.xid(2, 79)
 
 
 def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
-    """NVLinks connect the GPUs that the test connected. A T4 has no NVLinks."""
+    """NVLinks connect the GPUs that a test has connected. A T4 has no NVLinks."""
     driver.link(0, 1, None)
     assert [pynvml.nvmlDeviceGetNvLinkState(card, link) for link in (0, 1)] == [1, 0]
     remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(card, 0)
@@ -372,7 +377,8 @@ def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
 
 
 def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
-    """NVML finds GPUs by id, and by PCI address in both lengths. An unknown id is an error."""
+    """NVML finds a GPU by its id, and by its PCI address in the long and the short form. An unknown
+    id is an error."""
     address = pynvml.nvmlDeviceGetPciInfo(card).busId
     for written in (address, address[4:], address.lower()):
         found = pynvml.nvmlDeviceGetHandleByPciBusId(written.encode())
@@ -386,7 +392,7 @@ def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
 def test_limits_are_of_folders_that_are_there(
     driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """A memory limit is accepted only for an existing folder in the cgroup tree."""
+    """The driver accepts a memory limit only for an existing folder of the cgroup tree."""
     cgroups = tmp_path / "cgroup"
     cgroups.mkdir()
     driver.memory_limits(cgroups)
@@ -397,7 +403,8 @@ def test_limits_are_of_folders_that_are_there(
 
 
 def test_pointers_of_limits_are_not_kept(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
-    """The driver copies the path of a memory limit, so the caller may free its buffer."""
+    """The driver copies the path when a memory limit is set, so the caller may free its buffer
+    afterwards."""
     driver.memory_limits(tmp_path)
     path = bytes(tmp_path)
     pynvml.nvmlDeviceSetMemoryLimits_v1(card, pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1, 2))

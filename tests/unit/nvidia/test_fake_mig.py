@@ -1,4 +1,5 @@
-"""Tests of MIG in the fake driver: the geometry of real GPUs, through the real bindings."""
+"""Tests of MIG in the fake driver, which follows the geometry of real GPUs. The real NVML bindings
+are used."""
 
 from collections.abc import Iterator
 from ctypes import byref, c_uint
@@ -22,7 +23,7 @@ GUESSED = ("RTX-PRO-6000",)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """Provide a driver with a GPU in MIG mode and two GPUs without MIG, and NVML initialized."""
+    """Provide a fake driver with one GPU in MIG mode and two without MIG, with NVML initialized."""
     with fake_driver(tmp_path, "1xA100-40GB:mig+1xA100-40GB+1xT4") as made:
         pynvml.nvmlInit()
         yield made
@@ -35,12 +36,11 @@ def card(driver: FakeDriver) -> Any:
 
 
 def profile_id(name: str) -> int:
-    """Return the driver's number for the profile."""
     return next(each.id for each in MODELS["A100-40GB"].profiles if each.name == name)
 
 
 def created(card: Any, name: str, start: int | None = None) -> Any:
-    """Make a GPU instance of this profile, at the slice `start` if given."""
+    """Make a GPU instance of this profile, at slice `start` if that is given."""
     number = profile_id(name)
     if start is None:
         return pynvml.nvmlDeviceCreateGpuInstance(card, number)
@@ -50,7 +50,7 @@ def created(card: Any, name: str, start: int | None = None) -> Any:
 
 
 def placements(card: Any, number: int) -> list[tuple[int, int]]:
-    """Return the placements that the driver allows for a profile, as (start, size) pairs."""
+    """Return where the driver allows instances of a profile, as (start, size) pairs."""
     count = c_uint()
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
     found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
@@ -59,7 +59,6 @@ def placements(card: Any, number: int) -> list[tuple[int, int]]:
 
 
 def instances(card: Any, name: str) -> list[Any]:
-    """Return the GPU instances of this profile."""
     count = c_uint()
     found = (pynvml.c_nvmlGpuInstance_t * 8)()
     pynvml.nvmlDeviceGetGpuInstances(card, profile_id(name), found, byref(count))
@@ -71,10 +70,10 @@ def instances(card: Any, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", CUT)
 def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
-    """Every MIG profile in our catalogue has the driver's placements, and no more memory than the
-    driver's profile.
+    """Each MIG profile in our catalogue has the same placements as in the driver, and no more
+    memory.
 
-    A driver may count in smaller slices, several of which make up one of our slices."""
+    A driver may count in smaller slices. Several of them then make up one of ours."""
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}
     ours: tuple[MigProfile, ...] = mig_profiles("nvidia", MODELS[model].name)
     assert ours
@@ -105,8 +104,8 @@ def test_the_driver_lists_its_profiles(tmp_path: Path, model: str) -> None:
 
 
 def test_instances_stand_where_they_are_told(card: Any) -> None:
-    """A GPU instance is created at the requested slices. An overlap is refused as by the real
-    driver."""
+    """An instance is created at the slices that the caller chose. As in the real driver, it must
+    not overlap another."""
     half = created(card, "3g.20gb", 4)
     info = pynvml.nvmlGpuInstanceGetInfo(half)
     assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)
@@ -121,13 +120,15 @@ def test_instances_stand_where_they_are_told(card: Any) -> None:
 
 @pytest.mark.parametrize(("name", "start"), [("2g.10gb", 1), ("3g.20gb", 2), ("1g.5gb", 7)])
 def test_a_start_that_no_card_has_is_an_invalid_argument(card: Any, name: str, start: int) -> None:
-    """An invalid start slice is an invalid argument, even on an empty GPU."""
+    """A start slice that the profile does not allow is an invalid argument, even on an empty
+    GPU."""
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
         created(card, name, start)
 
 
 def test_compute_slices_run_out_before_memory(card: Any) -> None:
-    """Seven instances use all compute slices, so the driver refuses an eighth."""
+    """Seven small instances use all compute slices of a GPU. The driver refuses an eighth, although
+    memory is left."""
     for _ in range(7):
         created(card, "1g.5gb")
     starts = [
@@ -139,7 +140,7 @@ def test_compute_slices_run_out_before_memory(card: Any) -> None:
 
 
 def test_one_instance_only_has_the_media_engines(card: Any) -> None:
-    """At most one instance has the media engines."""
+    """Only one instance of a GPU can have the media engines. The driver refuses a second one."""
     created(card, "1g.5gb+me")
     with pytest.raises(pynvml.NVMLError_InsufficientResources):
         created(card, "1g.5gb+me")
@@ -149,7 +150,8 @@ def test_one_instance_only_has_the_media_engines(card: Any) -> None:
 
 
 def test_a_mig_device_is_a_compute_instance(driver: FakeDriver, card: Any) -> None:
-    """A compute instance is a MIG device with its own name, id and memory."""
+    """A GPU instance becomes a MIG device once it has a compute instance. The device has its own
+    name, id and memory."""
     instance = created(card, "2g.10gb", 2)
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
@@ -168,7 +170,8 @@ def test_a_mig_device_is_a_compute_instance(driver: FakeDriver, card: Any) -> No
 
 
 def test_compute_instances_share_an_instance(card: Any) -> None:
-    """The compute instances of a GPU instance cannot use more slices than the GPU instance has."""
+    """All compute instances of a GPU instance together cannot have more slices than the GPU
+    instance."""
     instance = created(card, "3g.20gb")
     for _ in range(3):
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -182,8 +185,8 @@ def test_compute_instances_share_an_instance(card: Any) -> None:
 
 
 def test_instances_go_from_the_inside_out(driver: FakeDriver, card: Any) -> None:
-    """The driver refuses to destroy a compute instance with a process, or a GPU instance with a
-    compute instance."""
+    """The driver refuses to destroy a compute instance that a process uses, and a GPU instance that
+    has compute instances."""
     instance = created(card, "1g.5gb", 6)
     number = pynvml.nvmlGpuInstanceGetInfo(instance).id
     compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -199,7 +202,7 @@ def test_instances_go_from_the_inside_out(driver: FakeDriver, card: Any) -> None
 
 
 def test_the_same_instance_has_the_same_id_again(card: Any) -> None:
-    """An instance that is created again at the same slices has the same id."""
+    """If an instance is destroyed and made again at the same slices, it has the same id."""
     seen = set()
     for _ in range(2):
         instance = created(card, "1g.5gb", 3)
@@ -215,7 +218,7 @@ def test_the_same_instance_has_the_same_id_again(card: Any) -> None:
 
 
 def test_mode_changes_only_on_a_card_that_is_free(driver: FakeDriver) -> None:
-    """MIG mode changes only on an idle GPU. On a GPU in use, the new mode is pending."""
+    """MIG mode changes at once on an idle GPU. On a GPU in use, the change is pending."""
     card = pynvml.nvmlDeviceGetHandleByIndex(1)
     driver.process(1, 4242, 100)
     assert pynvml.nvmlDeviceSetMigMode(card, 1) == pynvml.NVML_ERROR_IN_USE
@@ -226,7 +229,7 @@ def test_mode_changes_only_on_a_card_that_is_free(driver: FakeDriver) -> None:
 
 
 def test_a_card_without_mig_says_so(driver: FakeDriver) -> None:
-    """A GPU without MIG support reports neither a MIG mode nor profiles."""
+    """A GPU that does not support MIG reports no MIG mode and no profiles."""
     card = pynvml.nvmlDeviceGetHandleByIndex(2)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceGetMigMode(card)
@@ -235,7 +238,8 @@ def test_a_card_without_mig_says_so(driver: FakeDriver) -> None:
 
 
 def test_instances_end_with_the_driver(driver: FakeDriver, card: Any) -> None:
-    """A driver restart preserves MIG mode, removes all instances and invalidates handles."""
+    """After a driver restart, MIG mode is kept, all instances are gone and old handles are
+    invalid."""
     created(card, "7g.40gb")
     driver.restart()
     pynvml.nvmlInit()

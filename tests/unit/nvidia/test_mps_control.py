@@ -1,4 +1,4 @@
-"""Tests of the fake `nvidia-cuda-mps-control`: a daemon that starts, answers commands and stops."""
+"""Tests of the fake `nvidia-cuda-mps-control`, which starts, controls and stops an MPS daemon."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.support.polling import wait_until
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """Provide a driver with one GPU in exclusive process mode, as MPS needs."""
+    """Provide a fake driver with one GPU in exclusive process mode, which MPS requires."""
     made = FakeDriver(tmp_path, "1xT4")
     made.compute_mode(0, 3)
     yield made
@@ -29,7 +29,7 @@ def pipes(tmp_path: Path) -> str:
 
 
 def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> tuple[int, str]:
-    """Run the control program, and return its exit status and output."""
+    """Run the control program with this input, and return its exit status and output."""
     done = subprocess.run(
         [driver.mps_control, *arguments],
         env=os.environ | driver.environment | {"CUDA_MPS_PIPE_DIRECTORY": pipes},
@@ -44,7 +44,6 @@ def control(driver: FakeDriver, pipes: str, *arguments: str, said: str = "") -> 
 
 @pytest.fixture
 def daemon(driver: FakeDriver, pipes: str) -> Iterator[None]:
-    """Provide a running daemon."""
     assert control(driver, pipes, "-d") == (0, "")
     yield
     control(driver, pipes, said="quit")
@@ -52,14 +51,14 @@ def daemon(driver: FakeDriver, pipes: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("daemon")
 def test_a_folder_has_one_daemon(driver: FakeDriver, pipes: str) -> None:
-    """A second daemon in the same folder fails with an error message."""
+    """If a folder already has a daemon, starting a second one there fails with an error message."""
     status, said = control(driver, pipes, "-d")
     assert status != 0
     assert "already running" in said
 
 
 def test_without_a_daemon_nobody_answers(driver: FakeDriver, pipes: str) -> None:
-    """Commands fail before the daemon starts and after the daemon quits."""
+    """A command fails if the daemon has not started yet or has already quit."""
     assert control(driver, pipes, said="get_server_list")[0] != 0
     control(driver, pipes, "-d")
     assert control(driver, pipes, said="get_server_list") == (0, "")
@@ -70,7 +69,7 @@ def test_without_a_daemon_nobody_answers(driver: FakeDriver, pipes: str) -> None
 
 
 def test_a_killed_daemon_can_be_started_again(driver: FakeDriver, pipes: str) -> None:
-    """A killed daemon can be started again in the same folder."""
+    """After a daemon was killed, another one can start in the same folder."""
     control(driver, pipes, "-d")
     os.kill(int((Path(pipes) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
     wait_until(lambda: control(driver, pipes, said="get_server_list")[0], "the daemon to be gone")
@@ -79,7 +78,8 @@ def test_a_killed_daemon_can_be_started_again(driver: FakeDriver, pipes: str) ->
 
 
 def test_a_folder_without_a_daemon_is_no_mps(driver: FakeDriver, pipes: str) -> None:
-    """A pipe folder without a daemon does not lift the GPU's exclusive mode."""
+    """If the pipe folder has no daemon, MPS is off. The GPU in exclusive mode then refuses a second
+    process."""
     with holding(driver, "alloc:1"):
         said = probe(driver, CUDA_MPS_PIPE_DIRECTORY=pipes)
     assert said == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
@@ -87,7 +87,7 @@ def test_a_folder_without_a_daemon_is_no_mps(driver: FakeDriver, pipes: str) -> 
 
 @pytest.mark.usefixtures("daemon")
 def test_defaults_are_kept(driver: FakeDriver, pipes: str) -> None:
-    """The daemon returns a default value that was set earlier."""
+    """The daemon returns a default value that was set before."""
     commands = "set_default_active_thread_percentage 40\nget_default_active_thread_percentage\n"
     assert control(driver, pipes, said=commands) == (0, "40.0\n40.0")
     commands = (
@@ -111,7 +111,8 @@ def test_what_it_does_not_know_is_an_error(driver: FakeDriver, pipes: str, comma
 
 @pytest.mark.usefixtures("daemon")
 def test_clients_share_a_card_and_have_their_limits(driver: FakeDriver, pipes: str) -> None:
-    """MPS clients share a GPU. Each client has the default limit, or a lower limit of its own."""
+    """Several MPS clients can use the same GPU. Each has the default limit, or its own lower
+    one."""
     control(driver, pipes, said="set_default_device_pinned_mem_limit 0 2G")
     with holding(driver, "alloc:1500", CUDA_MPS_PIPE_DIRECTORY=pipes):
         said = probe(driver, "alloc:1600", "alloc:3000", CUDA_MPS_PIPE_DIRECTORY=pipes)

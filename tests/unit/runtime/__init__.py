@@ -1,1 +1,1 @@
-"""Unit tests of the runtime that need no server."""
+"""Unit tests, without a server, of the code that all services share."""

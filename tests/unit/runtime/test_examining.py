@@ -1,4 +1,4 @@
-"""Test which subjects a user may publish to, according to the NATS server's patterns."""
+"""Tests of how a user's permissions on NATS subjects are evaluated."""
 
 import pytest
 
@@ -20,6 +20,7 @@ from apportion.runtime.jetstream.examining import covers
     ],
 )
 def test_wildcards(pattern: str, subject: str, may: bool) -> None:
-    """Wildcards in a subject pattern match as they do in NATS."""
+    """Wildcards in a permitted subject match as in NATS. Without permitted subjects, nothing
+    matches."""
     assert covers([pattern], subject) is may
     assert covers([], subject) is False

@@ -1,4 +1,4 @@
-"""Test how times are parsed: every accepted form, and an error that lists the forms."""
+"""Tests of how a time or revision that a user typed is read."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -32,18 +32,18 @@ NOW = datetime(2026, 11, 24, 14, 20, 30, 500, tzinfo=UTC)
     ],
 )
 def test_times(text: str, time: datetime) -> None:
-    """Each form of a time is parsed correctly, in UTC unless the text names a zone."""
+    """Each form of a time is read correctly. It is in UTC unless it names a time zone."""
     assert parse_moment(text, NOW) == Moment(time=time)
 
 
 def test_a_time_of_day_is_of_the_day_in_utc() -> None:
-    """A time without a date refers to the current day in UTC."""
+    """A time without a date is on the current day in UTC."""
     elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
     assert parse_moment("14:20", elsewhere).time == datetime(2026, 11, 24, 14, 20, tzinfo=UTC)
 
 
 def test_revision() -> None:
-    """A text that consists only of digits is a revision."""
+    """A text of digits only is a revision."""
     assert parse_moment("1200", NOW) == Moment(revision=1200)
 
 
@@ -54,7 +54,7 @@ def test_revision() -> None:
      "20261120T0300"],
 )  # fmt: skip
 def test_what_is_no_moment(text: str) -> None:
-    """The error for a text that is not a time lists the valid forms."""
+    """If a text is no time, the error lists the forms that a time may have."""
     with pytest.raises(MomentError) as refused:
         parse_moment(text, NOW)
     assert repr(text) in str(refused.value)
@@ -63,7 +63,7 @@ def test_what_is_no_moment(text: str) -> None:
 
 
 def test_bounds() -> None:
-    """The error for a time that is too long, out of range or in the future contains a fix."""
+    """If a time is too long, out of range or in the future, the error has a fix."""
     for text in ("1" * 41, "9" * 17, "0", "2026-11-24T14:20:31", "2026-11-25"):
         with pytest.raises(MomentError) as refused:
             parse_moment(text, NOW)
@@ -71,5 +71,5 @@ def test_bounds() -> None:
 
 
 def test_shown() -> None:
-    """Messages show times in UTC to the second."""
+    """Messages show a time in UTC, to the second."""
     assert shown_time(NOW) == "2026-11-24T14:20:30Z"

@@ -1,6 +1,8 @@
-"""The private members of libraries that Apportion uses, with the checked version and the reason.
+"""Tests that Apportion uses only those private members of libraries that are listed here with a
+reason.
 
-Before you change a version number here and in pyproject.toml, check the new version."""
+Private members can change with any release. Before you change a library's version here and in
+pyproject.toml, check them in the new version."""
 
 import ast
 import inspect
@@ -43,7 +45,7 @@ PRIVATE = {
 
 
 def named(module: ModuleType, package: str) -> set[str]:
-    """Return the library's private members that the module uses, directly or by inheritance."""
+    """Return the library's private members that a module uses, by calling or overriding them."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         match node:
@@ -63,12 +65,12 @@ def named(module: ModuleType, package: str) -> set[str]:
 
 
 def words(text: str) -> set[str]:
-    """Return the private names in the text."""
+    """Return all names in the text that begin with an underscore."""
     return set(re.findall(r"\b_[a-z]\w*", text))
 
 
 def users(package: str) -> list[ModuleType]:
-    """Return Apportion's modules that import the library."""
+    """Return the modules of Apportion that import this library."""
     imports = re.compile(rf"^(?:from|import) {package}\b", re.MULTILINE)
     services = ROOT / "services"
     return [
@@ -80,7 +82,7 @@ def users(package: str) -> list[ModuleType]:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_private_members_are_used_for_a_reason(package: str) -> None:
-    """The listed private members are exactly those that Apportion's modules use."""
+    """The modules of Apportion use exactly the private members that are listed here."""
     modules = users(package)
     assert modules
     assert set().union(*(named(each, package) for each in modules)) == set(PRIVATE[package])
@@ -88,6 +90,6 @@ def test_private_members_are_used_for_a_reason(package: str) -> None:
 
 @pytest.mark.parametrize("package", SEEN_IN)
 def test_the_version_is_the_one_that_was_looked_at(package: str) -> None:
-    """The installed version of each library is the version that was checked."""
+    """The installed version of each library is the one whose private members were checked."""
     project, seen = SEEN_IN[package]
     assert version(project) == seen

@@ -1,5 +1,5 @@
-"""Tests of how drafts are appended. A few drafts are appended one by one, each with a fence. Gangs
-and many drafts are appended as one batch."""
+"""Tests of how the scheduler appends its events. A few are appended one by one with a fence each;
+gangs and many events form one batch."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ NODE = "apportion.v1.placement.n1"
 
 
 class CountingLedger(MemoryLedger):
-    """A ledger connection that counts its appends, and lets a rival write before one of them."""
+    """A ledger connection that counts its appends. A rival can write before one of them."""
 
     def __init__(self, *, rival_before: int = -1) -> None:
         super().__init__(MemoryServer(), role="scheduler")
@@ -24,7 +24,7 @@ class CountingLedger(MemoryLedger):
         self._rival_before = rival_before
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger."""
+        """Append the events, and count that. Let the rival write first if it is its turn."""
         if len(self.sizes) == self._rival_before:
             rival = Draft(NODE, "rival", b"{}")
             self.server.append([rival], {}, role="scheduler", writer="rival")
@@ -38,7 +38,7 @@ class CountingLedger(MemoryLedger):
 
 
 def fenced(count: int) -> list[Draft]:
-    """Return drafts on one node, of which only the first has a fence, as in a batch."""
+    """Return events on one node of which only the first has a fence, as in a batch."""
     return [Draft(NODE, f"p{n}", b"{}", 0 if n == 0 else None) for n in range(count)]
 
 
@@ -52,7 +52,8 @@ def fenced(count: int) -> list[Draft]:
     ],
 )
 def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> None:
-    """A few independent drafts are appended one by one. Many drafts or a gang form one append."""
+    """The scheduler appends a few independent events one by one. It appends many events, or those
+    of a gang, as one batch."""
     ledger = CountingLedger()
     assert asyncio.run(commit(ledger, fenced(count), together=together)) == count
     assert ledger.sizes == sizes
@@ -61,8 +62,8 @@ def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> No
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_nobody_comes_between_unseen(before: int) -> None:
-    """If a rival writes between two drafts on a node, the next draft and all later ones are
-    refused."""
+    """If a rival writes between two of the scheduler's events about a node, the ledger refuses the
+    second event and all after it."""
     ledger = CountingLedger(rival_before=before)
     with pytest.raises(FenceRefused):
         asyncio.run(commit(ledger, fenced(5), together=False))
@@ -70,7 +71,7 @@ def test_nobody_comes_between_unseen(before: int) -> None:
 
 
 def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
-    """A gang's batch is stored completely or not at all."""
+    """The ledger stores the events of a gang completely or not at all."""
     ledger = CountingLedger(rival_before=0)
     with pytest.raises(FenceRefused):
         asyncio.run(commit(ledger, fenced(5), together=True))
@@ -78,7 +79,7 @@ def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
 
 
 def test_other_subjects_need_no_fence() -> None:
-    """Drafts on other subjects need no fence."""
+    """The scheduler appends events that are not about a node without a fence."""
     ledger = CountingLedger()
     drafts = [Draft("apportion.v1.pending.a", f"a{n}", b"{}") for n in range(2)]
     assert asyncio.run(commit(ledger, [*drafts, *fenced(2)], together=False)) == 4

@@ -1,11 +1,11 @@
-"""Tests of when a scheduler tries its own nodes first: while other schedulers have pending pods,
-and for a few decisions after."""
+"""Tests of when a scheduler tries its own part of the nodes first, to avoid conflicts with other
+schedulers."""
 
 from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
 
 def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
-    """Return, for each decision, whether the scheduler tries its own nodes first."""
+    """Make these decisions. Return for each whether the scheduler tried its own nodes first."""
     found = []
     for each in others_wait:
         spreading.look(others_wait=each)
@@ -14,26 +14,26 @@ def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
 
 
 def test_alone_it_is_never_apart() -> None:
-    """A single scheduler considers all nodes in every decision."""
+    """If no other scheduler has pending pods, the scheduler considers all nodes alike."""
     assert not any(looked(Contention(), *[False] * 100))
 
 
 def test_it_is_apart_while_pods_wait_for_others() -> None:
-    """From its first decision, a scheduler tries its own nodes first while other schedulers have
-    pending pods."""
+    """While other schedulers have pending pods, a scheduler tries its own nodes first. This holds
+    for its first decision, too."""
     assert all(looked(Contention(), *[True] * 3))
 
 
 def test_it_stays_apart_for_a_few_decisions_more() -> None:
-    """A scheduler tries its own nodes first for a few more decisions after the last pending pod of
-    another scheduler."""
+    """After the other schedulers' last pending pod, a scheduler tries its own nodes first for a few
+    more decisions."""
     spreading = Contention()
     looked(spreading, True)
     assert looked(spreading, *[False] * CALM_DECISIONS) == [True] * (CALM_DECISIONS - 1) + [False]
 
 
 def test_a_refusal_sets_it_apart() -> None:
-    """A scheduler tries its own nodes first after a refused append."""
+    """After the ledger has refused an append, a scheduler tries its own nodes first."""
     spreading = Contention()
     looked(spreading, False)
     spreading.refused()

@@ -1,5 +1,5 @@
-"""Tests of decisions that a fence refuses: the scheduler retries for fewer pods, a limited number
-of times."""
+"""Tests of what the scheduler does if the ledger refuses a decision: it retries a limited number of
+times, each time for fewer pods."""
 
 import asyncio
 import random
@@ -36,12 +36,13 @@ HALVINGS = (EVENTS_MAX // FEW_DRAFTS).bit_length() - 1
 
 
 class RivalledLedger(MemoryLedger):
-    """A ledger connection on which a rival writes just before the first `rivals` appends."""
+    """A ledger connection on which a rival writes just before each of the first `rivals`
+    appends."""
 
     rivals = 0
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger."""
+        """Append the events. Let the rival write first while it has writes left."""
         self.sizes.append(len(drafts))
         if self.rivals:
             self.rivals -= 1
@@ -55,7 +56,7 @@ class RivalledLedger(MemoryLedger):
 
 
 class Scheduler:
-    """A scheduling cycle over an in-memory ledger, with one large node and forty pods."""
+    """A scheduler with an in-memory ledger, one large node and forty pods."""
 
     def __init__(self, *, rivals: int) -> None:
         self.server = MemoryServer()
@@ -75,7 +76,7 @@ class Scheduler:
         self.write(*(pod(f"p{number:02}", ask(1000, cores=1)) for number in range(PODS)))
 
     def write(self, *payloads: Payload) -> None:
-        """Append events of other services."""
+        """Append these events as other services do."""
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
             identity = f"test-{self.server.last_revision}"
@@ -84,20 +85,19 @@ class Scheduler:
             self.server.append([draft], {}, role=row.appender, writer=row.writer)
 
     async def run(self) -> None:
-        """Read the ledger and decide, until cancelled or failed."""
+        """Read the ledger and decide, until the task is cancelled or fails."""
         decisions = DecisionMetrics(self.metrics, self.cycle.engine)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.reader.run())
             tasks.create_task(self.cycle.run(self.reader, decisions, _at_once))
 
     def counted(self, outcome: str) -> float:
-        """Return how many decisions had this outcome."""
+        """Return how many decisions had this outcome, by the scheduler's metrics."""
         labels = {"outcome": outcome}
         return self.metrics.registry.get_sample_value("apportion_decisions_total", labels) or 0.0
 
     @property
     def placed(self) -> int:
-        """Return the number of placed pods."""
         pods = self.cluster.state.pods.values()
         return sum(each.phase is Phase.PLACED for each in pods)
 
@@ -111,7 +111,7 @@ async def _nothing(_draft: Draft) -> Appended:
 
 
 def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
-    """Run a scheduler with this number of rival writes, then check it."""
+    """Run a scheduler while a rival writes this many times. Then call `check`."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=rivals)
@@ -124,7 +124,8 @@ def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
 
 
 def test_a_refused_decision_is_made_again_and_counted() -> None:
-    """The scheduler decides again on the new state after a refusal, and counts the refusal."""
+    """If the ledger refuses a decision, the scheduler counts that and decides again on the new
+    state."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -136,9 +137,9 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 
 
 def test_each_refusal_halves_the_next_decision() -> None:
-    """A refusal halves the number of pods in the next decision.
+    """After each refusal by the ledger, the scheduler decides for half as many pods.
 
-    Small decisions are appended one by one."""
+    If a decision is small enough, its events are appended one by one."""
 
     def check(scheduler: Scheduler) -> None:
         sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(HALVINGS)]
@@ -149,7 +150,8 @@ def test_each_refusal_halves_the_next_decision() -> None:
 
 
 def test_refusals_without_end_begin_the_service_anew() -> None:
-    """The scheduling cycle ends with an error after too many refusals in a row."""
+    """After too many refusals in a row, the scheduler ends with an error, so that its service
+    restarts."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=1_000)
@@ -163,7 +165,7 @@ def test_refusals_without_end_begin_the_service_anew() -> None:
 
 
 def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
-    """An accepted decision resets the count of refusals."""
+    """After an accepted decision, the scheduler counts refusals from zero again."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -173,8 +175,8 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """Under the price policy, the scheduler places an extender's choice, even on a device model
-    that has no price yet."""
+    """Under the price policy, the scheduler places the extender's choices. It does so even on a GPU
+    model that has no price yet."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

@@ -1,4 +1,5 @@
-"""Tests of the scheduler's allocation metrics, under our own, HAMi's and Volcano's names."""
+"""Tests of the metrics about allocated devices, under our names and under those of HAMi and
+Volcano."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +15,7 @@ CARD = gpu("g0", memory_mib=10_000, physical_memory_mib=10_000, model="NVIDIA T4
 
 
 def scraped(*names: Names) -> dict[tuple[str, str], float]:
-    """Return the metrics for two pods on one GPU, by name and label values."""
+    """Return the metrics of two pods on one GPU, by metric name and label values joined by `/`."""
     state = replayed(
         node("n1", CARD),
         pod("p1", ask(2_000), name="train"),
@@ -34,12 +35,13 @@ def scraped(*names: Names) -> dict[tuple[str, str], float]:
 
 
 def test_nothing_is_told_unasked() -> None:
-    """The scheduler exports no allocation metrics by default."""
+    """By default, the scheduler has no metrics about allocated devices."""
     assert not scraped()
 
 
 def test_A9_what_is_granted_is_told_by_device() -> None:
-    """Under our own names, metrics report bytes and ratios from 0 to 1 for each device."""
+    """If our own names are enabled, the metrics have bytes and ratios from 0 to 1 for each
+    device."""
     assert scraped("apportion") == {
         ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
         ("apportion_device_memory_granted_bytes", "g0/n1"): 2_500 * MIB,
@@ -49,8 +51,8 @@ def test_A9_what_is_granted_is_told_by_device() -> None:
 
 
 def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
-    """Under Volcano's names, metrics report MiB and percent. Pods with the same name share a
-    series."""
+    """If Volcano's names are enabled, the metrics have MiB and percentages. Pods with the same name
+    are added up, as with Volcano."""
     found = scraped("volcano")
     assert found == {
         ("volcano_vgpu_device_memory_limit", "n1/g0"): 10_000,
@@ -63,7 +65,7 @@ def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
 
 
 def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
-    """Under HAMi's names, metrics have HAMi's labels and percentages from 0 to 100."""
+    """If HAMi's names are enabled, the metrics have HAMi's labels and percentages from 0 to 100."""
     found = scraped("hami")
     card = "0/NVIDIA T4/g0/n1"
     assert found["hami_gpu_memory_limit_bytes", card] == 10_000 * MIB
@@ -77,5 +79,5 @@ def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
 
 
 def test_both_at_once() -> None:
-    """The metric names of several systems can be enabled together, as during a migration."""
+    """Several sets of metric names can be enabled at once, for example during a migration."""
     assert len(scraped("hami", "volcano", "apportion")) == len(scraped("hami")) + 6 + 4

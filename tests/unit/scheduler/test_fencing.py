@@ -1,4 +1,4 @@
-"""Tests of the ids and fences by which the ledger accepts each decision only once."""
+"""Tests of event ids and fences, which ensure that the ledger accepts each decision only once."""
 
 from hashlib import sha256
 
@@ -18,12 +18,12 @@ VOID = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
 
 
 def id_of_void(state: State) -> str:
-    """Return the id of the event that voids the pod's placement."""
     return _id(VOID, state)
 
 
 def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
-    """The event that voids a placement has a fixed id. After an adoption the id is a new one."""
+    """All events that void the same placement have the same id. If the pod is adopted later, that
+    id changes."""
     first = Ledger(node("n1", gpu("g0")), pod("p1"), placed("p1", "n1", [share("g0")]))
     assert id_of_void(first.state) == "p1/1/voided"
     again = (
@@ -43,8 +43,8 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
 
 
 def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
-    """The event that evicts a pod for another has a fixed id. After an adoption the id is a new
-    one."""
+    """All events that evict a pod for the same other pod have the same id. If the pod is adopted
+    later, that id changes."""
     wanted = pod("p2", ask(1000), priority=10)
     evicted = PodEvicted(
         pod="p1",
@@ -72,8 +72,8 @@ def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
-    """Events of one decision have the same time. The first event on a node has the fence, and the
-    next has the first one's digest."""
+    """All events of a decision have the same time. Only the first event about a node has a fence,
+    and the next has the first one's digest."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
     async def never(_: Draft) -> Appended:

@@ -1,5 +1,5 @@
-"""Tests of the prices that the scheduler learns from the pods it has seen, and of the plans behind
-them."""
+"""Tests of the prices that the scheduler learns from the pods it has seen, and of the plans that
+these prices come from."""
 
 import pytest
 
@@ -16,38 +16,38 @@ CARD = gpu("g0", memory_mib=10_000)
 
 
 def racks(nodes: int = 10, devices: int = 4, device: Device = CARD, cores: int = 64) -> NodeType:
-    """Return a node type with plenty of memory."""
+    """Return this many nodes of a type with plenty of memory."""
     return NodeType(device, devices, cores * 1000, 1 << 20, nodes)
 
 
 def seen(wanted: object, pods: int = 10, cores: int = 1, **fields: object) -> SeenShape:
-    """Return a shape that was seen on this many pods."""
+    """Return a pod shape that was seen on this many pods."""
     shape = SeenShape(None, cores * 1000, 1024, pods)
     return shape._replace(ask=wanted, **fields)  # type: ignore[arg-type]
 
 
 def planned(shapes: list[SeenShape], *types: NodeType) -> list[float]:
-    """Return how many pods of each shape the best plan places."""
+    """Return how many pods of each shape the best plan for these nodes has."""
     program = build(shapes, list(types))
     used = solve(program).used
     return [round(float(used[program.demands[sort_of(each)]]), 6) for each in shapes]
 
 
 def value(prices: PricesLearnt, wanted: SeenShape) -> float:
-    """Return the value of a shape, in devices."""
+    """Return the learned value of a shape, in devices."""
     (found,) = {shape.value for shape in prices.shapes if sort_of(shape) == sort_of(wanted)}
     return found / MILLION
 
 
 def test_shares_that_cannot_stand_side_by_side_are_not_planned_so() -> None:
-    """A plan puts shares onto one device only if they fit together."""
+    """If two shares do not fit on one device together, no plan puts them there."""
     assert planned([seen(piece(60))], racks()) == [40]
     assert planned([seen(piece(60)), seen(piece(40))], racks()) == [40, 40]
     assert planned([seen(piece(34))], racks()) == [80]
 
 
 def test_whole_devices_and_shares_use_the_same_devices() -> None:
-    """A plan counts shares and whole devices against the same devices."""
+    """A device that a plan uses for shares is not also used as a whole device."""
     two, half = seen(whole(2), pods=10), seen(piece(50), pods=40)
     pairs, halves = planned([two, half], racks())
     assert 2 * pairs + halves / 2 == 40
@@ -55,7 +55,7 @@ def test_whole_devices_and_shares_use_the_same_devices() -> None:
 
 
 def test_a_pod_is_planned_only_where_it_fits() -> None:
-    """A plan puts a pod only onto nodes with enough devices, CPU and memory."""
+    """A plan puts a pod only on nodes that have enough devices, CPU and memory for it."""
     assert planned([seen(whole(8))], racks(devices=4)) == [0]
     assert planned([seen(piece(50), cores=65)], racks(cores=64)) == [0]
     assert planned([seen(piece(50), memory_mib=1 << 21)], racks()) == [0]
@@ -63,7 +63,7 @@ def test_a_pod_is_planned_only_where_it_fits() -> None:
 
 
 def test_pods_stay_with_their_family_and_mode() -> None:
-    """A plan respects device families and sharing modes."""
+    """A plan puts a pod only on devices of the right family and sharing mode."""
     share, cut = seen(piece(50), modes=("hami-core",)), seen(ask(5_000), modes=("mig",))
     types = racks(), racks(1, 1, gpu("m0", model=A30, mode="mig")), racks(5, 8, npu())
     only_share, only_cut = planned([share], *types), planned([cut], *types)
@@ -72,7 +72,7 @@ def test_pods_stay_with_their_family_and_mode() -> None:
 
 
 def test_what_takes_scarce_cpu_is_worth_more() -> None:
-    """A pod with more CPU has a higher value where CPU is scarce."""
+    """If CPU is scarce, a pod that requests more CPU has a higher value."""
     light, heavy = seen(piece(50), cores=1), seen(piece(50), cores=20)
     scarce = learn([light, heavy], [racks(cores=32)], pods=20)
     ample = learn([light, heavy], [racks(cores=512)], pods=20)
@@ -81,7 +81,7 @@ def test_what_takes_scarce_cpu_is_worth_more() -> None:
 
 
 def test_all_planned_pods_are_together_worth_what_they_take() -> None:
-    """The values of all planned pods add up to the number of devices that they use."""
+    """The values of all pods in a plan add up to the number of devices that they use."""
     shapes = [seen(piece(70), pods=9), seen(piece(60), pods=5, cores=9), seen(whole(), cores=4)]
     prices = learn(shapes, [racks(cores=16)], pods=24)
     amounts = planned(shapes, racks(cores=16))
@@ -91,7 +91,7 @@ def test_all_planned_pods_are_together_worth_what_they_take() -> None:
 
 
 def test_every_shape_that_was_seen_is_priced() -> None:
-    """Every shape that was seen has a price, even if it fits nowhere or requests no device."""
+    """Each shape that was seen gets a price, even if it fits on no node or requests no device."""
     typed = seen(piece(50), use_types=("A100",))
     shapes = [typed, seen(piece(50)), seen(whole(9)), seen(None, cores=4)]
     prices = learn(shapes, [racks()], pods=40)
@@ -102,7 +102,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """A pod without devices counts as a tenth of the devices that other pods use per CPU core."""
+    """In prices, a pod without devices is sized by its CPU: a tenth of the devices that other pods
+    use for as many cores."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000
@@ -115,12 +116,12 @@ def test_pods_without_devices_have_a_small_size() -> None:
 def test_clusters_of_nothing_have_prices_too(
     shapes: list[SeenShape], types: list[NodeType]
 ) -> None:
-    """Prices can be learned in a cluster without pods or devices."""
+    """Learning prices works even in a cluster without pods or without devices."""
     assert len(learn(shapes, types, pods=0).shapes) == len(shapes)
 
 
 def test_the_same_pods_have_the_same_prices() -> None:
-    """The same pods always lead to exactly the same prices."""
+    """Learning twice from the same pods gives exactly the same prices."""
     shapes = [seen(piece(10 + n), pods=50 - n, cores=1 + n % 7) for n in range(40)]
     types = [racks(cores=cores) for cores in (16, 32, 96)]
     assert learn(shapes, types, pods=9) == learn(shapes, types, pods=9)

@@ -1,5 +1,4 @@
-"""Tests of when an agent counts as silent, and which scheduler reports the silence, in virtual
-time."""
+"""Tests of when an agent counts as silent and which scheduler records that, in virtual time."""
 
 import asyncio
 import random
@@ -29,19 +28,20 @@ GIVEN_UP_S = GRACE_S * 2 + 2 * ROUND_S
 
 
 class SleepyClock(SkewedClock):
-    """A clock whose pauses do not end while the clock is asleep, as in a suspended process."""
+    """A clock that a test can put to sleep. Its pauses then do not end, as in a suspended
+    process."""
 
     asleep = False
 
     async def pause(self, longest_s: float) -> None:
-        """See Clock."""
+        """Pause, and do not return while the clock is asleep."""
         await super().pause(longest_s)
         while self.asleep:
             await rest(longest_s / 10)
 
 
 class Ear:
-    """A scheduler that listens to the agents' heartbeats."""
+    """A scheduler that listens to the heartbeats of agents."""
 
     def __init__(
         self, server: MemoryServer, name: str, *, leads: bool = True, grace_s: int = GRACE_S
@@ -66,7 +66,7 @@ class Ear:
         ]
 
     def silent(self) -> list[str]:
-        """Return the nodes whose agents the scheduler considers silent."""
+        """Return the nodes whose agents this scheduler considers silent."""
         return sorted(name for name, each in self.state.nodes.items() if each.silent)
 
 
@@ -75,7 +75,7 @@ async def _no_append(_draft: Draft) -> Appended:
 
 
 def told(server: MemoryServer) -> list[str]:
-    """Return the events about the silence of agents, in order."""
+    """Return all events that an agent became silent or was heard again, in order."""
     found = []
     for record in server.records:
         data = decode(record.payload, subject=record.subject).data if record else None
@@ -85,7 +85,7 @@ def told(server: MemoryServer) -> list[str]:
 
 
 async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
-    """Report these nodes as an agent, and return the agent's ledger connection."""
+    """Append reports of these nodes, and return a ledger connection of their agent."""
     intake = MemoryLedger(server, role="intake")
     for name in names:
         data: NodeReported = node(name)
@@ -95,7 +95,7 @@ async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
 
 
 async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
-    """Send heartbeats for these nodes for `span_s` seconds."""
+    """Send heartbeats of these nodes for `span_s` seconds."""
     end_s = asyncio.get_running_loop().time() + span_s
     while asyncio.get_running_loop().time() < end_s:
         for name in names:
@@ -104,7 +104,7 @@ async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
 
 
 def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
-    """Run a test in virtual time, with one ledger server."""
+    """Run the test in virtual time with a new ledger server."""
 
     async def main() -> None:
         await play(MemoryServer())
@@ -113,7 +113,8 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> None:
-    """The scheduler reports a silent agent, and reports it as heard at its next heartbeat."""
+    """If an agent stops sending heartbeats, the scheduler records that it is silent. At its next
+    heartbeat it records that it was heard."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -129,7 +130,8 @@ def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> Non
 
 
 def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
-    """An agent that announces its stop is silent at once. Its silence is reported once."""
+    """If an agent announces that it stops, it counts as silent at once, and that is recorded
+    once."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -147,8 +149,8 @@ def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
 
 
 def test_nobody_is_given_up_before_the_grace() -> None:
-    """No agent counts as silent before the grace period ends, even for a scheduler that just
-    started."""
+    """No agent counts as silent before the grace period is over. A scheduler that has just started
+    also waits for a full grace period."""
 
     async def play(server: MemoryServer) -> None:
         await reported(server, "n1")
@@ -162,7 +164,8 @@ def test_nobody_is_given_up_before_the_grace() -> None:
 
 
 def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
-    """An agent with regular heartbeats never counts as silent in the shortest grace period."""
+    """Even with the shortest grace period, an agent that sends regular heartbeats never counts as
+    silent."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -175,8 +178,8 @@ def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
 
 
 def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
-    """An agent's silence is recorded once, even if several schedulers consider themselves the
-    leader."""
+    """If several schedulers take themselves for the leader, an agent's silence is still recorded
+    only once."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -190,7 +193,7 @@ def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
 
 
 def test_who_is_not_the_first_writes_nothing() -> None:
-    """A scheduler that is not the leader reports no silence until it becomes the leader."""
+    """A scheduler that is not the leader records no silence. If it becomes the leader, it does."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
@@ -205,7 +208,8 @@ def test_who_is_not_the_first_writes_nothing() -> None:
 
 
 def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> None:
-    """A scheduler that was suspended does not report agents as silent for heartbeats it missed."""
+    """After a scheduler was suspended, it does not record agents as silent because of heartbeats
+    that it missed."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -221,7 +225,7 @@ def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> No
 
 
 def test_a_node_that_no_agent_reported_is_never_silent() -> None:
-    """A node without a report from an agent never counts as silent."""
+    """A node that no agent has reported never counts as silent."""
 
     async def play(server: MemoryServer) -> None:
         ear = Ear(server, "one")
@@ -232,7 +236,7 @@ def test_a_node_that_no_agent_reported_is_never_silent() -> None:
 
 
 def test_a_beat_that_cannot_be_read_is_nobody() -> None:
-    """The scheduler ignores an unreadable heartbeat."""
+    """The scheduler ignores a heartbeat that it cannot read."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
@@ -248,7 +252,7 @@ def test_a_beat_that_cannot_be_read_is_nobody() -> None:
 
 
 def test_the_agent_of_one_node_beats_for_no_other() -> None:
-    """A heartbeat counts only on the subject of the node that it names."""
+    """A heartbeat counts only if it arrives on the subject of the node that it names."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")

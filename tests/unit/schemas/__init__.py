@@ -1,1 +1,1 @@
-"""Unit tests of the event schemas, and of which events are accepted."""
+"""Unit tests of the event schemas, and of which events services accept."""

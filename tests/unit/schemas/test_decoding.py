@@ -1,4 +1,5 @@
-"""Tests that every JSON decoder refuses deeply nested documents and invalid UTF-8."""
+"""Tests that every JSON decoder of the services refuses deeply nested documents and invalid UTF-8
+safely."""
 
 import contextlib
 import importlib
@@ -36,7 +37,7 @@ _DECODER = re.compile(
 
 
 def decoders() -> Iterator[tuple[str, str]]:
-    """Return each JSON decoder of the services, as its module and name."""
+    """Yield the module and name of each JSON decoder of the services."""
     for path in sorted(ROOT.rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for name in _DECODER.findall(path.read_text()):
@@ -45,7 +46,8 @@ def decoders() -> Iterator[tuple[str, str]]:
 
 
 def test_there_are_decoders() -> None:
-    """The search finds the decoders of all services, and those of each excluded module."""
+    """The search for JSON decoders finds those of all services. It would also find those of the
+    excluded modules."""
     assert len(list(decoders())) > 50
     for module in OWN:
         assert _DECODER.search((ROOT / Path(*module.split("."))).with_suffix(".py").read_text())
@@ -53,7 +55,7 @@ def test_there_are_decoders() -> None:
 
 @pytest.mark.parametrize(("module", "name"), list(decoders()))
 def test_a_deep_document_is_refused_like_any_that_cannot_be_read(module: str, name: str) -> None:
-    """No decoder raises an error other than DecodeError for deep nesting or invalid UTF-8."""
+    """For deep nesting or invalid UTF-8, a decoder raises DecodeError and nothing else."""
     decode = getattr(importlib.import_module(f"apportion.{module}"), name)
     for data in (DEEP, NO_TEXT):
         with contextlib.suppress(msgspec.DecodeError):
@@ -61,7 +63,7 @@ def test_a_deep_document_is_refused_like_any_that_cannot_be_read(module: str, na
 
 
 def test_a_deep_beat_and_annotation_are_refused() -> None:
-    """A deeply nested heartbeat or annotation is refused with the expected error."""
+    """A heartbeat or annotation that is nested too deeply is refused with the usual error."""
     with pytest.raises(msgspec.DecodeError):
         read_beat("apportion.beat.agent.n1", DEEP)
     with pytest.raises(ManifestError):
@@ -70,7 +72,8 @@ def test_a_deep_beat_and_annotation_are_refused() -> None:
 
 @pytest.mark.parametrize("levels", [1_000, 4_900])
 def test_a_deep_object_hides_no_other_of_its_kind(levels: int) -> None:
-    """A deeply nested object in a list or watch does not hide the other objects."""
+    """If one object of a Kubernetes list or watch is nested too deeply, the other objects are still
+    read."""
     deep = b"[" * levels + b"]" * levels
     claim = (
         b'{"metadata":{"name":"c","namespace":"team"},"spec":{"devices":{"config":'

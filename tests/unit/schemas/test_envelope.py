@@ -1,4 +1,4 @@
-"""Tests of payloads that are not valid events. Each kind of defect raises its own error."""
+"""Tests of payloads that are not valid events. Each kind of defect has its own error."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ GONE = Event(id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=PodGo
 
 
 def wire(data: object = None, **attributes: Any) -> bytes:
-    """Return the JSON document of `GONE` with changed attributes. The value None removes an
+    """Return the event `GONE` as JSON, with these attributes replaced. None removes an
     attribute."""
     document = json.loads(encode(GONE)) | attributes
     if data is not None:
@@ -39,7 +39,7 @@ def wire(data: object = None, **attributes: Any) -> bytes:
 
 
 def test_the_unchanged_document_is_read() -> None:
-    """The unchanged document decodes, so the changes cause the errors in the tests below."""
+    """The event that the other tests change is valid without their changes."""
     assert decode(wire(), subject=SUBJECT) == GONE
 
 
@@ -68,7 +68,7 @@ def test_the_unchanged_document_is_read() -> None:
     ],
 )
 def test_unreadable(payload: bytes, says: str) -> None:
-    """A payload that is not a valid CloudEvents document raises UnreadableEvent."""
+    """A payload that is no valid CloudEvent raises UnreadableEvent."""
     with pytest.raises(UnreadableEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -83,7 +83,7 @@ def test_unreadable(payload: bytes, says: str) -> None:
     ],
 )
 def test_unknown(payload: bytes, says: str) -> None:
-    """An unknown event type or version raises UnknownEvent, which halts the reader."""
+    """An unknown event type or version raises UnknownEvent."""
     with pytest.raises(UnknownEvent, match=says):
         decode(payload, subject=SUBJECT)
 
@@ -101,13 +101,14 @@ def test_unknown(payload: bytes, says: str) -> None:
     ],
 )
 def test_invalid(data: object, says: str) -> None:
-    """An event of a known type with invalid data or the wrong subject raises InvalidEvent."""
+    """An event of a known type raises InvalidEvent if its data is invalid or its subject is
+    wrong."""
     with pytest.raises(InvalidEvent, match=f"PodGone: .*{says}"):
         decode(wire(data), subject=SUBJECT)
 
 
 def test_deep_data() -> None:
-    """An event that nests deeper than 64 levels raises UnreadableEvent."""
+    """An event that is nested deeper than 64 levels raises UnreadableEvent, whatever its type."""
     for depth in (63, 200, 900, 5_000):
         deep = b'{"uid":' + b"[" * depth + b"]" * depth + b"}"
         for document in (wire(), wire(type="apportion.dev/PodMoved"), wire(schemaversion=9)):
@@ -117,7 +118,7 @@ def test_deep_data() -> None:
 
 
 def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() -> None:
-    """An event format that is not enabled is refused first, whatever other errors the event has."""
+    """If an event's format is not enabled, that is its error, whatever else is wrong with it."""
     asked: list[tuple[str, int]] = []
 
     def legal(type_: str, version: int) -> bool:
@@ -139,7 +140,7 @@ def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() ->
 
 @pytest.mark.parametrize("amount", [-1, 1 << 25])
 def test_an_absurd_amount(amount: int) -> None:
-    """Both the writer and the reader refuse an amount that is out of range."""
+    """An amount out of range is refused when an event is written and when it is read."""
     bad = Shape(asks=(Ask(container="c", family="nvidia", memory_mib=amount),))
     data = PodSubmitted(uid="uid-1", namespace="n", name="p", shape=bad, dialect="hami")
     with pytest.raises(InvalidEvent, match="memory_mib"):
@@ -157,14 +158,14 @@ def test_an_absurd_amount(amount: int) -> None:
      {"data": PodGone(uid="\ud800")}, {"data": PodGone(uid="")}],
 )  # fmt: skip
 def test_nothing_bad_is_written(change: dict[str, Any]) -> None:
-    """The writer refuses an event that readers would refuse."""
+    """Encoding an event fails if readers would refuse the event."""
     with pytest.raises(InvalidEvent, match=r"^PodGone: "):
         encode(structs.replace(GONE, **change))
 
 
 @pytest.mark.parametrize("total", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_json_has_not(total: float) -> None:
-    """The writer refuses NaN and infinity, since JSON cannot represent them."""
+    """Encoding an event fails if it contains NaN or infinity, which JSON cannot represent."""
     score = Score(node="n", total=total)
     data = PodPlaced(pod="p", namespace="n", name="p", attempt=1, node="n", shares=(), score=score)
     with pytest.raises(InvalidEvent, match="total"):
@@ -172,7 +173,7 @@ def test_numbers_that_json_has_not(total: float) -> None:
 
 
 def test_an_event_that_no_stream_would_take() -> None:
-    """The writer refuses an event that is larger than the stream's limit."""
+    """Encoding an event fails if the event is larger than the stream allows."""
     labels = {f"label-{i}": "x" * 1024 for i in range(1100)}
     data = NodeReported(
         node="n",
@@ -184,8 +185,8 @@ def test_an_event_that_no_stream_would_take() -> None:
 
 
 def test_a_refusal_may_be_for_a_reason_that_this_build_does_not_know() -> None:
-    """An unknown refusal reason is preserved when the event is written again. A malformed reason is
-    refused."""
+    """A refusal reason that this build does not know is kept when the event is encoded again. A
+    malformed reason is refused."""
     data = {"pod": "p", "namespace": "d", "name": "p", "reasons": {"VolumeNotBound": 3}, "nodes": 3}
     refused = {**json.loads(encode(GONE)), "type": "apportion.dev/PodRefused", "data": data}
     subject = subject_of(PodRefused(pod="p", namespace="d", name="p", reasons={}, nodes=0))

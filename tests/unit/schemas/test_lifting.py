@@ -1,5 +1,5 @@
-"""Tests that older event versions are validated by their own rules and converted to the newest
-version."""
+"""Tests of older event versions. Each is validated by its own rules and then converted to the
+newest version."""
 
 import json
 
@@ -28,7 +28,7 @@ NEWEST = PodGone(uid="uid-1", why="done", exit_code=0)
 
 @pytest.fixture
 def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the catalogue with one in which `PodGone` has three versions."""
+    """Replace the event catalogue with one in which `PodGone` has three versions."""
     decoder = msgspec.json.Decoder(ROW.payload)
     monkeypatch.setitem(catalogue.BY_TYPE, ROW.type, ROW)
     monkeypatch.setitem(catalogue.BY_PAYLOAD, ROW.payload, ROW)
@@ -37,7 +37,7 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wire(version: int, data: object, **attributes: object) -> bytes:
-    """Return the JSON document of an event in this version."""
+    """Return the JSON of an event in this version."""
     document = {
         "specversion": "1.0", "type": ROW.type, "schemaversion": version, "id": "1",
         "source": "watcher/a", "time": "2026-03-01T09:30:00Z", "data": data, "basis": 7,
@@ -46,7 +46,7 @@ def wire(version: int, data: object, **attributes: object) -> bytes:
 
 
 def test_the_newest_is_written_and_read(tomorrow: None) -> None:
-    """An event of the newest version is written and read without conversion."""
+    """An event of the newest version is encoded and decoded without a conversion."""
     event = Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=NEWEST)
     assert json.loads(encode(event))["schemaversion"] == ROW.version == 3
     assert decode(encode(event), subject=SUBJECT) == event
@@ -56,7 +56,8 @@ def test_the_newest_is_written_and_read(tomorrow: None) -> None:
     ("version", "means"), [(1, PodGone(uid="uid-1", why=UNTOLD, exit_code=NO_CODE)), (2, NEWEST)]
 )
 def test_an_older_one_is_lifted(tomorrow: None, version: int, means: PodGone) -> None:
-    """An older version is converted step by step to the newest. Its envelope does not change."""
+    """An event of an older version is converted to the newest version, one version at a time. Its
+    envelope stays the same."""
     event = decode(wire(version, DATA[version]), subject=SUBJECT)
     assert event == Event(
         id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=means, basis=7
@@ -66,7 +67,7 @@ def test_an_older_one_is_lifted(tomorrow: None, version: int, means: PodGone) ->
 def test_one_of_before_the_first_release_is_read_as_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A version from before the first release is read with the fields of the first released
+    """An event version from before the first release is read as if it were the first released
     version."""
     monkeypatch.setitem(catalogue.BORN, ROW.name, 3)
     assert (ROW.first, ROW.version) == (3, 5)
@@ -96,19 +97,21 @@ def test_one_of_before_the_first_release_is_read_as_the_first(
 def test_an_older_one_is_held_to_its_own_fields(
     tomorrow: None, version: int, data: dict[str, object], says: str
 ) -> None:
-    """An older version is validated by its own fields, so all builds accept the same events."""
+    """An event of an older version is validated by the fields of that version. All builds therefore
+    accept the same events."""
     with pytest.raises(InvalidEvent, match=f"PodGone.*: .*{says}"):
         decode(wire(version, data), subject=SUBJECT)
 
 
 def test_it_stands_on_its_subject(tomorrow: None) -> None:
-    """An older version is invalid on any subject but its own."""
+    """An event of an older version is invalid on the wrong subject."""
     with pytest.raises(InvalidEvent, match=r"belongs on 'apportion\.v1\.workload\.uid-1'"):
         decode(wire(1, DATA[1]), subject="apportion.v1.workload.uid-2")
 
 
 def test_a_newer_one_halts_whatever_it_holds(tomorrow: None) -> None:
-    """A newer version or an unknown type halts the reader, whatever the event contains."""
+    """An event of a newer version or an unknown type raises the error that halts a reader, whatever
+    its content."""
     for payload in (wire(4, {"x": 1}), wire(4, [], traceparent="00-1"), wire(4, 0, id="")):
         with pytest.raises(UnknownEvent, match=r"schemaversion 4 .* reads up to 3: .*upgrade App"):
             decode(payload, subject=SUBJECT)
@@ -120,14 +123,14 @@ def test_a_newer_one_halts_whatever_it_holds(tomorrow: None) -> None:
 
 @pytest.mark.parametrize("wrong", [lambda _: {}, lambda told: told["reason"], lambda _: None])
 def test_a_lift_that_fails_halts(wrong: object) -> None:
-    """A failed conversion halts the reader, since the failure is a bug in this build."""
+    """If the conversion of an event fails, this build has a bug. The error halts the reader."""
     row = ROW._replace(older=(FIRST, Older(ROW.older[1].payload, wrong)))  # type: ignore[arg-type]
     with pytest.raises(UnknownEvent, match=r"version 2 could not be lifted to 3 .*fault of this"):
         lifted(row, 2, json.dumps(DATA[2]).encode())
 
 
 def test_an_older_payload_has_the_name_of_its_event() -> None:
-    """All versions of a payload class have the name of the event."""
+    """The payload classes of all versions of an event have the event's name."""
     for row in (ROW, *CATALOGUE):
         names = {row.payload_of(version).__name__ for version in range(1, row.version + 1)}
         assert names == {row.name}

@@ -1,4 +1,5 @@
-"""Tests of names as subject tokens: reversible, and never a wildcard or more than one token."""
+"""Tests of names in NATS subjects. Each name becomes a single token without wildcards, and can be
+decoded again."""
 
 import pytest
 
@@ -21,13 +22,14 @@ from apportion_schemas.catalogue import token, untoken
     ],
 )
 def test_token(name: str, encoded: str) -> None:
-    """A name is encoded as a subject token and decoded without loss."""
+    """A name that is encoded as a subject token decodes to the same name."""
     assert token(name) == encoded
     assert untoken(encoded) == name
 
 
 def test_subjects() -> None:
-    """An object's subject consists of its kind and name. The policy has one subject."""
+    """The subject of an event has the kind and name of its object. All policy events have the same
+    subject."""
     assert subject_of(NodeGone(node="a.b")) == "apportion.v1.cluster.node.a%2Eb"
     assert (
         subject_of(PodGroupObserved(group="ns/g", min_available=1))

@@ -1,4 +1,5 @@
-"""Tests of the CDI files for slots: the agent's own edits and those from NVIDIA's specification."""
+"""Tests of the CDI files that the agent writes for the slots of its device plugin. A container
+runtime reads them when it starts a container."""
 
 import json
 from pathlib import Path
@@ -29,15 +30,15 @@ OTHERS = NVIDIAS | {"kind": "example.org/gpu", "containerEdits": {"env": ["WRONG
 
 @pytest.fixture
 def specifications(tmp_path: Path) -> Specifications:
-    """Return a folder with the NVIDIA toolkit's specification and, sorted before it, another
-    vendor's."""
+    """Return the CDI files of a folder that has NVIDIA's and those of another vendor, whose file
+    name sorts first."""
     (tmp_path / "another.json").write_text(json.dumps(OTHERS))
     (tmp_path / "nvidia.yaml").write_text(json.dumps(NVIDIAS))
     return Specifications(tmp_path)
 
 
 def edits_of(folder: Path, slot: str) -> dict[str, Any]:
-    """Return the container edits that a runtime finds under the slot's name."""
+    """Return the container edits that a container runtime finds under the slot's name."""
     (device,) = json.loads((folder / f"apportion-{slot}.json").read_bytes())["devices"]
     assert device["name"] == slot
     return dict(device["containerEdits"])
@@ -46,8 +47,8 @@ def edits_of(folder: Path, slot: str) -> dict[str, Any]:
 def test_a_slot_has_what_nvidia_says_of_its_card(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """A slot gets the NVIDIA edits of its own GPU only. `NVIDIA_VISIBLE_DEVICES=void` disables
-    NVIDIA's runtime."""
+    """The CDI file of a slot has NVIDIA's edits for the slot's own GPU only. It disables NVIDIA's
+    runtime with `NVIDIA_VISIBLE_DEVICES=void`."""
     ours = Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-2"}, (Mount("/a", "/b"),), cards=("GPU-2",))
     specifications.write(["s1"], ours)
     found = edits_of(tmp_path, "s1")
@@ -59,7 +60,8 @@ def test_a_slot_has_what_nvidia_says_of_its_card(
 def test_a_card_in_mig_mode_has_what_is_said_of_all(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """A GPU in MIG mode gets the common NVIDIA edits and the device nodes of its own instance."""
+    """The CDI file of a slot in MIG mode has the edits that NVIDIA lists for all GPUs. It also has
+    the device nodes of the slot's own instance."""
     nodes = (
         DeviceNode("/dev/nvidia7", 195, 7),
         DeviceNode("/dev/nvidia-caps/nvidia-cap12", 237, 12),
@@ -77,14 +79,14 @@ def test_a_card_in_mig_mode_has_what_is_said_of_all(
 def test_devices_of_another_vendor_have_nothing_of_nvidia(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """A slot of an NPU gets no NVIDIA edits."""
+    """The CDI file of an NPU's slot has none of NVIDIA's edits."""
     specifications.write(["s1"], Edits({"ASCEND_VISIBLE_DEVICES": "0"}))
     assert edits_of(tmp_path, "s1") == {"env": ["ASCEND_VISIBLE_DEVICES=0"]}
 
 
 def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Path) -> None:
-    """The agent matches GPUs in index-named CDI specifications by device node, since index and
-    minor number can differ."""
+    """If a CDI file names GPUs by index, the agent finds a GPU by its device node, because index
+    and minor number can differ."""
     cards = tmp_path / "proc" / "driver" / "nvidia" / "gpus" / "0000:01:00.0"
     cards.mkdir(parents=True)
     (cards / "information").write_text("Model: \t T4\nGPU UUID: \t GPU-7\nDevice Minor: \t 0\n")
@@ -110,8 +112,8 @@ def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Pat
 
 
 def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
-    """A slot gets the network devices of its GPU and those common to all GPUs. The CDI version
-    supports network devices."""
+    """The CDI file of a slot has the network devices of its GPU and those for all GPUs. Its CDI
+    version supports network devices."""
     interfaces = [{"hostInterfaceName": f"ib{at}", "name": f"net{at}"} for at in range(2)]
     common = {**COMMON, "netDevices": interfaces[:1]}
     card = {"name": "GPU-1", "containerEdits": {"netDevices": interfaces[1:]}}
@@ -125,8 +127,8 @@ def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
 def test_a_card_that_no_specification_has_stays_visible_by_its_id(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """A GPU without a CDI specification stays in NVIDIA_VISIBLE_DEVICES, so NVIDIA's runtime adds
-    it."""
+    """If no CDI file describes a GPU, its id stays in NVIDIA_VISIBLE_DEVICES, so that NVIDIA's
+    runtime adds the GPU."""
     specifications.write(["s1"], Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-9"}, cards=("GPU-9",)))
     assert edits_of(tmp_path, "s1")["env"][-1] == "NVIDIA_VISIBLE_DEVICES=GPU-9"
 
@@ -134,7 +136,7 @@ def test_a_card_that_no_specification_has_stays_visible_by_its_id(
 def test_files_of_slots_that_are_not_in_use_are_removed(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """A sweep removes the files of unused slots and keeps files of other programs."""
+    """A cleanup removes the CDI files of unused slots. Files of other programs stay."""
     specifications.write(["s1", "s2"], Edits({"A": "1"}))
     specifications.write(["s3"], Edits({"A": "3"}))
     specifications.sweep(lambda: {"s3"})
@@ -143,8 +145,8 @@ def test_files_of_slots_that_are_not_in_use_are_removed(
 
 
 def test_names_of_slots_cannot_be_guessed_and_stay_the_same(tmp_path: Path) -> None:
-    """Slot names are unique, stable, short enough for a CDI annotation, and derived from the node's
-    secret key."""
+    """A slot's name is derived from the node's secret key. It is unique, stays the same, and is
+    short enough for a CDI annotation."""
     key = slot_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     resource = f"example.com/{'x' * 60}"

@@ -1,5 +1,5 @@
-"""Tests of the agent's on-disk record of prepared claims, and of the pods found through that
-record."""
+"""Tests of the file in which the agent records prepared claims, and of the pods that the agent
+finds by that file."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from apportion.agent.kubelet.holders import CHECKPOINT, CLAIMS, Holders
 
 
 def proc(folder: Path, boot: str) -> Path:
-    """Make a fake /proc with this boot id."""
+    """Make a fake /proc whose boot id is `boot`."""
     file = folder / boot / "sys" / "kernel" / "random" / "boot_id"
     file.parent.mkdir(parents=True)
     file.write_text(f"{boot}\n")
@@ -19,12 +19,12 @@ def proc(folder: Path, boot: str) -> Path:
 
 
 def claims(folder: Path, kernel: Path) -> BootBook[str]:
-    """Open the record of prepared claims."""
+    """Open the agent's file of prepared claims."""
     return BootBook(folder / CLAIMS, kernel, str)
 
 
 def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> None:
-    """A prepared claim stays recorded across agent restarts until the agent removes it."""
+    """A prepared claim stays in the file when the agent restarts. Only the agent removes it."""
     kernel = proc(tmp_path, "boot-1")
     book = claims(tmp_path, kernel)
     for claim, pod in (("c-1", "a"), ("c-2", "a"), ("c-3", "b")):
@@ -36,8 +36,8 @@ def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> No
 
 
 def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
-    """The agent treats a record as empty if the file is from another boot, is unreadable or has no
-    boot id."""
+    """The agent ignores a file of claims that was written during another boot or is unreadable. It
+    also does so if the boot id is unknown."""
     claims(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
     later = proc(tmp_path, "boot-2")
     assert claims(tmp_path, later).entries == {}
@@ -61,8 +61,8 @@ async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) 
 
 
 async def test_a_checkpoint_is_decoded_again_once_it_is_another_file(tmp_path: Path) -> None:
-    """The agent decodes the kubelet's checkpoint again when the file changed, or was written too
-    recently to rule out a change."""
+    """The agent decodes the kubelet's checkpoint again if the file changed. It also does so if the
+    file is so new that a later write could have the same timestamp."""
     path = tmp_path / CHECKPOINT
     holders = Holders(tmp_path, tmp_path / "none.sock")
 

@@ -1,4 +1,4 @@
-"""Tests of GPU usage as the NVIDIA driver reports it, through the real bindings over the fake
+"""Tests of GPU usage as the NVIDIA driver reports it. The real NVML bindings run over the fake
 driver."""
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,8 +20,8 @@ H100_CUT = MigInstance(profile="2g.20gb", start=2, size=2)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """Provide a driver with one full GPU and two in MIG mode, one of them with a performance
-    monitor."""
+    """Provide a fake driver with one full GPU and two in MIG mode. One of the latter has a
+    performance monitor."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig+1xH100-80GB:mig") as made:
         yield made
 
@@ -37,20 +37,21 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 
 async def load_of(backend: NvmlBackend, device: str, cut: MigInstance | None = None) -> Load:
-    """Return the load of the device, or of one of its MIG instances."""
+    """Return the load of the device, or of its MIG instance `cut`."""
     loads = await backend.loads()
     return next(load for load in loads if (load.device, load.instance) == (device, cut))
 
 
 async def made(backend: NvmlBackend, device: str, cut: MigInstance) -> int:
-    """Make an instance and return the driver's number for it."""
+    """Make the MIG instance and return the id that the driver gave it."""
     instance = await backend.make_instance(device, cut, [])
     handle = pynvml.nvmlDeviceGetHandleByUUID(instance.id.encode())
     return int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
 
 
 async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """The load lists each process with its memory and compute. An idle process has 0 % compute."""
+    """The backend lists every process of a GPU with its memory and compute. An idle process has 0 %
+    compute."""
     driver.process(0, 4711, 300, 40)
     driver.process(0, 4712, 100)
     load = await load_of(backend, driver.ids[0])
@@ -61,8 +62,8 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """MPS clients and graphics processes count towards the load. A process that the driver lists
-    twice counts once."""
+    """The backend counts MPS clients and graphics processes towards a GPU's load. It counts a
+    process once, even if the driver lists it as several kinds."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
@@ -74,7 +75,7 @@ async def test_processes_that_the_driver_lists_elsewhere(
 
 
 async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """An MPS client in a MIG instance counts towards that instance's load."""
+    """The backend counts an MPS client in a MIG instance towards that instance's load."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, kinds=("compute", "mps"), instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -82,7 +83,8 @@ async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: Fake
 
 
 async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
-    """Processes of a MIG instance count towards its load, not the whole GPU's."""
+    """The backend counts a process of a MIG instance towards the load of the instance, not of the
+    whole GPU."""
     number = await made(backend, driver.ids[1], A100_CUT)
     driver.process(1, 4711, 300, 40, instance=number)
     load = await load_of(backend, driver.ids[1], A100_CUT)
@@ -94,8 +96,8 @@ async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver
 async def test_an_instances_compute_is_its_monitors(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """The backend reads an instance's compute from its performance monitor, starting with the
-    second reading. Without a monitor the compute is unknown."""
+    """From the second reading on, the backend reports a MIG instance's compute from its performance
+    monitor. Without a monitor, compute stays unknown."""
     older = await made(backend, driver.ids[1], A100_CUT)
     newer = await made(backend, driver.ids[2], H100_CUT)
     driver.process(1, 4711, 300, 40, instance=older)
@@ -108,8 +110,8 @@ async def test_an_instances_compute_is_its_monitors(
 async def test_an_instance_that_is_made_again_begins_anew(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """An instance that is recreated at the same slices does not inherit the samples of its
-    predecessor."""
+    """A MIG instance that replaces a removed one in the same slices does not inherit its
+    performance samples."""
     await made(backend, driver.ids[2], H100_CUT)
     await backend.loads()
     await backend.keep_instances(driver.ids[2], [])

@@ -1,4 +1,5 @@
-"""Tests of MIG GPUs in the states that a crash, an operator or a container can leave behind."""
+"""Tests of GPUs in MIG mode whose instances were left in odd states by a crash, an operator or a
+container."""
 
 import asyncio
 import logging
@@ -39,7 +40,7 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Provide a fake /proc of the first boot."""
+    """Provide a fake /proc whose boot id is `boot-1`."""
     boot(tmp_path / "proc", "boot-1")
     return tmp_path / "proc"
 
@@ -54,14 +55,14 @@ async def backend(driver: FakeDriver, tmp_path: Path, proc: Path) -> AsyncIterat
 
 
 def boot(proc: Path, name: str) -> None:
-    """Set the machine's boot id."""
+    """Write this boot id to the fake /proc, as if the machine had booted again."""
     folder = proc / "sys/kernel/random"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "boot_id").write_text(name)
 
 
 def ours(folder: Path, proc: Path) -> OurInstances:
-    """Read our instances from the record on disk, as a starting agent does."""
+    """Read the agent's record of its own instances from disk, as a starting agent does."""
     return OurInstances(BootBook(folder / "instances.json", proc, MigInstance))
 
 
@@ -80,15 +81,14 @@ def card(backend: NvmlBackend) -> Any:
 
 
 def there(card: Any) -> list[MigInstance]:
-    """Return the instances that exist on the GPU."""
     return [each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))]
 
 
 async def test_an_instance_without_its_inside_is_finished(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """A restarted agent adds the compute instance that is missing because the agent was killed
-    while making a GPU instance."""
+    """If the agent is killed while making an instance, the GPU instance has no compute instance.
+    The restarted agent adds it."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     made_by_hand(card, HALF)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent restores the full compute of a GPU instance whose compute was split by hand, when
-    the instance is requested again."""
+    """A GPU instance whose compute was split by hand gets its full compute back when the agent
+    makes the same instance again."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
@@ -137,7 +137,8 @@ async def test_what_a_process_runs_on_stays(
 async def test_a_card_is_listed_without_the_right_to_cut_it(
     driver: FakeDriver, tmp_path: Path, proc: Path
 ) -> None:
-    """An agent without CAP_SYS_ADMIN reports a MIG GPU as healthy, with no closed slices."""
+    """An agent without CAP_SYS_ADMIN still reports a MIG GPU as healthy, with every slice
+    available."""
     driver.unprivileged(0)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     try:
@@ -150,7 +151,7 @@ async def test_a_card_is_listed_without_the_right_to_cut_it(
 async def test_a_card_whose_instances_cannot_be_listed_is_logged_once(
     backend: NvmlBackend, driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent logs a GPU whose instances cannot be listed once per cause, not at every check."""
+    """If the agent cannot list a GPU's instances, it logs each cause once, not at every check."""
     instances = Instances(backend)
     driver.unprivileged(0)
     for _ in range(3):
@@ -174,7 +175,8 @@ async def test_a_size_that_the_card_does_not_have_is_named(
 async def test_a_container_gets_the_device_nodes_of_its_instance(
     backend: NvmlBackend, driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container gets the device nodes of its GPU, GPU instance and compute instance only."""
+    """A container with a MIG share gets only the device nodes of its GPU, GPU instance and compute
+    instance."""
     minors, devices = tmp_path / "mig-minors", tmp_path / "devices"
     lines = [f"gpu0/gi{gi}/access {3 + gi * 9}" for gi in range(8)]
     lines += [f"gpu0/gi{gi}/ci{ci}/access {4 + gi * 9 + ci}" for gi in range(8) for ci in range(8)]
@@ -197,7 +199,7 @@ async def test_a_container_gets_the_device_nodes_of_its_instance(
 
 
 async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -> None:
-    """The inventory has the MIG profile sizes that the driver reports."""
+    """The agent's inventory has the MIG profile sizes that the driver reports."""
     (device,) = await backend.inventory()
     sizes = {each.profile: each.memory_mib for each in device.mig_sizes}
     assert (sizes["1g.5gb"], sizes["2g.10gb"], sizes["3g.20gb"]) == (4864, 9984, 20096)
@@ -206,8 +208,8 @@ async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -
 async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent refuses a share with more memory than the driver's MIG instance has. The error
-    states the instance's real size."""
+    """The agent refuses a share that was placed with more memory than the driver's MIG instance
+    has. The error states the instance's real size."""
     hands = Instances(backend)
     wanted = Share(
         container="main", device=driver.ids[0], memory_mib=20_224, cores=0, instance=HALF
@@ -220,8 +222,8 @@ async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused
 
 
 async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) -> None:
-    """The agent converts the slices of a driver that counts in twelfths, as the RTX PRO 6000 driver
-    does."""
+    """The RTX PRO 6000 driver counts a GPU in twelve slices. The agent converts them to its own
+    slices."""
     with fake_driver(tmp_path, "1xRTX-PRO-6000:mig") as driver:
         (device,) = driver.ids
         backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -247,7 +249,8 @@ async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) 
 async def test_instances_that_the_agent_did_not_make_stay(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent keeps a foreign instance and reports it, and removes its own instance."""
+    """The agent keeps and reports an instance that another program made, and removes an unused
+    instance of its own."""
     made_by_hand(card, HALF)
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     await backend.make_instance(driver.ids[0], small, [])
@@ -260,8 +263,8 @@ async def test_instances_that_the_agent_did_not_make_stay(
 async def test_no_share_is_cut_where_an_instance_of_another_is(
     backend: NvmlBackend, driver: FakeDriver, card: Any, wanted: MigInstance
 ) -> None:
-    """The agent refuses a share that overlaps or equals a foreign instance, and still makes shares
-    at free slices."""
+    """The agent refuses a share whose slices overlap an instance that another program made. It
+    still makes shares in free slices."""
     made_by_hand(card, HALF)
     with pytest.raises(NotMade, match=r"3g\.20gb from slice 4") as refused:
         await backend.make_instance(driver.ids[0], wanted, [])
@@ -273,8 +276,8 @@ async def test_no_share_is_cut_where_an_instance_of_another_is(
 async def test_an_agent_that_starts_again_knows_its_instances(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """A restarted agent recognizes its instances from disk and counts all other instances as
-    foreign."""
+    """A restarted agent recognizes the instances in its record on disk as its own. It keeps all
+    others, since other programs made them."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     small = MigInstance(profile="1g.5gb", start=0, size=1)
     made_by_hand(card, small)
@@ -290,8 +293,8 @@ async def test_an_agent_that_starts_again_knows_its_instances(
 async def test_a_death_between_the_note_and_the_making_forgets_nothing(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
 ) -> None:
-    """After a crash between recording and making an instance, the agent removes any instance that
-    exists and deletes the record."""
+    """A crash can leave an instance that is recorded but not in use. The restarted agent deletes
+    the record, and the instance if it exists."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     if exists:
         made_by_hand(card, HALF)
@@ -308,8 +311,8 @@ async def test_a_death_between_the_note_and_the_making_forgets_nothing(
 async def test_an_instance_is_noted_before_it_is_made(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """The agent records an instance before making it, and makes none if the write fails. The agent
-    deletes the record if the driver refuses."""
+    """The agent records an instance on disk before making it. If the write fails, it makes no
+    instance. If the driver refuses, it deletes the record."""
     (tmp_path / "instances.json").mkdir()
     with pytest.raises(OSError, match=r"instances\.json"):
         await backend.make_instance(driver.ids[0], SMALL, [])
@@ -324,8 +327,8 @@ async def test_an_instance_is_noted_before_it_is_made(
 async def test_a_boot_ends_what_is_ours(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """After a reboot the agent owns no instance, not even one with the id of an instance that the
-    agent made earlier."""
+    """After a reboot the agent owns no instance, even if an instance has the same id as one that
+    the agent made earlier."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     driver.restart()
     boot(proc, "boot-2")
@@ -344,8 +347,8 @@ async def test_a_boot_ends_what_is_ours(
 async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
     backend: NvmlBackend, driver: FakeDriver, card: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent retries the removal of an instance in use every round, with one warning in total.
-    Other unused instances are removed at once."""
+    """An instance that a process uses cannot be removed. The agent retries in every round with a
+    single warning, and removes other unused instances at once."""
     hands = Instances(backend)
     other = MigInstance(profile="1g.5gb", start=0, size=1)
     await backend.make_instance(driver.ids[0], SMALL, [])
@@ -365,7 +368,8 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
 async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The inventory closes only the slices of foreign instances. The GPU stays healthy."""
+    """The agent's inventory marks exactly the slices of instances that other programs made as
+    unavailable. The GPU stays healthy."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
     assert (device.healthy, device.closed_slices) == (True, 0)
@@ -380,7 +384,8 @@ async def test_the_inventory_has_the_slices_of_others(
 async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     driver: FakeDriver,
 ) -> None:
-    """An agent that makes no shares closes no slices, since a device plugin owns every instance."""
+    """An agent that makes no shares reports every slice as available, because on its node a device
+    plugin owns the instances."""
     backend = NvmlBackend(SystemClock())
     made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()
@@ -389,8 +394,8 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
 
 
 def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
-    """The agent drops slices beyond the eight that a report can hold, so a GPU of an unknown model
-    is still reported."""
+    """A report has room for eight MIG slices per GPU. The agent omits further slices of an unknown
+    GPU model, so that the report is valid."""
     cut = MigInstance(profile="2g.8gb", start=7, size=2)
     assert nvml_mig.slices(cut) == 0b1000_0000
     card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))
@@ -400,7 +405,8 @@ def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
 async def test_an_xid_of_an_instance_closes_its_place_alone(
     driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A critical XID of an instance closes only that instance's slices. The log names the GPU."""
+    """After a critical XID (driver error) of a MIG instance, only that instance's slices are
+    unavailable, for a limited time. The log names the GPU and the instance."""
     hand = Hand()
     backend = NvmlBackend(hand)
     try:
@@ -431,7 +437,8 @@ async def test_an_xid_of_an_instance_closes_its_place_alone(
 async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A critical XID of an instance that no longer exists makes the whole GPU unhealthy."""
+    """A critical XID (driver error) that names an unknown MIG instance makes the whole GPU
+    unhealthy."""
     await backend.inventory()
     driver.xid(0, 48, instance=5)
     await asyncio.wait_for(backend.changed(), 10)
@@ -440,7 +447,7 @@ async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
 
 
 def instance_handle(cut: MigInstance) -> Any:
-    """Return NVML's handle of the instance."""
+    """Return NVML's handle of this MIG instance on the first GPU."""
     card = pynvml.nvmlDeviceGetHandleByIndex(0)
     made = nvml_mig.instances(card, nvml_mig.profiles(card))
     return next(each.handle for each in made if each.cut == cut)

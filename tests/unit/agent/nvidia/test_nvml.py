@@ -1,5 +1,5 @@
-"""Tests of how the NVML backend interprets the driver's answers, through the real bindings over the
-fake driver."""
+"""Tests of how the NVML backend interprets the driver's answers. The real NVML bindings run over
+the fake driver."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,13 +19,12 @@ FAULT_OF_THE_CARD = 48
 
 
 class Hand(SystemClock):
-    """A clock that advances only when the test sets it."""
+    """A fake clock that advances only when a test sets it."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
 
     def monotonic(self) -> float:
-        """See Clock."""
         return self.at_s
 
 
@@ -38,7 +37,7 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """Provide an open backend that probes often."""
+    """Provide an open backend that probes the driver often."""
     opened = NvmlBackend(SystemClock(), quiet_s=0.3, probe_s=0.05)
     yield opened
     await opened.close()
@@ -52,14 +51,15 @@ def hand() -> Hand:
 
 @pytest.fixture
 async def listener(driver: FakeDriver, hand: Hand) -> AsyncIterator[NvmlBackend]:
-    """Provide an open backend on a stopped clock, so the backend notices driver events only."""
+    """Provide an open backend whose clock stands still. It makes no periodic probes, so it learns
+    of changes from driver events only."""
     opened = NvmlBackend(hand)
     yield opened
     await opened.close()
 
 
 async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
-    """Wait for the next change and return the inventory."""
+    """Wait until the backend reports a change, then return the inventory."""
     await asyncio.wait_for(backend.changed(), 10)
     return await backend.inventory()
 
@@ -67,7 +67,6 @@ async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
 async def inventory_that(
     backend: NvmlBackend, holds: Callable[[tuple[Device, ...]], bool]
 ) -> tuple[Device, ...]:
-    """Wait until the inventory passes the check `holds`, and return that inventory."""
     async with asyncio.timeout(10):
         while not holds(seen := await backend.inventory()):
             await backend.changed()
@@ -75,7 +74,6 @@ async def inventory_that(
 
 
 def all_well(devices: tuple[Device, ...]) -> bool:
-    """Return True if every device is healthy."""
     return all(device.healthy for device in devices)
 
 
@@ -83,7 +81,8 @@ def all_well(devices: tuple[Device, ...]) -> bool:
 
 
 async def test_what_a_card_is(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """The inventory reports the driver's GPU names and amounts in the ledger's fields."""
+    """The inventory reports the names and sizes of the driver's GPUs in the fields that the ledger
+    uses."""
     a100, t4 = await backend.inventory()
     assert [a100.id, t4.id] == driver.ids
     assert (a100.index, a100.family) == (0, "nvidia")
@@ -95,7 +94,8 @@ async def test_what_a_card_is(driver: FakeDriver, backend: NvmlBackend) -> None:
 
 
 async def test_mig_mode(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """The backend notices a switch to MIG mode and reports one slot per possible instance."""
+    """When a GPU switches to MIG mode, the backend notices and reports one slot for each instance
+    that fits."""
     await backend.inventory()
     driver.mig(0, on=True)
     a100, _ = await after_change(backend)
@@ -103,8 +103,8 @@ async def test_mig_mode(driver: FakeDriver, backend: NvmlBackend) -> None:
 
 
 async def test_links_to_a_card_and_to_a_switch(tmp_path: Path) -> None:
-    """The backend adds up the NVLink lanes between two GPUs. Lanes to a switch reach every other
-    GPU on a switch."""
+    """The backend adds up the NVLink lanes between two GPUs. A GPU with lanes to a switch is linked
+    to every other GPU on a switch."""
     with fake_driver(tmp_path, "4xA100-40GB") as driver:
         driver.link(0, 1, 1, None, 1)
         driver.link(1, 0, 0, None, 0)
@@ -137,7 +137,8 @@ async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
 async def test_a_critical_xid_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """A critical XID makes its GPU unhealthy at once, without a probe of the other GPUs."""
+    """A critical XID (driver error) makes its GPU unhealthy at once. The backend does not probe the
+    other GPUs for that."""
     await listener.inventory()
     driver.xid(0, 79)
     a100, t4 = await after_change(listener)
@@ -148,7 +149,8 @@ async def test_a_critical_xid_is_known_within_one_wait(
 async def test_a_card_is_well_again_after_the_quiet_time(
     driver: FakeDriver, listener: NvmlBackend, hand: Hand
 ) -> None:
-    """A GPU recovers after the quiet time. Another critical XID restarts the quiet time."""
+    """A GPU recovers from a critical XID (driver error) after a quiet time. Another critical XID
+    restarts the quiet time."""
     well = await listener.inventory()
     driver.xid(0, 79)
     await after_change(listener)
@@ -164,7 +166,7 @@ async def test_a_card_is_well_again_after_the_quiet_time(
 async def test_the_end_of_the_quiet_time_is_noticed(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """The backend reports a change when the quiet time ends."""
+    """The backend reports a change when the quiet time after a critical XID ends."""
     well = await backend.inventory()
     driver.xid(0, 79)
     assert not (await after_change(backend))[0].healthy
@@ -175,8 +177,8 @@ async def test_the_end_of_the_quiet_time_is_noticed(
 async def test_a_card_stays_healthy_after_these_xids(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """XIDs of application faults, contained errors and notices leave a GPU healthy. The backend
-    still handles later XIDs."""
+    """A GPU stays healthy after an XID (driver error) that means an application fault, a contained
+    error or a notice. Later XIDs still take effect."""
     await listener.inventory()
     driver.xid(0, xid)
     driver.xid(1, FAULT_OF_THE_CARD)
@@ -189,7 +191,8 @@ async def test_a_card_stays_healthy_after_these_xids(
 async def test_a_notice_is_followed_by_a_look_at_once(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """A notice XID triggers a probe at once, since the GPU's recovery action may have changed."""
+    """After an XID that is only a notice, the backend probes the GPU at once, since the driver may
+    now recommend a reset."""
     await listener.inventory()
     driver.recovery_action(0, pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET)
     driver.xid(0, xid)
@@ -199,7 +202,8 @@ async def test_a_notice_is_followed_by_a_look_at_once(
 
 
 async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
-    """A configured list of ignored XIDs replaces the default one."""
+    """If an operator configures which XIDs (driver errors) are ignored, that list replaces the
+    default one."""
     backend = NvmlBackend(SystemClock(), ignored=frozenset({48}))
     try:
         await backend.inventory()
@@ -212,7 +216,7 @@ async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
 
 
 async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """A GPU without event support is still probed for its health."""
+    """The backend probes the health of a GPU that does not support events."""
     driver.lacks(1, "events")
     assert all_well(await backend.inventory())
     driver.recovery_action(1, 1)
@@ -298,7 +302,7 @@ async def test_a_lost_card_stays_known_and_may_come_back(
 async def test_a_lost_card_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The driver's event reports a lost GPU at once, before the next probe."""
+    """If a GPU is lost, the driver's event tells the backend at once, before the next probe."""
     await listener.inventory()
     driver.fall_off(0)
     assert [device.healthy for device in await after_change(listener)] == [False, True]
@@ -307,7 +311,7 @@ async def test_a_lost_card_is_known_within_one_wait(
 async def test_a_lost_card_does_not_make_deaf_to_the_others(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """The backend still receives XIDs of the other GPUs while one GPU is lost."""
+    """While one GPU is lost, the backend still receives XIDs of the others."""
     await listener.inventory()
     driver.fall_off(0)
     await after_change(listener)
@@ -331,7 +335,8 @@ async def test_a_card_that_came_back_is_listened_to(
 async def test_an_xid_of_a_card_that_falls_off_with_it(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """An XID 79 whose event names no GPU marks the lost GPU unhealthy."""
+    """XID 79 (driver error) reports a GPU that fell off the bus, so its event names no GPU. The
+    backend still marks the right GPU unhealthy."""
     await listener.inventory()
     driver.xid(0, 79)
     driver.fall_off(0)
@@ -344,8 +349,8 @@ async def test_an_xid_of_a_card_that_falls_off_with_it(
 async def test_a_driver_that_restarts_is_opened_anew(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """After a driver restart the backend reports the same GPUs, listens again and leaks no
-    handles."""
+    """After a driver restart the backend reports the same GPUs and receives events again. It leaks
+    no handles."""
     well = await listener.inventory()
     driver.restart()
     assert await after_change(listener) == well
@@ -357,7 +362,7 @@ async def test_a_driver_that_restarts_is_opened_anew(
 async def test_a_driver_that_restarts_between_looks(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A driver restart between two inventories does not change the inventory."""
+    """The backend's inventory is the same before and after a driver restart."""
     well = await backend.inventory()
     driver.restart()
     assert await backend.inventory() == well
@@ -428,8 +433,8 @@ async def test_a_driver_that_never_listed_a_card_is_an_error(driver: FakeDriver)
 async def test_what_the_driver_asks_for(
     driver: FakeDriver, backend: NvmlBackend, happen: Callable[[FakeDriver], None], reason: str
 ) -> None:
-    """A GPU that needs a reset, a reboot or a replacement is unhealthy, with the action as its
-    reason."""
+    """If the driver asks for a GPU's reset, reboot or replacement, the GPU is unhealthy and that
+    action is the reason."""
     await backend.inventory()
     happen(driver)
     a100, t4 = await after_change(backend)
@@ -441,7 +446,7 @@ async def test_what_the_driver_asks_for(
 async def test_errors_that_were_dealt_with_are_no_trouble(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """Corrected errors and rows that are already remapped leave a GPU healthy."""
+    """A GPU stays healthy if its memory errors were corrected or the faulty rows were remapped."""
     well = await backend.inventory()
     driver.ecc(0, corrected=100, uncorrected=1)
     driver.remap_rows(0, corrected=2, uncorrected=1)
@@ -451,7 +456,8 @@ async def test_errors_that_were_dealt_with_are_no_trouble(
 async def test_a_card_without_row_remapping_is_well(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A GPU without row remapping is healthy, and its recovery action still counts."""
+    """A GPU without row remapping is healthy. If the driver recommends a recovery action, it
+    becomes unhealthy."""
     driver.lacks(1, "rows")
     assert all_well(await backend.inventory())
     driver.recovery_action(1, 1)
@@ -459,7 +465,7 @@ async def test_a_card_without_row_remapping_is_well(
 
 
 async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlBackend) -> None:
-    """GPUs are healthy under a driver that lacks the row remapping and event functions."""
+    """GPUs are healthy under an old driver that has no functions for row remapping and events."""
     for card in (0, 1):
         driver.lacks(card, "rows", driver_too=True)
         driver.lacks(card, "events", driver_too=True)
@@ -470,7 +476,7 @@ async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlB
 
 
 async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
-    """A closed backend reports no change, so a waiting caller waits until it is cancelled."""
+    """Waiting for a change of a closed backend never returns."""
     closed = NvmlBackend(SystemClock())
     await closed.close()
     with pytest.raises(TimeoutError):
@@ -490,7 +496,7 @@ async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: Fa
 
 @pytest.fixture
 async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """Provide an open backend with a short timeout for driver calls."""
+    """Provide an open backend whose driver calls time out after a fraction of a second."""
     opened = NvmlBackend(SystemClock(), probe_s=0.05, call_s=0.3)
     yield opened
     for card in range(len(driver.ids)):
@@ -501,8 +507,8 @@ async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 async def test_a_call_that_hangs_stops_its_own_card_alone(
     driver: FakeDriver, hasty: NvmlBackend
 ) -> None:
-    """A hanging call makes only its own GPU unhealthy. XIDs, loads and changes of the other GPU
-    still work."""
+    """A driver call that hangs makes only its own GPU unhealthy. The other GPU still reports XIDs
+    and loads, and accepts changes."""
     assert all_well(await hasty.inventory())
     driver.hang(0)
     hung, well = await inventory_that(hasty, lambda seen: not all_well(seen))
@@ -522,7 +528,8 @@ async def test_a_call_that_hangs_stops_its_own_card_alone(
 
 
 async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: NvmlBackend) -> None:
-    """The backend handles an XID of a GPU whose calls hang without another call to that GPU."""
+    """The backend handles the XID of a GPU whose driver calls hang, because it makes no further
+    call to that GPU."""
     await hasty.inventory()
     driver.hang(0)
     driver.xid(0, FAULT_OF_THE_CARD)
@@ -534,7 +541,8 @@ async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: Nvml
 async def test_a_call_that_was_given_up_is_not_made_later(
     driver: FakeDriver, hasty: NvmlBackend
 ) -> None:
-    """The backend does not apply a change that timed out, even after the GPU responds again."""
+    """If a change to a GPU times out, the backend does not make the change later, even after the
+    GPU responds again."""
     await hasty.inventory()
     driver.hang(0)
     with pytest.raises(NotMade):

@@ -1,1 +1,2 @@
-"""Unit tests of the events that an agent appends and folds."""
+"""Unit tests of the events that an agent appends to the ledger and of the state that it folds from
+the ledger."""

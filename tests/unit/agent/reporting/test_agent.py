@@ -1,5 +1,4 @@
-"""Tests of the agent's reports over an in-memory ledger: the agent derives reports from the ledger
-and sends each report once."""
+"""Tests of how the agent decides from the ledger what to report, over an in-memory ledger."""
 
 import asyncio
 import contextlib
@@ -24,7 +23,7 @@ HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
 
 
 def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReported:
-    """Return the agent's report of these devices."""
+    """Return a node report of these devices."""
     return NodeReported(
         node=NODE, devices=devices, host=HOST, driver=backend.driver, simulated=True
     )
@@ -32,8 +31,8 @@ def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReport
 
 @contextlib.asynccontextmanager
 async def running(agent: Agent) -> AsyncIterator[None]:
-    """Run the agent until the `with` block ends. The block starts once the agent has reported its
-    nodes."""
+    """Run the agent for the duration of a `with` block, which starts once the agent has reported
+    its nodes."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
 
@@ -47,8 +46,8 @@ async def running(agent: Agent) -> AsyncIterator[None]:
 
 
 async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> None:
-    """A restarted agent reads all earlier reports first, and appends nothing if the newest report
-    is still correct."""
+    """A restarted agent reads all earlier reports before it reports. It appends nothing if the
+    newest report is still correct."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "2xT4")
     backend = SimulatedBackend(devices)
@@ -67,7 +66,8 @@ async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> No
 
 @pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
 async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
-    """The agent corrects a late event from its previous process with a full report."""
+    """If an event of the agent's previous process arrives late and is wrong, the agent corrects it
+    with a full report."""
     ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "1xT4")
     backend = SimulatedBackend(devices)

@@ -1,4 +1,5 @@
-"""Tests of the events that an agent appends to bring the ledger's view of a node up to date."""
+"""Tests of which events the agent appends when the ledger's view of a node differs from the node's
+inventory."""
 
 import msgspec
 
@@ -13,7 +14,7 @@ WELL = NodeReported(
 
 
 def with_failed(report: NodeReported, *indexes: int) -> NodeReported:
-    """Return the report with these devices marked unhealthy."""
+    """Return the report with the devices at these indexes marked unhealthy."""
     devices = tuple(
         msgspec.structs.replace(d, healthy=False, health_reason="hot") if d.index in indexes else d
         for d in report.devices
@@ -22,26 +23,28 @@ def with_failed(report: NodeReported, *indexes: int) -> NodeReported:
 
 
 def test_nothing_differs_nothing_is_written() -> None:
-    """The agent appends nothing while the ledger's view equals the inventory."""
+    """The agent appends nothing while the ledger's view of a node equals its inventory."""
     assert news(NodeView(said=WELL), WELL) == []
 
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
-    """The agent sends a whole report after a refusal, even if the inventory is unchanged or differs
-    only in health."""
+    """After the intake refused a report, the agent sends a full report. It does so even if the
+    inventory now equals the ledger's or differs in health only."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]
 
 
 def test_an_unknown_node_is_reported_whole() -> None:
-    """The first event of a node is its whole inventory, including unhealthy devices."""
+    """The agent's first event about a node is a report of the whole inventory, including unhealthy
+    devices."""
     now = with_failed(WELL, 1)
     assert news(NodeView(), now) == [now]
 
 
 def test_health_alone_is_a_small_event_per_device() -> None:
-    """The agent appends one event per device whose health changed, for failures and recoveries."""
+    """If only the health of devices changed, the agent appends one small event per device, for
+    failures and recoveries alike."""
     failed = with_failed(WELL, 0, 1)
     assert news(NodeView(said=WELL), failed) == [
         DeviceHealthChanged(node="n1", device=d.id, healthy=False, reason="hot")
@@ -53,8 +56,8 @@ def test_health_alone_is_a_small_event_per_device() -> None:
 
 
 def test_any_other_difference_is_a_whole_report() -> None:
-    """The agent sends a whole report for any difference other than health, such as a removed GPU or
-    a new driver."""
+    """The agent sends a full report for every change other than health, such as a removed GPU or a
+    new driver."""
     one_less = msgspec.structs.replace(WELL, devices=WELL.devices[:1])
     other_driver = msgspec.structs.replace(with_failed(WELL, 0), driver="560.1")
     assert news(NodeView(said=WELL), one_less) == [one_less]
@@ -62,7 +65,8 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """The same fact after the same event gets the same id. A repeated failure gets a new id."""
+    """The id of an agent's event depends on its content and on the revision it follows. A retry has
+    the same id, and a repeated failure a new one."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

@@ -1,4 +1,4 @@
-"""Tests that agents resend refused reports until the intake accepts them, with a real intake in
+"""Tests that an agent retries a refused report until the intake accepts it, with a real intake in
 virtual time."""
 
 import asyncio
@@ -23,8 +23,8 @@ CARD = simulated_devices("old", "1xT4")
 
 
 def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
-    """The intake refuses a moved GPU until its old node reports without the GPU, and records one
-    refusal. The agent's other node is reported regardless."""
+    """A GPU that moved to another node is refused until its old node reports without it. The ledger
+    records the refusal once, and the agent's other node is unaffected."""
 
     async def moved() -> None:
         services = Services()
@@ -46,8 +46,8 @@ def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> Non
 
 
 def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
-    """The agent sends a whole report after a refusal, even if the node is back in its earlier
-    state."""
+    """After a refusal the agent sends a full report even if the node is back in its earlier state.
+    That report clears the refusal."""
 
     async def put_back() -> None:
         services = Services()
@@ -68,8 +68,8 @@ def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
 
 
 def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
-    """Two agents that report different devices for one node append one report each, not an endless
-    series."""
+    """If two agents report different devices for the same node, each appends one report. They do
+    not keep overwriting one another."""
 
     async def contradict() -> None:
         services = Services()
@@ -84,20 +84,20 @@ def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
 
 
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
-    """Return the agent's report of these devices."""
+    """Return a node report of these devices."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
 
 
 def nodes(services: Services) -> list[str]:
-    """Return the nodes of the ledger's reports, in order."""
+    """Return the node name of each report in the ledger, in order."""
     return [each.node for each in services.written(NodeReported)]
 
 
 def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the ledger is full, an agent retries a usage record only after the delay that the
-    intake requests."""
+    """If the intake refuses a usage record because the ledger is full, the agent retries after the
+    delay that the intake asks for."""
     room = [0.07]
     monkeypatch.setattr(Soundness, "free", lambda _soundness, _after_bytes=0: room[0])
 

@@ -1,5 +1,5 @@
-"""Tests of the state that an agent folds: the reported inventory of its nodes, and the claims to
-allocate there."""
+"""Tests of the state that an agent folds for its nodes: the last reported inventory, and the
+placements ("claims") that it has to allocate."""
 
 import msgspec
 
@@ -28,7 +28,7 @@ BOUND = PodBound(pod="p", node="n1", attempt=1)
 
 
 def folded(*events: Payload, remember: bool = False) -> FleetView:
-    """Fold these events from revision 1, and return the view of node n1's agent."""
+    """Fold these events from revision 1 into the view of node n1's agent, and return that view."""
     view = FleetView(["n1"], remember=remember)
     for revision, data in enumerate(events, start=1):
         view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """A bound placement is due for allocation exactly once, with its devices in the order of the
-    shares."""
+    """The agent has to allocate a placement when its pod is bound. It gets the claim once, with the
+    devices in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -49,8 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """A claim is due only once its placement and its binding exist for the same attempt, on a node
-    of this agent."""
+    """The agent has to allocate a claim only if the same attempt was both placed and bound on one
+    of its nodes."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -58,7 +58,8 @@ def test_what_is_not_due() -> None:
 
 
 def test_an_answer_or_a_void_settles_a_claim() -> None:
-    """A claim that was answered or voided is no longer due, whatever the order of the events."""
+    """The agent no longer has to allocate a claim that was allocated, failed or voided, in whatever
+    order the events arrive."""
     for answer in (
         SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
         AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
@@ -72,22 +73,23 @@ def test_an_answer_or_a_void_settles_a_claim() -> None:
 
 
 def test_doubles_change_nothing() -> None:
-    """A duplicate placement or binding of an attempt changes nothing."""
+    """If the ledger has a second placement or binding of an attempt, the agent ignores it."""
     view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
     (claim,) = view.take_due()
     assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
 
 
 def test_the_binding_says_which_placement_it_means() -> None:
-    """A binding refers to the placement that its cause names, even if the same attempt has another
-    placement."""
+    """If an attempt has two placement events, the agent takes the binding to mean the one that its
+    `cause` names."""
     view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
     view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
     assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:
-    """A pod that is placed again after its placement was voided is due as a new attempt."""
+    """If a placement was voided and the pod is placed again, the agent gets the new attempt as a
+    separate claim."""
     view = folded(
         placed("p", "GPU-a"),
         PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
@@ -98,8 +100,8 @@ def test_the_next_attempt_is_a_claim_of_its_own() -> None:
 
 
 def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
-    """Adopt pod `p` with a share of this device, by our annotations if `attempt` is set, otherwise
-    by HAMi's."""
+    """Return an event that adopts pod `p` with a share of this device. Its evidence is our own
+    annotation if `attempt` is set, otherwise HAMi's."""
     shares = placed("p", device).shares
     return PodAdopted(
         pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
@@ -109,8 +111,8 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """On a node with a kubelet, an adopted pod gets shares only in two cases. The pod runs by our
-    placement, or we placed it earlier with equal devices and attempt."""
+    """On a node with a kubelet, annotations alone give an adopted pod no shares. It must be running
+    with an attempt of ours, or match a placement that the agent knows."""
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -125,7 +127,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """A bound pod that is adopted is due again, even if its claim was already taken."""
+    """If a bound pod is adopted, the agent has to allocate its claim again, even if it has already
+    done so."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))
@@ -138,7 +141,8 @@ def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
 
 
 def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
-    """An adopted pod from a snapshot gets shares only if it runs and has an attempt of ours."""
+    """An agent that starts from a snapshot gives an adopted pod shares only if the pod is running
+    with an attempt of ours."""
     for data, gets in (
         (adopted(attempt=1, running=True), True),
         (adopted(attempt=1, running=False), False),
@@ -150,8 +154,8 @@ def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
 
 
 def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
-    """The view keeps at most HELD_MAX pods and drops the oldest first, but never drops a pod that
-    still exists."""
+    """The agent remembers at most HELD_MAX pods and drops the oldest first. It never drops a pod
+    that still exists."""
     view = FleetView(["n1"], remember=True)
     view.nodes["n1"].there = frozenset({"old"})
     revision = 0
@@ -167,7 +171,8 @@ def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
 
 
 def test_inventory_is_the_last_report_with_the_health_since() -> None:
-    """The reported inventory is the last report with all later health events applied."""
+    """The agent folds a node's inventory from the last report and the health changes after it. It
+    ignores health changes before the first report."""
     report = NodeReported(
         node="n1", devices=simulated_devices("n1", "2xT4"), host=Host(cpu_milli=1, memory_mib=1)
     )
@@ -183,7 +188,7 @@ def test_inventory_is_the_last_report_with_the_health_since() -> None:
 
 
 def test_the_configuration_is_taken_whole_and_never_a_wrong_one() -> None:
-    """The view takes the newest valid configuration and ignores an invalid one."""
+    """The agent uses the newest valid configuration event and ignores an invalid one."""
     split = Configuration(nvidia=NvidiaConfiguration(device_split_count=4))
     wrong = Configuration(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     view = folded(

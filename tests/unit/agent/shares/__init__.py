@@ -1,1 +1,1 @@
-"""Unit tests of how an agent makes shares, in folders and in the driver."""
+"""Unit tests of how an agent makes shares, both as folders on disk and in the driver."""

@@ -1,5 +1,5 @@
-"""Tests of how the agent starts, limits, takes over and stops the MPS daemons of GPUs, over the
-fake driver."""
+"""Tests of how the agent starts, limits, adopts and stops one MPS daemon per GPU, over the fake
+driver."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own ne
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """Provide a driver with one GPU, whose command-line programs are on PATH."""
+    """Provide a fake driver with one GPU, and put the driver's command-line programs on PATH."""
     with fake_driver(tmp_path, "1xT4") as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -47,31 +47,28 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provide the folder of the daemons' pipes, and remove it after the test."""
+    """Provide the folder for the daemons' pipes and remove it after the test."""
     with tempfile.TemporaryDirectory(prefix="mps") as name:
         yield Path(name)
 
 
 @pytest.fixture
 async def daemons(folder: Path, backend: NvmlBackend) -> AsyncIterator[Daemons]:
-    """Provide MPS daemons that are stopped after the test."""
+    """Provide an MPS daemon manager and stop its daemons after the test."""
     made = Daemons(folder, backend)
     yield made
     await made.keep({})
 
 
 def compute_mode() -> int:
-    """Return the GPU's compute mode."""
     return int(pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByIndex(0)))
 
 
 def process_of(folder: Path, card: str) -> int:
-    """Return the process id of the GPU's daemon."""
     return int((folder / card / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL and wait until the process has ended."""
     ended = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
@@ -81,8 +78,8 @@ def kill(pid: int) -> None:
 
 
 def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[str, str]:
-    """Return the environment of a container with this share, with mounted paths replaced by host
-    paths."""
+    """Return the environment of a container with this share. Paths inside the container are
+    replaced by paths of the host."""
     share = Share(container="c", device=card.id, memory_mib=memory_mib, cores=cores)
     edits = grant(Held("p", "c", (Part(share, card),)), Node(mps=str(folder))).edits
     mounts = {mount.container_path: mount.host_path for mount in edits.mounts}
@@ -91,7 +88,7 @@ def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[s
 
 @pytest.fixture
 async def card(backend: NvmlBackend) -> Device:
-    """Provide the GPU, shared under MPS."""
+    """Provide the GPU in MPS mode."""
     (device,) = await backend.inventory()
     return structs.replace(device, mode="mps")
 
@@ -99,8 +96,8 @@ async def card(backend: NvmlBackend) -> Device:
 async def test_C3_two_clients_have_sixty_and_forty_percent(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """Two MPS clients get 60 % and 40 % of memory and threads. The second client cannot exceed its
-    limit."""
+    """Two MPS clients with shares of 60 % and 40 % get those parts of the memory and threads. A
+    client cannot exceed its limit."""
     large = variables(folder, card, 9_216, 60)
     small = variables(folder, card, 6_144, 40)
     assert large["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
@@ -114,7 +111,8 @@ async def test_C3_two_clients_have_sixty_and_forty_percent(
 async def test_an_emptied_environment_gets_no_more_than_the_largest_share(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """A client that clears its environment is limited to the largest share on the GPU."""
+    """An MPS client that clears its environment still gets no more than the largest share on the
+    GPU."""
     await daemons.ensure(card.id, 4_000)
     pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / card.id / "pipe")}
     said = probe(driver, "alloc:3000", "alloc:1000", **pipes)
@@ -126,7 +124,8 @@ async def test_an_emptied_environment_gets_no_more_than_the_largest_share(
 async def test_a_daemon_outlives_the_agent(
     daemons: Daemons, folder: Path, backend: NvmlBackend, card: Device
 ) -> None:
-    """A restarted agent takes over the running daemon, and stops it when no share uses it."""
+    """A restarted agent adopts the MPS daemon that is still running, and stops it once no share
+    uses it."""
     await daemons.ensure(card.id, 4_000)
     assert compute_mode() == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     before = process_of(folder, card.id)
@@ -142,7 +141,8 @@ async def test_a_daemon_outlives_the_agent(
 async def test_a_daemon_that_died_is_started_again(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """The agent restarts a daemon that died, with the same limit, while a share uses it."""
+    """While a share uses an MPS daemon that died, the agent restarts the daemon with the same
+    limit."""
     await daemons.ensure(card.id, 4_000)
     assert await daemons.keep({card.id: 4_000}) == {}
     kill(process_of(folder, card.id))
@@ -155,8 +155,8 @@ async def test_a_daemon_that_died_is_started_again(
 async def test_a_daemon_that_cannot_be_asked_ends_no_round(
     daemons: Daemons, card: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the control program is missing, the cleanup round continues and reports the daemon as not
-    running."""
+    """If the MPS control program is missing, the agent reports the daemon as not running and
+    completes its cleanup round."""
     await daemons.ensure(card.id, 4_000)
     with monkeypatch.context() as gone:
         gone.setenv("PATH", "/nowhere")
@@ -168,7 +168,7 @@ async def test_a_daemon_that_cannot_be_asked_ends_no_round(
 async def test_a_program_that_is_not_here_is_named(
     folder: Path, backend: NvmlBackend, card: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Starting a daemon fails with an error that contains the launcher's output."""
+    """If an MPS daemon fails to start, the error contains the output of the launcher."""
     with pytest.raises(NotMade, match=f"daemon of {card.id} does not start: no bus"):
         await Daemons(folder, backend, ("sh", "-c", "echo no bus; exit 3")).ensure(card.id, 1_000)
     monkeypatch.setenv("PATH", "/nowhere")

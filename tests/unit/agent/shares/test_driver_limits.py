@@ -1,4 +1,4 @@
-"""Tests of memory limits that the driver enforces: the agent sets them on the container's cgroup
+"""Tests of memory limits that the driver enforces per cgroup. The agent sets them for a container
 and updates them on resize."""
 
 import logging
@@ -46,7 +46,7 @@ async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> Path:
-    """Provide the node's cgroup tree, with the cgroup of a container."""
+    """Provide a fake cgroup tree with the cgroup of one container."""
     folder = tmp_path / "cgroup"
     (folder / WHOLE.lstrip("/")).mkdir(parents=True)
     (folder / "cgroup.controllers").write_text("cpu memory\n")
@@ -65,8 +65,8 @@ def held(device: str, folder: Path) -> tuple[int, int]:
 async def test_the_cgroup_is_found_and_held(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
 ) -> None:
-    """The agent sets the limit on the container's cgroup and updates the limit on resize, wherever
-    the agent runs."""
+    """The agent sets the memory limit on the container's cgroup and updates it on resize, whatever
+    cgroup path the agent itself sees."""
     driver.memory_limits(cgroups)
     device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
     for memory in (700 * MIB, 700 * MIB, 1300 * MIB):
@@ -82,7 +82,8 @@ async def test_a_driver_without_limits_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
     driver_too: bool,
 ) -> None:
-    """The agent logs a driver or GPU without memory limits once per device."""
+    """If the driver or a GPU does not support memory limits, the agent logs that once per
+    device."""
     driver.no_memory_limits(driver_too=driver_too)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -96,7 +97,8 @@ async def test_a_driver_without_limits_is_told_of_once(
 async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent logs a missing cgroup, a GPU in MIG mode and an unknown GPU once per device."""
+    """The agent logs a cgroup that it cannot find, a GPU in MIG mode and an unknown GPU once per
+    device."""
     driver.memory_limits(cgroups)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -113,7 +115,7 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
 async def test_cgroups_of_version_1_are_told_once(
     backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent logs a node with cgroup v1 once, since limits need cgroup v2."""
+    """Memory limits need cgroup v2. On a node with cgroup v1 the agent logs that once."""
     caplog.set_level(logging.INFO)
     (cgroups / "cgroup.controllers").unlink()
     limits = DriverLimits(backend, cgroups)
@@ -125,8 +127,8 @@ async def test_cgroups_of_version_1_are_told_once(
 
 
 def test_what_hami_core_holds_is_held() -> None:
-    """The driver limits shares of GPUs under HAMi-core for containers with a known cgroup,
-    including init containers that borrow a share."""
+    """The driver limits containers with a known cgroup on GPUs under HAMi-core, but not on GPUs
+    under MPS. This includes init containers that borrow a share."""
     mps = structs.replace(card("GPU-2", 1), mode="mps")
     devices = {CARD: card(), "GPU-2": mps}
     shares = Share("main", CARD, 700, 30), Share("main", "GPU-2", 900, 30)

@@ -1,4 +1,5 @@
-"""Tests of the agent's container plans, which are recomputed only after a change."""
+"""Tests that the agent recomputes its plan for a container's shares only when the plan's input has
+changed."""
 
 from pathlib import Path
 
@@ -17,12 +18,13 @@ MIB = 1 << 20
 
 
 async def answered(_claim: Claim, _trouble: str) -> bool:
-    """Fail if an answer is sent."""
+    """Fail the test if the agent answers a claim."""
     raise AssertionError
 
 
 def test_a_plan_is_made_again_only_for_what_has_changed(tmp_path: Path) -> None:
-    """The agent recomputes a plan only if a claim, the configuration or a device changes."""
+    """The agent reuses a container's plan until its claim, the configuration or a device
+    changes."""
     view, devices = NodeView(), [{CARD: card()}]
     view.held = {pod: claim(pod, Share("main", CARD, 700, 30)) for pod in ("a", "b")}
     backend = SimulatedBackend(())

@@ -1,5 +1,5 @@
-"""Tests of HAMi-core regions on disk. The agent keeps them across restarts, resizes them in place
-and confines containers to their folders."""
+"""Tests of HAMi-core regions, the files with a container's limits. They survive agent restarts, are
+resized in place and are safe against the container."""
 
 import os
 import shutil
@@ -29,14 +29,14 @@ def plan(folder: Path, memory: int = 700 << 20, *, device: str = "GPU-1") -> Reg
 
 
 def limits(path: str) -> tuple[int, ...]:
-    """Return the memory limits in the region."""
+    """Return the memory limits in the region file at `path`."""
     with SharedFile(Path(path)) as file:
         return Region(file).memory
 
 
 def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
-    """The agent resizes a region in place, so a running container that mapped the file sees the new
-    limit."""
+    """The agent resizes a region file in place, so a running container that has mapped the file
+    sees the new limit."""
     regions, wanted = Regions(tmp_path), plan(tmp_path)
     regions.ensure(wanted)
     before = Path(wanted.path).stat()
@@ -48,7 +48,7 @@ def test_a_region_is_made_once_and_then_resized(tmp_path: Path) -> None:
 
 
 def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
-    """The agent recreates a region that is for another device or has invalid content."""
+    """The agent replaces a region file that belongs to another device or has invalid content."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = plan(tmp_path, 1 << 30, device="GPU-2")
@@ -60,8 +60,8 @@ def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> None:
-    """The agent keeps a region in which HAMi-core lists all GPUs of the node, and resizes that
-    region in place."""
+    """HAMi-core may list all GPUs of the node in a region. The agent keeps such a region and
+    resizes it in place."""
     regions, wanted = Regions(tmp_path), plan(tmp_path, device="GPU-2")
     listed = structs.replace(
         wanted, devices=("GPU-1", "GPU-2"), memory=(*wanted.memory, 0), cores=(30, 30)
@@ -77,8 +77,8 @@ def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("trick", ["link", "hard link", "pipe", "folder"])
 def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> None:
-    """The agent, which runs as root, replaces links, pipes and folders that a container put in
-    place of its region."""
+    """If a container replaced its region with a link, pipe or folder, the root agent makes a new
+    file. It never follows the link."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"x" * 3_000_000)
     wanted = plan(tmp_path / "shares")
@@ -102,7 +102,8 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
 
 
 def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
-    """The agent restores a region that a container truncates, instead of crashing with SIGBUS."""
+    """If a container truncates its region while the agent has mapped it, the agent restores the
+    region and does not crash with SIGBUS."""
     wanted = plan(tmp_path)
     regions = Regions(tmp_path)
     regions.ensure(wanted)
@@ -120,8 +121,8 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
     "deed", ["raise", "free", "cores", "lower", "remove", "link", "folder", "garbage", "nothing"]
 )
 def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
-    """The agent restores a region that a container changed. The agent reports a breach if the
-    limits were raised or the region removed."""
+    """The agent restores a region that a container changed. It reports a breach if the container
+    raised its limits or removed the region."""
     wanted = plan(tmp_path)
     path, regions = Path(wanted.path), Regions(tmp_path)
     regions.ensure(wanted)
@@ -161,7 +162,8 @@ def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: st
 
 
 def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> None:
-    """The agent applies a resize from the ledger without reporting a change by the container."""
+    """When the ledger resizes a share, the agent updates the region and does not report the change
+    as a breach."""
     regions, more = Regions(tmp_path), plan(tmp_path, 1 << 30)
     regions.ensure(plan(tmp_path))
     assert regions.round([Kept("default", more)], 100.0, 10.0) == []
@@ -171,7 +173,7 @@ def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> N
 
 
 def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> None:
-    """The agent drops the processes of the previous run from a region when the container starts. A
+    """When a container starts, the agent drops its previous run's processes from the region. A
     resize keeps the processes."""
     wanted, regions = plan(tmp_path), Regions(tmp_path)
     regions.ensure(wanted)
@@ -184,13 +186,15 @@ def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> Non
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """Provide a folder that is removed by `rm -rf`, since pytest fails on folders this deep."""
+    """Provide a folder that `rm -rf` removes afterwards, since pytest cannot remove very deep
+    folders."""
     yield tmp_path
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
 
 def test_a_folder_of_any_depth_and_size_is_removed(deep: Path) -> None:
-    """The agent removes a container's folder that is 1,500 levels deep, without following links."""
+    """The agent removes a container's folder even if it is 1,500 levels deep. It does not follow
+    links."""
     shares, precious = deep / "shares", deep / "precious"
     precious.mkdir()
     (precious / "file").touch()
@@ -215,7 +219,8 @@ def test_a_folder_of_any_depth_and_size_is_removed(deep: Path) -> None:
 
 
 def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
-    """The agent reads only the region's own file, not other `.cache` files in the folder."""
+    """The agent reads only the container's own region file and ignores other `.cache` files in the
+    folder."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     for name in ("a.cache", "b.cache"):
@@ -226,8 +231,8 @@ def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
 def test_a_device_is_looked_at_before_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent checks a file with O_PATH before opening it, since opening a device can have side
-    effects."""
+    """The agent checks a file's type with O_PATH before opening it, because opening a device file
+    can have side effects."""
     opened: list[int] = []
     real = os.open
 
@@ -243,7 +248,8 @@ def test_a_device_is_looked_at_before_it_is_opened(
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
-    """The agent removes a pod's regions once the kubelet has omitted the pod twice in a row."""
+    """The agent removes a pod's regions after two consecutive rounds in which the kubelet did not
+    list the pod."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = RegionPlan(str(tmp_path / "uid-2_a" / "share.cache"), ("GPU-1",), (1,), (1,))

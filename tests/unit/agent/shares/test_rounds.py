@@ -1,4 +1,4 @@
-"""Tests of cleanup rounds, and of preparations that start before, during and after a round."""
+"""Tests that the agent never runs a cleanup round while it prepares a share."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from apportion.agent.shares.preparing import Rounds
 
 
 async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
-    """A preparation that starts during a cleanup round waits until the round has ended."""
+    """If the agent has to prepare a share during a cleanup round, it first completes the round."""
     rounds, said = Rounds(), list[str]()
 
     async def prepare() -> None:
@@ -23,8 +23,8 @@ async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
 
 
 async def test_no_round_beside_a_preparation() -> None:
-    """The agent skips a cleanup round while a preparation runs. The next round runs even if the
-    preparation failed."""
+    """The agent skips a cleanup round while a share is being prepared. The next round runs even if
+    the preparation failed."""
     rounds = Rounds()
     try:
         async with rounds.preparing(), rounds.preparing():

@@ -26,7 +26,7 @@ def write(
     cgroups: str = "",
     started: int = 0,
 ) -> None:
-    """Write the /proc files of one process. Write `stat` only if `started` is given."""
+    """Write the fake /proc files of one process. `stat` is written only if `started` is given."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     ids = f"{pid}\t{inner}" if inner else f"{pid}"

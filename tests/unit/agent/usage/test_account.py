@@ -1,4 +1,4 @@
-"""Tests of hourly usage totals: integrals, peaks, and restarts of the agent."""
+"""Tests of the account that adds up a node's usage over an hour: integrals, peaks and restarts."""
 
 import pytest
 
@@ -12,30 +12,31 @@ MIB = 1 << 20
 
 
 def use(pod: str = "uid-1", *, mib: int = 0, cores: int | None = 0, limit: int = 1_000) -> Use:
-    """Return a pod's current usage."""
+    """Return a sample of one pod's usage."""
     limits = limit * MIB, mib * MIB, 30, cores
     return Use(pod, "default", "pod", "main", 0, "GPU-1", None, *limits)
 
 
 def stranger(pid: int, mib: int) -> Unshared:
-    """Return a process without a share."""
+    """Return a sample of a process that uses the GPU without a share."""
     return Unshared("GPU-1", pid, Owner("", "", pid, "Xorg"), mib * MIB)
 
 
 def records(account: Account) -> list[UsageRecorded]:
-    """Return the account's events one hour after its start."""
+    """Return the usage events of the account, as if it had run for one hour."""
     account.ended_s = account.began_s + 3_600
     return list(account.records("n1"))
 
 
 def recorded(account: Account) -> UsageRecorded:
-    """Return the account's only event."""
+    """Return the only usage event of the account."""
     (record,) = records(account)
     return record
 
 
 def test_integrals_and_peaks() -> None:
-    """A sample counts for the time since the previous sample, in integrals and peaks."""
+    """The account weights each sample by the seconds since the previous one. Its event has the
+    integrals and peaks of these samples."""
     account = Account(0)
     account.add(Look((use(mib=100, cores=10),)), 5)
     account.add(Look((use(mib=400, cores=40, limit=2_000),)), 10)
@@ -47,7 +48,7 @@ def test_integrals_and_peaks() -> None:
 
 
 def test_compute_that_nobody_tells_is_not_zero() -> None:
-    """Unknown compute usage is recorded as unknown, not as zero."""
+    """If the driver reports no compute usage, the event records it as unknown, not as zero."""
     account = Account(0)
     account.add(Look((use(cores=None),)), 5)
     (share,) = recorded(account).shares
@@ -55,7 +56,7 @@ def test_compute_that_nobody_tells_is_not_zero() -> None:
 
 
 def test_strangers_are_summed_by_program() -> None:
-    """Usage by processes without a share is summed by program name."""
+    """The account adds up the usage of processes without a share by program name."""
     account = Account(0)
     account.add(Look(unshared=(stranger(1, 100), stranger(2, 50))), 10)
     account.add(Look(unshared=(stranger(3, 20),)), 10)
@@ -65,15 +66,15 @@ def test_strangers_are_summed_by_program() -> None:
 
 
 def test_an_hour_without_anything_is_no_event() -> None:
-    """An hour without usage produces no event."""
+    """If nothing was used for an hour, the account produces no event."""
     account = Account(0)
     account.add(Look(), 5)
     assert not records(account)
 
 
 def test_many_shares_are_several_events() -> None:
-    """Many shares are split over several events within the schema's limit. Each share is in exactly
-    one event."""
+    """If there are more shares than one usage event may hold, the account splits them over several.
+    Each share is in exactly one event."""
     account = Account(0)
     account.add(
         Look(tuple(use(f"uid-{n}") for n in range(SHARES_MAX + 1)), unshared=(stranger(1, 1),)), 5
@@ -84,7 +85,8 @@ def test_many_shares_are_several_events() -> None:
 
 
 def test_it_survives_its_agent() -> None:
-    """A saved account continues after a restart, with the same start time and totals."""
+    """After a restart, the agent loads its usage account from disk and continues with the same
+    start time and totals."""
     account = Account(7)
     account.add(Look((use(mib=100),), unshared=(stranger(1, 1),)), 5)
     closed = Account(1)
@@ -99,8 +101,8 @@ def test_it_survives_its_agent() -> None:
 
 
 def test_a_share_that_no_event_can_hold_takes_no_other_with_it() -> None:
-    """The account drops a share whose values exceed the schema's limits, and records the other
-    shares."""
+    """The account drops a share whose values exceed the schema's limits, and still records all
+    other shares."""
     account = Account(0)
     account.add(Look((use(mib=1 << 30), use("uid-2", mib=100))), 5)
     assert [share.pod for share in recorded(account).shares] == ["uid-2"]
@@ -108,7 +110,7 @@ def test_a_share_that_no_event_can_hold_takes_no_other_with_it() -> None:
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
 def test_sums_that_are_no_number_are_left_out(seconds: float) -> None:
-    """Usage over an infinite or undefined number of seconds is dropped."""
+    """The account ignores a sample with an infinite or undefined duration."""
     account = Account(0)
     account.add(Look((use(mib=1), use("uid-2")), unshared=(stranger(1, 1),)), seconds)
     assert not [used for each in records(account) for used in (*each.shares, *each.unshared)]

@@ -1,4 +1,5 @@
-"""Tests of the agent's metrics, under our own names and those that existing dashboards use."""
+"""Tests of the agent's usage metrics, both under our names and under those that existing dashboards
+expect."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,14 +15,15 @@ Series = dict[tuple[str, str], float]
 
 
 def use(cut: MigInstance | None = None, kinds: tuple[int, int, int] | None = None) -> Use:
-    """Return a container with limits of 700 MiB and 30 % that is below these limits."""
+    """Return a usage sample of a container that stays below its limits of 700 MiB and 30 %."""
     limits = 700 * MIB, 600 * MIB, 30, 25
     idle_s = None if kinds is None else 4.0
     return Use("uid-1", "default", "train", "main", 0, CARD, cut, *limits, kinds, idle_s)
 
 
 def scraped(look: Look, *also: Names) -> Series:
-    """Scrape the metrics and return their values by metric name and label values."""
+    """Scrape the metrics. Map each metric name and its label values, joined by `/`, to the metric's
+    value."""
     metrics = Metrics()
     seen = Seen("n1", {CARD: card()}, look)
     metrics.looked_up(families(also), lambda: samples(seen, also))
@@ -36,8 +38,8 @@ def scraped(look: Look, *also: Names) -> Series:
 
 
 def test_a_scrape_tells_what_is_held_and_used() -> None:
-    """A scrape has limits and usage of containers, GPUs and programs without a share, with ratios
-    from 0 to 1."""
+    """A scrape reports limits and usage per container, usage per GPU and memory of programs without
+    a share. Compute is a ratio from 0 to 1."""
     stranger = Unshared(CARD, 7, Owner("", "", 7, "Xorg"), MIB)
     look = Look((use(CUT),), (Load(CARD, 900 * MIB, 40), Load(CARD, MIB, 1, CUT)), (stranger,))
     own = f"main/{CARD}/1g.5gb from slice 2/default/train"
@@ -53,14 +55,15 @@ def test_a_scrape_tells_what_is_held_and_used() -> None:
 
 
 def test_what_nobody_tells_has_no_series() -> None:
-    """Unknown compute usage has no series, rather than a series with zero."""
+    """If compute usage is unknown, its series is absent, not zero."""
     found = scraped(Look((), (Load(CARD, 0, None),)), "hami", "volcano")
     names = {name for name, _ in found}
     assert not {name for name in names if "cores" in name or "tilization" in name}
 
 
 def test_B6_dashboards_of_hami_find_their_names() -> None:
-    """With HAMi's metric names enabled, a scrape has HAMi's metrics, labels and percentages."""
+    """If HAMi's metric names are enabled, a scrape also has HAMi's metrics, with its labels and
+    percentages."""
     found = scraped(Look((use(kinds=(1, 2, 3)),), (Load(CARD, 900 * MIB, 40),)), "hami")
     labels = f"main/{CARD}/default/train/0"
     assert found["hami_vgpu_memory_limit_bytes", labels] == 700 * MIB
@@ -77,8 +80,8 @@ def test_B6_dashboards_of_hami_find_their_names() -> None:
 
 
 def test_A9_dashboards_of_volcanos_plugin_find_their_names() -> None:
-    """With Volcano's metric names enabled, a scrape has the metrics, labels and memory kinds of
-    Volcano's plugin."""
+    """If Volcano's metric names are enabled, a scrape also has the metrics of Volcano's device
+    plugin, with its labels and kinds of memory."""
     found = scraped(Look((use(kinds=(1, 2, 3)),), (Load(CARD, 900 * MIB, 40),)), "volcano")
     labels = f"main/{CARD}/train/default/0/vGPU"
     assert found["vGPU_device_memory_limit_in_bytes", labels] == 700 * MIB
@@ -92,8 +95,8 @@ def test_A9_dashboards_of_volcanos_plugin_find_their_names() -> None:
 
 
 def test_B6_dashboards_of_gpu_manager_find_their_names() -> None:
-    """With GPU Manager's metric names enabled, a scrape has GPU Manager's metrics per GPU and in
-    total, in MiB."""
+    """If GPU Manager's metric names are enabled, a scrape also has GPU Manager's metrics in MiB,
+    per GPU and in total."""
     found = scraped(Look((use(), use()._replace(position=1))), "gpu-manager")
     assert found["container_gpu_memory_total", "main/gpu0/default/n1/train"] == 600
     assert found["container_gpu_memory_total", "main/total/default/n1/train"] == 1_200

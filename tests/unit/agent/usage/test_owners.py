@@ -1,4 +1,4 @@
-"""Tests of how the agent finds the pod and container of a process, in the formats of kernels and
+"""Tests of how the agent finds a process's pod and container in the files of different kernels and
 kubelets."""
 
 import os
@@ -28,7 +28,7 @@ FORMS = {
 
 @pytest.mark.parametrize(("text", "pod"), FORMS.values(), ids=FORMS)
 def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> None:
-    """The agent reads a process's pod from every supported cgroup format."""
+    """The agent finds the pod of a process in every supported cgroup path format."""
     write(tmp_path, 7, cgroups=text)
     owner = Owners(tmp_path).of(7)
     assert owner is not None
@@ -38,8 +38,8 @@ def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> N
 
 
 def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
-    """The agent uses the container's own cgroup, not a nested one. A pod's cgroup is not a
-    container's."""
+    """If a container has nested cgroups, the agent uses the container's outermost one. The pod's
+    cgroup above it does not count."""
     pod = f"/kubepods/pod{UID}"
     write(tmp_path, 7, cgroups=f"0::{pod}/4f1c/init/pod{OTHER}/7\n")
     write(tmp_path, 8, cgroups=f"0::{pod}\n")
@@ -51,15 +51,15 @@ def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
 
 
 def test_the_container_is_that_of_its_mounts(tmp_path: Path) -> None:
-    """The agent reads the container name from the mounts, and the inner process id from the PID
-    namespace."""
+    """The agent finds a process's container by its mounts, and its process id inside the container
+    by its PID namespace."""
     write(tmp_path, 4711, uid=UID, container="main", inner=8)
     assert Owners(tmp_path).of(4711) == Owner(UID, "main", 8, "python", OWN_CGROUP)
 
 
 def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
-    """Mounting another pod's folder does not change the owner of a process, since the cgroup
-    decides."""
+    """The agent finds the pod of a process by its cgroup, even if the process mounts another pod's
+    folder."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text().replace(UID, OTHER))
@@ -67,7 +67,8 @@ def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
 
 
 def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
-    """A process that mounts the folders of two containers belongs to neither."""
+    """If a process mounts the folders of two containers, the agent assigns it to the pod but to no
+    container."""
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text() + mounts.read_text().replace("/main/", "/aide/"))
@@ -75,20 +76,20 @@ def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:
-    """A process that has ended has no owner."""
+    """The agent finds no owner for a process that has ended."""
     assert Owners(tmp_path).of(7) is None
 
 
 def test_this_process_is_found() -> None:
-    """The real /proc has every field that the owner lookup reads."""
+    """The owner lookup finds this test's own process in the machine's real /proc."""
     owner = Owners().of(os.getpid())
     assert owner is not None
     assert owner.command
 
 
 def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
-    """The agent caches the owner of a process id until the id belongs to another process or
-    program."""
+    """The agent caches the owner of a process. It looks the owner up again if another process or
+    program has the same id."""
     owners = Owners(tmp_path)
     write(tmp_path, 7, uid=UID, container="main", command="a b) (c", started=100)
     first = owners.of(7)
@@ -101,7 +102,7 @@ def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
 
 
 def test_a_process_whose_container_is_not_known_is_read_again(tmp_path: Path) -> None:
-    """The agent repeats the lookup of a process whose container is unknown."""
+    """While the container of a process is unknown, the agent looks it up again each time."""
     owners = Owners(tmp_path)
     write(tmp_path, 7, uid=UID, started=100)
     assert owners.of(7) == Owner(UID, "", 7, "python", OWN_CGROUP)

@@ -1,5 +1,5 @@
-"""Tests of the usage that HAMi-core regions report, and of the host process ids that the agent
-writes to regions."""
+"""Tests of the usage that the agent reads from HAMi-core regions, and of the host process ids that
+it writes there."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ LAST_KERNEL = 2_008_896 + 16
 
 
 def regions(folder: Path) -> tuple[Regions, Path]:
-    """Make a container's regions with 700 MiB and 30 % of a GPU, and return them with the file's
-    path."""
+    """Make a region for a container with 700 MiB and 30 % of a GPU. Return the regions and the path
+    of its file."""
     made = Regions(folder)
     path = folder / "uid-1_main" / "share.cache"
     made.ensure(RegionPlan(str(path), ("GPU-1",), (700 * MIB,), (30,)))
@@ -24,7 +24,8 @@ def regions(folder: Path) -> tuple[Regions, Path]:
 
 
 def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
-    """A region reports zero usage before the first process, then the usage of its processes."""
+    """A region reports zero usage before its first process, and afterwards the usage of its
+    processes."""
     made, path = regions(tmp_path)
     idle = Reading(0, 0, (0, 0, 0), None, running=False)
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": idle}}
@@ -37,8 +38,8 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
 
 
 def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
-    """The agent writes a process's host id to the region once, and only if the process was seen on
-    a GPU."""
+    """When the agent sees a container's process on a GPU, it writes the process's host id to the
+    region, once."""
     made, path = regions(tmp_path)
     run_process(path, inner=7, host=99)
     assert tell_pids(made, {("uid-1", "main"): {8: 4712}, ("uid-1", "aide"): {7: 4713}}) == 0
@@ -49,7 +50,7 @@ def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
 
 
 def test_only_regions_with_another_id_are_written(tmp_path: Path) -> None:
-    """The agent writes to a region only if its host process id is wrong."""
+    """The agent writes a host process id to a region only if the id there is wrong."""
     made, path = regions(tmp_path)
     main = "uid-1", "main"
     run_process(path, inner=7, host=4711)

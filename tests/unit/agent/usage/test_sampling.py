@@ -1,4 +1,5 @@
-"""Tests that sampling survives a corrupt account file and a ledger that accepts no records."""
+"""Tests that usage sampling continues if the account file is corrupt or the ledger accepts no
+records."""
 
 import asyncio
 from datetime import datetime
@@ -31,7 +32,8 @@ NO_TIME = saved([Account(float("nan"))])
 
 
 def sampling_of(agent: Agent, node: Node, folder: Path) -> Sampling:
-    """Return a fast sampling of the node, with all files in the folder."""
+    """Return a sampling loop of the node that samples every 10 ms and keeps all files in
+    `folder`."""
     places = Places(folder, folder, folder, sample_s=0.01)
     return Sampling(
         agent, node, Regions(folder / "shares"), Runs(folder, Path("/proc")),
@@ -40,7 +42,8 @@ def sampling_of(agent: Agent, node: Node, folder: Path) -> Sampling:
 
 
 async def test_looks_go_on_while_the_ledger_takes_no_record(tmp_path: Path) -> None:
-    """Sampling continues while the ledger accepts no records, and the record stays on disk."""
+    """While the ledger accepts no records, the agent continues to sample and keeps the unsent
+    record on disk."""
     hour = Account(7_200)
     hour.add(Look((use(mib=100),)), 5)
     file = tmp_path / "usage.msgpack"
@@ -92,7 +95,7 @@ async def test_looks_go_on_while_the_ledger_takes_no_record(tmp_path: Path) -> N
 async def test_an_account_that_is_broken_is_set_aside_by_its_name(
     tmp_path: Path, found: bytes
 ) -> None:
-    """The agent renames a corrupt account file and starts a new account."""
+    """If the account file is corrupt, the agent renames it and starts a new account."""
     saved, ledger = tmp_path / "usage.msgpack", MemoryLedger(MemoryServer(), role="intake")
     saved.write_bytes(found)
     backend, clock = SimulatedBackend(simulated_devices("n1", "1xT4")), SystemClock()

@@ -1,4 +1,5 @@
-"""Tests of simulated usage: how much of its devices a simulated fleet's shares use."""
+"""Tests of simulated usage: how much compute and memory the shares of a simulated node use over
+time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -42,7 +43,7 @@ HOURS = [hour * 3_600.0 for hour in range(48)]
 
 
 def devices(spec: str) -> dict[str, Device]:
-    """Return the devices of a simulated node by id."""
+    """Return the devices of a simulated node, by device id."""
     return {device.id: device for device in simulated_devices("n1", spec)}
 
 
@@ -86,7 +87,7 @@ def test_some_shares_are_busy_and_some_are_idle() -> None:
 
 
 def test_an_instance_has_its_own_load() -> None:
-    """The usage of a MIG share is that of its instance, as on a real GPU."""
+    """A MIG share has the usage of its own MIG instance, as on a real GPU."""
     there = devices("1xA100-40GB:mig")
     (device,) = there
     cut = MigInstance(profile="3g.20gb", start=0, size=4, group="g")
@@ -108,27 +109,25 @@ def test_a_failed_device_is_idle() -> None:
 
 
 class Ticking:
-    """A clock on which every pause passes at once."""
+    """A fake clock. `pause` advances it and returns at once."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
 
     def now(self) -> datetime:
-        """See Clock."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at_s)
 
     def monotonic(self) -> float:
-        """See Clock."""
         return self.at_s
 
     async def pause(self, longest_s: float) -> None:
-        """See Clock."""
         self.at_s += longest_s
         await asyncio.sleep(0)
 
 
 class Fleet:
-    """A simulated node whose agent samples and records usage, over an in-memory ledger."""
+    """A simulated node with an in-memory ledger, whose agent samples and records usage. Tests use
+    it to run hours in an instant."""
 
     def __init__(self) -> None:
         self.clock, self.ledger = Ticking(), Ledger()
@@ -149,7 +148,7 @@ class Fleet:
         )
 
     def take(self, *payloads: msgspec.Struct) -> None:
-        """Fold the payloads into the ledger."""
+        """Append the payloads to the ledger and assert that none is refused."""
         for data in payloads:
             assert not self.ledger.take(data).refused  # type: ignore[arg-type] # all are payloads
 
@@ -163,7 +162,7 @@ class Fleet:
         )  # fmt: skip
 
     async def run(self, seconds: float) -> None:
-        """Run the sampling and recording loops for this time."""
+        """Run the agent's loops for this much simulated time."""
         tasks = [
             asyncio.create_task(self.use.sample(self._send)),
             asyncio.create_task(self.use.record()),
@@ -176,7 +175,7 @@ class Fleet:
 
     @property
     def records(self) -> list[UsageRecorded]:
-        """Return the usage records that the agent appended."""
+        """Return the usage records that the agent has appended."""
         events = (decode(each.payload, subject=each.subject).data for each in self.drafts)
         return [data for data in events if isinstance(data, UsageRecorded)]
 
@@ -189,15 +188,15 @@ class Fleet:
 
 
 async def test_nothing_is_sampled_where_nothing_is_allocated() -> None:
-    """A simulated fleet without pods produces neither samples nor records."""
+    """A simulated node without allocated pods sends neither samples nor records."""
     fleet = Fleet()
     await fleet.run(1_000)
     assert (fleet.samples, fleet.drafts) == ([], [])
 
 
 async def test_the_first_record_comes_early_and_the_next_after_the_period() -> None:
-    """The first usage record comes early, and the next one after the full period. Records have
-    unique ids and name the pod's binding."""
+    """The first usage record comes early and the second after a full period. Each has a unique id,
+    and the shares in it have the revision of the pod's binding."""
     fleet = Fleet()
     fleet.allocate("a")
     await fleet.run(FIRST_S + 10)
@@ -213,8 +212,8 @@ async def test_the_first_record_comes_early_and_the_next_after_the_period() -> N
 
 
 async def test_a_pod_that_ended_is_in_the_last_record_alone() -> None:
-    """A pod that ended is in the next record only. The node is sampled until that record and then
-    no longer."""
+    """A pod that ends is in the next usage record and in no later one. After that record, the empty
+    node is no longer sampled."""
     fleet = Fleet()
     fleet.allocate("a")
     await fleet.run(10)
@@ -229,7 +228,8 @@ async def test_a_pod_that_ended_is_in_the_last_record_alone() -> None:
 
 
 async def test_a_lost_node_sends_nothing() -> None:
-    """A lost node sends neither samples nor records until it returns."""
+    """While a simulated node is lost, it sends neither samples nor records. Both resume when it
+    returns."""
     fleet = Fleet()
     fleet.allocate("a")
     fleet.backend.there.clear()

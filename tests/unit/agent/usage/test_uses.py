@@ -1,4 +1,5 @@
-"""Tests of how usage is assigned to shares, from regions, the driver's counters and processes."""
+"""Tests of how the agent assigns GPU usage to shares, using regions, the driver's counters and
+processes."""
 
 from pathlib import Path
 
@@ -15,7 +16,7 @@ CUT = MigInstance(profile="1g.5gb", start=2, size=1)
 
 
 def card(device: str = CARD, index: int = 0) -> Device:
-    """Return a GPU of the node."""
+    """Return a GPU of the test node."""
     return Device(
         id=device, index=index, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
         physical_memory_mib=40_960, slots=10, mode="hami-core",
@@ -42,13 +43,13 @@ def look(
     loads: list[Load],
     readings: dict[tuple[str, str], dict[str, Reading]] | None = None,
 ) -> Look:
-    """Sample the usage of two GPUs once."""
+    """Sample the usage of the test node's two GPUs once."""
     devices = {device.id: device for device in (card(), card("GPU-2", 1))}
     return Counted(claims, loads, Owners(proc).of).look(devices, readings or {})
 
 
 def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
-    """A container's usage is the sum over its processes."""
+    """The agent adds up the usage of a container's processes."""
     for pid, uid in ((1, UID), (2, UID), (3, OTHER)):
         write(tmp_path, pid, uid=uid, container="main", inner=pid + 10)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5), Running(3, 50 * MIB, 7))
@@ -64,7 +65,7 @@ def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
 
 
 def test_a_process_of_a_share_counts_under_the_name_of_our_daemon(tmp_path: Path) -> None:
-    """A container's process still counts towards its share if the process has the name of our MPS
+    """A process of a container counts towards its share even if it has the name of our MPS
     daemon."""
     write(tmp_path, 1, uid=UID, container="main", inner=11, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
@@ -75,7 +76,8 @@ def test_a_process_of_a_share_counts_under_the_name_of_our_daemon(tmp_path: Path
 
 
 def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
-    """Containers of one pod on the same GPU are distinguished by their mounts."""
+    """If two containers of a pod use the same GPU, the agent tells their processes apart by their
+    mounts."""
     write(tmp_path, 1, uid=UID, container="aide")
     loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
     main, aide = look(tmp_path, [claim(UID, share(), share("aide"))], loads).uses
@@ -84,14 +86,16 @@ def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
-    """A process of an init container that borrows a share does not count as unshared."""
+    """A process of an init container that borrows its pod's share does not count as a process
+    without a share."""
     write(tmp_path, 1, uid=UID, container="fetch")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared
 
 
 def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
-    """The driver reports the usage of a MIG instance, even if none of its processes is visible."""
+    """The usage of a MIG instance comes from the driver, even if the agent sees none of its
+    processes."""
     held = MigInstance(profile="1g.5gb", start=2, size=1, group="small", position=1)
     loads = [Load(CARD, 900 * MIB, None), Load(CARD, 800 * MIB, 61, CUT)]
     (use,) = look(tmp_path, [claim(UID, share(cut=held))], loads).uses
@@ -99,8 +103,8 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
-    """A container's usage is the larger of its region's and the driver's values, but at most the
-    GPU's memory."""
+    """A container's usage is its region's value or the driver's, whichever is larger. It never
+    exceeds the GPU's memory."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
     reading = Reading(600 * MIB, 25, (1, 2, 3), 4.0, running=True)
@@ -117,7 +121,8 @@ def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
 
 
 def test_who_has_no_share_is_named(tmp_path: Path) -> None:
-    """Processes without a share of the GPU are listed, whether in a pod or not."""
+    """The agent lists a process without a share of the GPU as unshared, whether it runs in a pod or
+    not."""
     write(tmp_path, 1, command="Xorg")
     write(tmp_path, 2, uid=OTHER, container="main", command="sneaky")
     write(tmp_path, 3, uid=UID, container="main", command="train")
@@ -131,14 +136,15 @@ def test_who_has_no_share_is_named(tmp_path: Path) -> None:
 
 
 def test_our_own_daemons_are_no_strangers(tmp_path: Path) -> None:
-    """The MPS server's own process is not listed as unshared."""
+    """The agent does not list the process of its own MPS server as unshared."""
     write(tmp_path, 1, command="nvidia-cuda-mps")
     loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
     assert not look(tmp_path, [], loads).unshared
 
 
 def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
-    """Devices are numbered within each container in the order of their index, as in CUDA."""
+    """The agent numbers the devices of each container from 0 in the order of their index, as CUDA
+    does."""
     shares = (share(device="GPU-2"), share(), share("aide", "GPU-2"))
     uses = look(tmp_path, [claim(UID, *shares)], []).uses
     assert [(use.container, use.device, use.position) for use in uses] == [
@@ -149,7 +155,8 @@ def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
 
 
 def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> None:
-    """The agent ignores a region that also names other GPUs, and uses the driver's values."""
+    """If a container's region also names GPUs of which the container has no share, the agent
+    ignores the region and uses the driver's values."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load("GPU-2", 0, 0, None, (Running(1, 300 * MIB, 20),))]
     reading = Reading(900 * MIB, 7, (0, 0, 0), None, running=True)
@@ -162,8 +169,8 @@ def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> 
 
 
 def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
-    """The agent returns the cgroups of containers with a share of the GPU, not of other containers
-    in the pod."""
+    """A sample includes the cgroup of each container with a share of the GPU, but not of the pod's
+    other containers."""
     for pid, name in ((1, "main"), (2, "aide")):
         write(tmp_path, pid, uid=UID, container=name)
     running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5))
@@ -174,8 +181,8 @@ def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
 
 
 def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> None:
-    """A process that is missing from its container's region is a breach. Processes of other
-    containers are not."""
+    """The agent reports a breach if a process of a container is missing from the container's
+    region. Processes of other containers do not matter."""
     for pid, uid, container in (
         (1, UID, "main"),
         (2, UID, "main"),
@@ -197,7 +204,8 @@ def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> 
 
 
 def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Path) -> None:
-    """A region that counts over 512 MiB per process less than the driver is a breach."""
+    """The agent reports a breach if a region counts less memory than the driver, by more than 512
+    MiB per process."""
     for pid in (1, 2):
         write(tmp_path, pid, uid=UID, container="main", inner=pid + 10)
     running = (Running(1, 1_500 * MIB, None), Running(2, 500 * MIB, None))

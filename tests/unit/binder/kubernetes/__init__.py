@@ -1,1 +1,1 @@
-"""Unit tests of the binder in a Kubernetes cluster."""
+"""Unit tests of how the binder uses the Kubernetes API."""

@@ -1,4 +1,4 @@
-"""Test the GPU memory and cores that the binder writes into a node's allocatable.
+"""Tests of the GPU memory and cores that the binder writes to a node's allocatable resources.
 
 The tests use an in-memory API server in virtual time."""
 
@@ -45,15 +45,15 @@ CARD_MIB = 15_360
 
 
 class Link(PerfectKubeLink):
-    """A network to the API server whose answers to PATCH a test may replace."""
+    """A network to the API server. It counts PATCH requests, and a test can replace their
+    answers."""
 
     def __init__(self) -> None:
         self.patch: Callable[[], Answer] | None = None
         self.patches = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Count patches and return the replaced answer, if the test set one. Only nodes are patched
-        here."""
+        """Count PATCH requests, and return the test's answer to them if there is one."""
         if method == "PATCH":
             self.patches += 1
             if self.patch is not None:
@@ -62,7 +62,7 @@ class Link(PerfectKubeLink):
 
 
 class World:
-    """A node with one T4, its API server, and a binder that follows the ledger."""
+    """A node with one T4 GPU, its in-memory API server, and a binder that follows the ledger."""
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
@@ -84,8 +84,8 @@ class World:
         return found
 
     def shows(self) -> dict[str, str]:
-        """Return the node's allocatable extended resources, and check that its capacity equals its
-        allocatable."""
+        """Return the extended resources in the node's allocatable. Assert that its capacity is the
+        same."""
         status = self.ask("GET", NODE)["status"]
         assert status["allocatable"] == status["capacity"]
         return {name: value for name, value in status["allocatable"].items() if "/" in name}
@@ -98,7 +98,7 @@ class World:
             self.allocatable.observe(change)
 
     def place(self, name: str, memory_mib: int, dialect: str = "hami") -> PodPlaced:
-        """Create a pod in the cluster and place it on the node."""
+        """Create a pod on the API server and place it on the node."""
         made = self.ask("POST", PODS, kube_pod(name, share(memory_mib)))
         cap = dialect != "hami"
         asks = ask(memory_mib, cap_memory=cap)
@@ -107,13 +107,12 @@ class World:
         return placed
 
     def decided(self) -> list[Any]:
-        """Let the scheduler decide, and return the events that it wrote."""
+        """Let the scheduler decide, and return the events that it appended."""
         events = [*decided(self.ledger.engine).events]
         self.told(*events)
         return events
 
     async def bind(self, placed: PodPlaced) -> Outcome:
-        """Bind the pod once."""
         return await self.target.bind(placed)
 
     def bound(self, name: str) -> bool:
@@ -122,7 +121,7 @@ class World:
 
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """Run the loop that writes allocatable for the duration of the `with` block."""
+        """Run the loop that writes the node's allocatable for the duration of a `with` block."""
         loop = asyncio.create_task(self.allocatable.keep())
         await rest(1.0)
         yield
@@ -131,8 +130,8 @@ class World:
 
 
 def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
-    """The node's allocatable follows its GPUs and the configured resource names. The binder removes
-    resources that are no longer configured."""
+    """The binder updates a node's allocatable when its GPUs or the configured resource names
+    change. Resources that no longer apply are removed."""
     world = World()
 
     async def work() -> None:
@@ -156,8 +155,8 @@ def test_a_node_shows_its_cards_and_what_becomes_of_them() -> None:
 
 
 def test_what_a_kubelet_forgot_is_shown_again() -> None:
-    """The binder writes values again that a kubelet has reset. It does so at once when a node
-    becomes ready, and otherwise periodically."""
+    """If a kubelet resets allocatable, the binder writes its values again: at once when the node
+    becomes ready, otherwise periodically."""
     world = World()
     nothing = {"status": {"capacity": {MEMORY: "0"}, "allocatable": {MEMORY: "0"}}}
 
@@ -179,8 +178,8 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
-    """The binder binds a pod that requests more memory than a GPU has only after the API server has
-    accepted the larger allocatable."""
+    """If a pod requests more memory than the node's allocatable has, the binder raises allocatable
+    first. It binds the pod once the API server has accepted that."""
     world = World()
 
     async def work() -> None:
@@ -208,8 +207,8 @@ def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
 def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
     memory_mib: int, *, waits: bool
 ) -> None:
-    """A binding waits until the kubelet sees a raised allocatable. A binding that needs no raise
-    does not wait."""
+    """After the binder raises allocatable for a pod, it waits for the kubelet to see the new value
+    before it binds the pod. Other pods are bound at once."""
     world = World()
 
     async def work() -> None:
@@ -225,8 +224,8 @@ def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
 
 
 def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
-    """The binder still counts the original request of a pod that a resize made smaller, because the
-    kubelet does."""
+    """If a resize made a pod smaller, the kubelet still counts the pod's original request. The
+    binder therefore raises allocatable by the difference."""
     world = World()
 
     async def work() -> None:
@@ -264,8 +263,8 @@ def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
 def test_a_pod_is_bound_where_nothing_can_be_shown(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The binder binds a pod even if it cannot patch allocatable, and logs a missing permission
-    once."""
+    """If the API server refuses to change allocatable, the binder still binds the pod. It logs a
+    missing permission once."""
     world = World()
     world.link.patch = lambda: Answer(status, status_body(status, "No", "no"))
 

@@ -1,4 +1,4 @@
-"""Test how the binder updates Volcano's PodGroups and creates its default Queue.
+"""Tests of how the binder updates Volcano's PodGroups and creates its default Queue.
 
 The tests use an in-memory API server in virtual time."""
 
@@ -27,11 +27,11 @@ GROUP = PodGroupObserved(group="default/g", min_available=2)
 
 
 class WithStatus(MemoryKube):
-    """An API server with a status subresource for PodGroups, which no Volcano release has."""
+    """An API server on which PodGroups have a status subresource. No Volcano release has one, but
+    the binder supports it."""
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Change a PodGroup's status only for requests to `/status`, as a status subresource
-        requires."""
+        """Change the status of a PodGroup only if the request path ends in `/status`."""
         if method == "PATCH" and "/podgroups/" in path:
             body = json.loads(given["body"])
             if path.endswith("/status"):
@@ -43,28 +43,28 @@ class WithStatus(MemoryKube):
 
 
 class Noting(MemoryKube):
-    """An API server that records the paths of its requests."""
+    """An API server that records the path of each request."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Record the path of the request and handle the request as usual."""
+        """Record the path of the request, and handle it as usual."""
         self.asked.append(path)
         return super().handle(method, path, **given)
 
 
 class Link(PerfectKubeLink):
-    """A network that refuses the next `refusals` patches and drops the next `silences`
-    creations."""
+    """A network to the API server. It refuses the next `refusals` PATCH requests and loses the next
+    `silences` POST requests."""
 
     refusals = 0
     silences = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Refuse or drop the request while `refusals` or `silences` is left, else pass the request
-        on."""
+        """Refuse a PATCH or lose a POST while there are `refusals` or `silences` left. Pass other
+        requests on."""
         if method == "PATCH" and self.refusals:
             self.refusals -= 1
             return Answer(403, status_body(403, "Forbidden", "not yours"))
@@ -75,7 +75,7 @@ class Link(PerfectKubeLink):
 
 
 class CaughtUp(Reader[Change]):
-    """A reader that has read the ledger to its end."""
+    """A ledger reader that is always at the end of the ledger."""
 
     def __init__(self) -> None:
         pass
@@ -85,7 +85,7 @@ class CaughtUp(Reader[Change]):
 
 
 class World:
-    """An API server and the binder's gang loop. `phase` is the phase of PodGroup `g`."""
+    """An API server and the loop with which the binder updates PodGroups."""
 
     def __init__(self, kube: MemoryKube) -> None:
         self.kube, self.link = kube, Link()
@@ -101,7 +101,7 @@ class World:
 
     @property
     def phase(self) -> str:
-        """Return the phase of PodGroup `g`, as Volcano's controllers read it."""
+        """Return the phase of PodGroup `g`, as Volcano's controllers would read it."""
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:
@@ -115,7 +115,7 @@ class World:
 
 
 def with_loop(world: World, work: Callable[[], Any]) -> None:
-    """Run the gang loop next to `work`, in virtual time."""
+    """Run `work` in virtual time while the loop that updates PodGroups is running."""
 
     async def both() -> None:
         loop = asyncio.create_task(world.gangs.run(CaughtUp()))
@@ -142,7 +142,7 @@ def test_a_gang_is_let_in_with_and_without_a_status_subresource(kube: type[Memor
 
 
 def test_a_gang_that_was_refused_is_tried_again() -> None:
-    """The binder retries a PodGroup whose update was refused."""
+    """If the API server refuses the update of a PodGroup, the binder retries it."""
     world = World(MemoryKube())
     world.make_group()
     world.link.refusals = 1
@@ -158,8 +158,8 @@ def test_a_gang_that_was_refused_is_tried_again() -> None:
 
 
 def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
-    """The binder sets a PodGroup to Inqueue again if it was recreated and no event reported
-    that."""
+    """If a PodGroup is deleted and recreated without an event in the ledger, the binder sets the
+    new one to Inqueue, too."""
     world = World(MemoryKube())
     world.make_group()
 
@@ -176,7 +176,7 @@ def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
 
 
 def test_a_gang_that_runs_is_left_alone() -> None:
-    """The binder does not change a PodGroup that is already running."""
+    """The binder does not change a PodGroup whose phase is already Running."""
     world = World(MemoryKube())
     world.make_group()
     world.ask("PATCH", f"{GROUPS}/g", {"status": {"phase": "Running"}})
@@ -208,8 +208,8 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
 
 
 def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
-    """Until Volcano's API is served, the binder requests only API discovery. Then it creates the
-    Queue."""
+    """While Volcano is not installed, the binder only requests the list of API groups. Once
+    Volcano's API appears, it creates the Queue."""
     kube = Noting()
     absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}
     kube.fewer_kinds |= absent
@@ -226,7 +226,8 @@ def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
 
 
 def test_the_default_queue_is_made_once_the_api_server_answers() -> None:
-    """The binder retries the creation of the default Queue after the API server did not answer."""
+    """If the API server does not answer, the binder retries the creation of Volcano's default
+    Queue."""
     world = World(MemoryKube())
     world.link.silences = 1
 

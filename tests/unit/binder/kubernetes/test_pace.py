@@ -1,4 +1,4 @@
-"""Test how the limit of concurrent requests follows the API server's answers."""
+"""Tests of how the binder adapts its limit of concurrent requests to the API server's answers."""
 
 import asyncio
 
@@ -7,19 +7,18 @@ from apportion.runtime.process.clock import SystemClock
 
 
 class Hand(SystemClock):
-    """A clock whose time the test sets."""
+    """A fake clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """Return the time that the test has set."""
         return self.now_s
 
 
 async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
-    """Each prompt answer raises the limit by one up to the maximum. A slow answer does not raise
-    the limit."""
+    """At the start, each prompt answer raises the limit of concurrent requests by one, up to a
+    maximum. A slow answer does not."""
     pace = Pace(Hand())
     for _ in range(int(FIRST)):
         pace.answered(0.01)
@@ -32,8 +31,8 @@ async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
 
 
 async def test_after_the_first_refusal_room_grows_by_ones() -> None:
-    """After a refusal, a number of prompt answers equal to the limit raises the limit by about
-    one."""
+    """After the first refusal the limit grows slowly: it takes as many prompt answers as the limit
+    to raise it by about one."""
     pace = Pace(Hand())
     pace.refused()
     before = pace.limit
@@ -43,8 +42,8 @@ async def test_after_the_first_refusal_room_grows_by_ones() -> None:
 
 
 async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
-    """Refusals and slow answers in quick succession lower the limit only once, and never below the
-    minimum."""
+    """If several refusals and slow answers come in quick succession, the limit falls only once. It
+    never falls below a minimum."""
     clock = Hand()
     pace = Pace(clock)
     pace.refused()
@@ -60,7 +59,8 @@ async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
 
 
 async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
-    """Waiting requests run in order within the limit, and a cancelled request is skipped."""
+    """Requests over the limit wait and run in order. A waiting request that is cancelled is
+    skipped."""
     pace = Pace(Hand())
     pace.limit = 2.0
     order: list[int] = []
@@ -84,7 +84,7 @@ async def test_who_waits_gets_room_in_order_and_may_give_up() -> None:
 
 
 async def test_one_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    """A request that is cancelled just as its turn comes passes the turn to the next request."""
+    """If a waiting request is cancelled just as its turn comes, the next request gets the turn."""
     pace = Pace(Hand())
     pace.limit = 1.0
     first = pace.turn()

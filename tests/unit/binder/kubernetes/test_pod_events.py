@@ -1,4 +1,4 @@
-"""Test the Kubernetes events and conditions that the binder writes for pods, in virtual time."""
+"""Tests of the Kubernetes events and pod conditions that the binder writes, in virtual time."""
 
 import asyncio
 import json
@@ -53,10 +53,9 @@ EVENTS = "/api/v1/namespaces/default/events"
 
 
 class SlowKubeLink(PerfectKubeLink):
-    """A network to the API server on which each answer takes a second."""
+    """A network to the API server whose answers take a second each."""
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Pass the request on after one second."""
         answer = await super().ask(method, act)
         await rest(1)
         return answer
@@ -68,15 +67,16 @@ class DeafKubeLink(PerfectKubeLink):
     up = True
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Pass the request on if `up` is set, else fail as an unreachable API server does."""
+        """Pass the request on if `up` is set. Otherwise fail as if the API server were
+        unreachable."""
         if not self.up:
             raise KubeUnavailable("connection refused")
         return await super().ask(method, act)
 
 
 class FailingKubeApi(MemoryKubeApi):
-    """An API server that answers 503 with a Retry-After of one hour to events of the configured
-    pods."""
+    """An API server that answers 503 to Kubernetes events of chosen pods, and asks to retry after
+    an hour."""
 
     pods: ClassVar[set[str]] = set()
 
@@ -90,7 +90,7 @@ class FailingKubeApi(MemoryKubeApi):
         content_type: str = JSON,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """Answer 503 to an event of a configured pod, else handle the request as usual."""
+        """Answer 503 to an event of a chosen pod. Handle other requests as usual."""
         about = json.loads(body or b"{}").get("involvedObject", {"name": ""})["name"]
         if about in self.pods:
             return Answer(503, b"", retry_after_s=3_600.0)
@@ -100,8 +100,7 @@ class FailingKubeApi(MemoryKubeApi):
 
 
 class Told:
-    """An in-memory cluster with two pods, and a binder that writes Kubernetes events for its
-    pods."""
+    """An in-memory cluster with two pods, whose binder writes Kubernetes events for them."""
 
     def __init__(
         self, link: PerfectKubeLink | None = None, api: type[MemoryKubeApi] = MemoryKubeApi
@@ -114,7 +113,7 @@ class Told:
         }
 
     def begin_anew(self) -> None:
-        """Replace the binder with a new binder that has not read the ledger yet."""
+        """Replace the binder by a new one that has yet to read the ledger."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         self.pace, self.state = Pace(clock), cluster.state
@@ -139,7 +138,7 @@ class Told:
         return found
 
     def write(self, *payloads: Payload) -> None:
-        """Append events to the ledger, each with the role that may append its type."""
+        """Append the events to the ledger, each with a role that may append its type."""
         for data in payloads:
             identity = f"test-{self.server.last_revision}"
             draft = Draft(subject_of(data), identity, encode(event_of(data)))
@@ -147,12 +146,12 @@ class Told:
             self.server.append([draft], {}, role=role, writer=role)
 
     def messages(self) -> list[tuple[str, str]]:
-        """Return the pod name and message of every Kubernetes event."""
+        """Return the pod's name and the message of every Kubernetes event on the API server."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return sorted((each["involvedObject"]["name"], each["message"]) for each in listed)
 
     def counts(self) -> dict[str, int]:
-        """Return each Kubernetes event's count by its message."""
+        """Return the count of each Kubernetes event, by its message."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return {each["message"]: each["count"] for each in listed}
 
@@ -166,7 +165,7 @@ class Told:
         return uid
 
     def refuse(self, name: str) -> str:
-        """Let the scheduler refuse the pod, and return its uid."""
+        """Append a refusal of the pod by the scheduler, and return the pod's uid."""
         uid: str = self.uids[name]
         self.write(
             rack("n1", 2), member(uid, ask(1000), group="", name=name),
@@ -176,12 +175,12 @@ class Told:
         return uid
 
     def event(self, reason: str) -> dict[str, Any]:
-        """Return the only Kubernetes event with this reason."""
+        """Return the Kubernetes event with this reason, and assert that there is only one."""
         (found,) = [each for each in self.ask("GET", EVENTS)["items"] if each["reason"] == reason]
         return dict(found)
 
     def bind(self, number: int, first: int = 0) -> None:
-        """Add `number` pods without devices, each placed and bound on a node of its own."""
+        """Add `number` pods without devices, each placed and bound on its own node."""
         for each in range(first, first + number):
             uid = f"u{each}"
             node = f"node-{each}"
@@ -189,23 +188,23 @@ class Told:
             self.write(PodBound(pod=uid, node=node, attempt=1))
 
     def scheduled(self) -> int:
-        """Return the number of pods with a Scheduled event, and check that each event has a count
-        of one."""
+        """Return how many pods have a Scheduled event. Assert that no such event has been
+        repeated."""
         listed = self.ask("GET", EVENTS)["items"]
         found = [each for each in listed if each["reason"] == "Scheduled"]
         assert all(each["count"] == 1 for each in found)
         return len(found)
 
     async def run(self) -> None:
-        """Read the ledger and write Kubernetes events until cancelled."""
+        """Read the ledger and write Kubernetes events until the task is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reader.run())
             tasks.create_task(self._telling.run(self._reader))
 
 
 def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
-    """The binder writes one event and a condition for each pod of a gang without a PodGroup. Both
-    name the gang."""
+    """If a gang has no PodGroup, the binder writes one event and one condition for each of its
+    pods. Both name the gang."""
 
     async def main() -> None:
         told = Told()
@@ -225,7 +224,8 @@ def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
 
 
 def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
-    """The binder writes no event for a gang whose PodGroup arrives shortly after its pods."""
+    """If a gang's PodGroup arrives shortly after its pods, the binder writes no event about a
+    missing PodGroup."""
 
     async def main() -> None:
         told = Told()
@@ -242,8 +242,8 @@ def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
 
 
 def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
-    """The binder writes a pod event each time the pod's device fails or recovers. A restarted
-    binder repeats no event."""
+    """Each time a pod's device fails or recovers, the binder writes an event for the pod. A
+    restarted binder writes none of them again."""
 
     async def main() -> None:
         told = Told()
@@ -268,8 +268,8 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
 
 
 def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
-    """The binder writes a warning event for a pod whose container exceeds its share, and counts
-    repeats in that event."""
+    """If a container exceeds its share, the binder writes a warning event for its pod. Further
+    breaches raise the count of that event."""
 
     async def main() -> None:
         told = Told()
@@ -291,7 +291,7 @@ def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
 
 
 def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None:
-    """The event of a resized pod states when its new core limit takes effect."""
+    """When a pod is resized, its event says when the new core limit takes effect."""
 
     async def main() -> None:
         told = Told()
@@ -318,8 +318,8 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
 
 
 def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() -> None:
-    """A pod that is placed while the binder writes its refusal does not get the pending
-    condition."""
+    """If a pod is placed while the binder is writing its earlier refusal, the pod is not marked as
+    pending."""
 
     async def main() -> None:
         told = Told(SlowKubeLink())
@@ -336,8 +336,8 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
 
 
 def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
-    """The binder writes an event for each of two failures of a device in a row, since the first is
-    the cause."""
+    """If a device fails twice in a row, the binder writes an event for both failures, since the
+    first is the cause."""
 
     async def main() -> None:
         told = Told()
@@ -359,8 +359,8 @@ def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None
 def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every pod of a burst gets its event once bindings leave capacity, even if the burst exceeds
-    the limit of remembered events."""
+    """Bindings have priority over events. After a burst of bindings every pod gets its event, even
+    if more events are due than the binder can remember."""
     monkeypatch.setattr(pod_events, "UNTOLD_MAX", 7)
 
     async def main() -> None:
@@ -379,8 +379,8 @@ def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
 
 
 def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
-    """A restarted binder writes the missing events of recent bindings only, and writes no event
-    twice."""
+    """A restarted binder writes no event twice. If events are missing, it writes only those of
+    recent bindings."""
 
     async def main() -> None:
         told = Told()
@@ -403,7 +403,8 @@ def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_tw
 
 
 def test_an_event_waits_for_an_api_server_that_is_away() -> None:
-    """The binder writes an event once the API server is reachable again."""
+    """If the API server is unreachable, the binder writes a pending event once it is reachable
+    again."""
 
     async def main() -> None:
         link = DeafKubeLink()
@@ -422,8 +423,8 @@ def test_an_event_waits_for_an_api_server_that_is_away() -> None:
 
 
 def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
-    """A pending pod's event is renewed before it expires, and recreated if it has expired. Two
-    binders renew the event as often as one binder."""
+    """The binder renews a pending pod's event before it expires, and recreates one that has
+    expired. Two binders renew no more often than one."""
 
     async def main() -> None:
         told = Told()
@@ -453,8 +454,8 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
 def test_events_that_the_api_server_keeps_failing_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Events that the API server fails to accept do not delay other events. The binder writes them
-    once the API server accepts them."""
+    """If the API server keeps failing on some events, the binder still writes the others. It writes
+    the failed ones once they are accepted."""
     monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
 
     async def main() -> None:
@@ -479,8 +480,8 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
 
 
 def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there are more pending pods than one renewal slot can renew, the next slot continues with
-    the remaining pods."""
+    """The binder renews the events of a limited number of pending pods at a time. The next round
+    continues with the remaining pods."""
     monkeypatch.setattr(pod_events, "RENEWED_MAX", 1)
     monkeypatch.setattr(pod_events, "RENEW_SLOTS", 1)
 

@@ -1,4 +1,5 @@
-"""Test the ResourceClaims of placed pods, over an in-memory API server in virtual time."""
+"""Tests of how the binder allocates the ResourceClaims of placed pods. The tests use an in-memory
+API server in virtual time."""
 
 import asyncio
 import json
@@ -32,14 +33,15 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class CaughtUp:
-    """A reader that has already read the whole ledger."""
+    """A ledger reader that is always at the end of the ledger."""
 
     async def caught_up(self) -> None:
         """Return at once."""
 
 
 class Admission(MemoryKube):
-    """An API server whose admission rejects writes that contain `refused`."""
+    """An API server whose admission control rejects every write that contains the text
+    `refused`."""
 
     refused = b""
 
@@ -52,14 +54,14 @@ class Admission(MemoryKube):
         body: bytes | None = None,
         content_type: str = "",
     ) -> Answer:
-        """Reject a write whose body contains `refused`, else handle the request as usual."""
+        """Reject a write that contains the text `refused`. Handle other requests as usual."""
         if method != "GET" and self.refused and self.refused in (body or b""):
             return Answer(422, status_body(422, "Invalid", "not with us"))
         return super().handle(method, path, query=query, body=body, content_type=content_type)
 
 
 class World:
-    """A pod with a ResourceClaim that is placed on n1, and an API server."""
+    """An API server with a pod that is placed on node n1 and has a ResourceClaim."""
 
     def __init__(self, *, dra: bool = True) -> None:
         self.kube = Admission()
@@ -94,11 +96,11 @@ class World:
         return change
 
     def claim(self) -> dict[str, Any]:
-        """Return the ResourceClaim as the API server has it."""
+        """Return the ResourceClaim from the API server."""
         return self.ask("GET", f"{CLAIMS}/mine")
 
     def status(self, **status: Any) -> None:
-        """Set the ResourceClaim's status, as another component would."""
+        """Set the ResourceClaim's status, as another component might do."""
         self.ask("PUT", f"{CLAIMS}/mine/status", self.claim() | {"status": status})
 
     def placed(self) -> PodPlaced:
@@ -106,16 +108,15 @@ class World:
         return [event for event in self.ledger.events if isinstance(event, PodPlaced)][-1]
 
     async def bind(self) -> Outcome:
-        """Bind the pod once."""
         return await self.target.bind(self.placed())
 
     def node_of_pod(self) -> str:
-        """Return the node to which the API server has bound the pod, or an empty text."""
+        """Return the node that the API server has bound the pod to, or an empty string."""
         return str(self.ask("GET", f"{PODS}/p")["spec"].get("nodeName", ""))
 
 
 def virtually(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    """Run the test in a new world, in virtual time."""
+    """Run the test in virtual time, with a new World."""
     world = World()
 
     async def play() -> None:
@@ -125,8 +126,8 @@ def virtually(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
-    """The binder allocates and reserves a claim, with a finalizer, before it binds the pod. A
-    second attempt changes nothing."""
+    """Before the binder binds a pod, it allocates and reserves the pod's claim and adds a
+    finalizer. Repeating the binding changes nothing."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -145,8 +146,8 @@ def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
 
 
 def test_what_an_attempt_before_left_is_taken_back_first() -> None:
-    """The binder removes the allocation of an earlier attempt before it writes the new
-    allocation."""
+    """If an earlier placement of the pod has allocated the claim, the binder removes that
+    allocation before it writes the new one."""
 
     async def test(world: World) -> None:
         state = world.ledger.state
@@ -167,7 +168,8 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
 
 
 def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
-    """A later attempt does not change the claim of a bound pod."""
+    """Once a pod is bound, the binder does not change its claim for a later placement of the
+    pod."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -195,8 +197,8 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("status", "problem"), OTHERS)
 def test_a_claim_of_somebody_else_is_left_alone(status: dict[str, Any], problem: str) -> None:
-    """The binder does not change a claim that another driver or pod uses. The binding fails with
-    that reason."""
+    """If another driver or pod uses the claim, the binder does not change it. The binding fails for
+    good, with the reason."""
 
     async def test(world: World) -> None:
         world.status(**status)
@@ -212,7 +214,8 @@ def test_a_claim_of_somebody_else_is_left_alone(status: dict[str, Any], problem:
 
 
 def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
-    """The binding fails if the claim is missing or was recreated under the same name."""
+    """The binding fails if the pod's claim is missing, or if another claim with the same name has
+    replaced it."""
 
     async def test(world: World) -> None:
         world.ask("DELETE", f"{CLAIMS}/mine")
@@ -228,7 +231,8 @@ def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
 
 
 def test_a_binder_without_the_setting_says_so() -> None:
-    """A binder without --dra refuses a pod with claims, and its error names the option."""
+    """A binder without `--dra` does not bind a pod with ResourceClaims. Its error names the
+    option."""
     world = World(dra=False)
 
     async def play() -> None:
@@ -241,7 +245,7 @@ def test_a_binder_without_the_setting_says_so() -> None:
 
 
 async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None]) -> None:
-    """Run `loop` in the background until `what` is done."""
+    """Run `loop` in the background until `what` has finished."""
     task = asyncio.create_task(loop)
     try:
         await what
@@ -250,7 +254,7 @@ async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None
 
 
 def free(claim: dict[str, Any]) -> bool:
-    """Return True if the claim has no allocation, reservation or finalizer."""
+    """Return True if the ResourceClaim has no allocation, reservation or finalizer."""
     status = claim["status"]
     return not (
         status.get("allocation") or status.get("reservedFor") or claim["metadata"]["finalizers"]
@@ -258,7 +262,7 @@ def free(claim: dict[str, Any]) -> bool:
 
 
 def test_a_claim_is_free_once_its_pod_has_gone() -> None:
-    """The binder releases a claim once its pod is gone, and not earlier."""
+    """The binder releases a ResourceClaim when its pod is gone, and not before."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -278,8 +282,8 @@ def test_a_claim_is_free_once_its_pod_has_gone() -> None:
 
 
 def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None:
-    """The binder keeps the claim of a pod that left the ledger but still exists on the API
-    server."""
+    """If a pod has left the ledger but still exists on the API server, the binder keeps its
+    claim."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -296,7 +300,8 @@ def test_a_pod_that_the_ledger_let_go_of_and_that_runs_keeps_its_claim() -> None
 
 
 def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> None:
-    """A starting binder releases the claims of pods that ended while no binder was running."""
+    """When a binder starts, it releases the claims of pods that ended while no binder was
+    running."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -314,8 +319,8 @@ def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> Non
 
 
 def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
-    """A claim whose update is rejected does not block other claims, and the binder retries it
-    later."""
+    """If the API server rejects the update of one claim, the binder still updates the others. It
+    retries the rejected one later."""
 
     async def test(world: World) -> None:
         await world.bind()
@@ -340,8 +345,8 @@ def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
 
 
 def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
-    """A node whose ResourceSlice is rejected does not block other nodes, and the binder retries
-    it."""
+    """If the API server rejects one node's ResourceSlice, the binder still publishes those of other
+    nodes. It retries the rejected one later."""
 
     async def test(world: World) -> None:
         world.take(node("n2", gpu("g2")))
@@ -362,19 +367,19 @@ def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
 
 
 def slices(world: World) -> list[dict[str, Any]]:
-    """Return the published ResourceSlices."""
+    """Return the ResourceSlices that the binder has published."""
     found: list[dict[str, Any]] = world.ask("GET", SLICES)["items"]
     return found
 
 
 def generations(world: World) -> list[int]:
-    """Return the pool generations of the published ResourceSlices."""
+    """Return the pool generation of each published ResourceSlice."""
     return [each["spec"]["pool"]["generation"] for each in slices(world)]
 
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
-    """The binder publishes all slices of a pool with a new generation after each device change or
-    deleted slice. It removes the slices of a node that left."""
+    """After each change of a node's devices, and after a slice is deleted, the binder republishes
+    the node's slices as a new generation. When the node leaves, it removes them."""
 
     async def test(world: World) -> None:
         async def go() -> None:

@@ -1,4 +1,4 @@
-"""Test binding against an API server that is busy, slow or failing, or whose pod has changed."""
+"""Tests of binding a pod if the API server is busy, slow or failing, or if the pod has changed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Reply = tuple[int, dict[str, Any]]
 
 
 class Server:
-    """An API server with one pod. It answers each binding with the next reply of the script, then
-    with 201."""
+    """An API server with one pod. It answers binding requests with the replies in `script`, and
+    then with 201."""
 
     def __init__(self) -> None:
         self.script: list[Reply] = []
@@ -38,8 +38,8 @@ class Server:
         self.url = ""
 
     async def bind(self, request: web.Request) -> web.Response:
-        """Answer POST pods/binding. A scripted status of 0 breaks the connection without an
-        answer."""
+        """Answer a binding request with the next reply. If its status is 0, break the connection
+        instead."""
         self.bindings.append(await request.json())
         status, body = self.script.pop(0) if self.script else CREATED
         if not status:
@@ -50,25 +50,24 @@ class Server:
         return web.json_response(body, status=status or 500, headers=headers)
 
     async def get(self, _request: web.Request) -> web.Response:
-        """Answer GET pods with `found`."""
+        """Answer a request for the pod with `found`."""
         status, body = self.found
         return web.json_response(body, status=status)
 
 
 def refusal(status: int, reason: str = "", message: str = "no") -> Reply:
-    """Return a reply with a Kubernetes Status that refuses the request."""
+    """Return a reply that refuses the request with a Kubernetes Status."""
     return status, {"kind": "Status", "reason": reason, "message": message, "code": status}
 
 
 def there(on: str = "", *, attempt: str = "1", **meta: Any) -> Reply:
-    """Return a reply with the pod, bound to node `on` unless that is empty."""
+    """Return a reply with the pod. If `on` is given, the pod is bound to that node."""
     metadata = {"uid": "p1", "annotations": {ATTEMPT: attempt}, **meta}
     return 200, {"metadata": metadata, "spec": {"nodeName": on} if on else {}}
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """Yield a running server."""
     serving = Server()
     app = web.Application()
     app.router.add_post("/api/v1/namespaces/default/pods/p1/binding", serving.bind)
@@ -83,13 +82,13 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Return a ledger in which one pod is placed on n1."""
+    """Return a ledger in which one pod is placed on node n1."""
     placed = Ledger(node("n1", gpu("g0"))).submit(pod("p1", ask(3000, cores=30)))
     return placed.settle()
 
 
 async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outcome:
-    """Bind the pod to the node of its placement."""
+    """Bind the ledger's pod to its node over the server."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -103,7 +102,8 @@ async def bind(server: Server, ledger: Ledger, pace: Pace | None = None) -> Outc
 
 
 async def test_one_call_says_it_all(server: Server, ledger: Ledger) -> None:
-    """A single binding call sends the node, the pod's uid and all annotations."""
+    """The binder binds a pod with a single request, which has the node, the pod's uid and all
+    annotations."""
     assert await bind(server, ledger) == Bound()
     (said,) = server.bindings
     assert said["target"]["name"] == "n1"
@@ -113,7 +113,8 @@ async def test_one_call_says_it_all(server: Server, ledger: Ledger) -> None:
 
 
 async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Ledger) -> None:
-    """The binder retries at a busy API server, and lowers its limit of concurrent requests."""
+    """If the API server is busy, the binder retries the binding and lowers its limit of concurrent
+    requests."""
     pace = Pace(SystemClock())
     server.script = [refusal(429, "TooManyRequests"), refusal(500, "InternalError")]
     assert await bind(server, ledger, pace) == Bound()
@@ -122,8 +123,8 @@ async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Led
 
 
 async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> None:
-    """After a lost answer and a conflict, the binding counts as successful if its own attempt bound
-    the pod."""
+    """If the answer to a binding is lost and the retry gets a conflict, the binder reads the pod.
+    The binding succeeded if this attempt bound it."""
     server.script = [(0, {}), refusal(409, "Conflict")]
     server.found = there("n1")
     assert await bind(server, ledger) == Bound()
@@ -142,8 +143,8 @@ async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> Non
 async def test_a_conflict_is_what_the_pod_is(
     server: Server, ledger: Ledger, found: Reply, message: str, *, final: bool
 ) -> None:
-    """A conflict is final if another node or attempt has bound the pod. It is not final if the pod
-    is deleted or replaced."""
+    """After a conflict, the binding fails for good if another node or attempt has bound the pod.
+    The failure is temporary if the pod is being deleted or was replaced."""
     server.script = [refusal(409, "Conflict", "already assigned")]
     server.found = found
     outcome = await bind(server, ledger)
@@ -154,7 +155,7 @@ async def test_a_conflict_is_what_the_pod_is(
 async def test_a_conflict_that_was_another_write_is_tried_again(
     server: Server, ledger: Ledger
 ) -> None:
-    """The binder retries after a conflict if the pod is still unbound."""
+    """If the pod is still unbound after a conflict, the binder retries the binding."""
     server.script = [refusal(409, "Conflict")]
     server.found = there()
     assert await bind(server, ledger) == Bound()
@@ -167,7 +168,8 @@ async def test_a_conflict_that_was_another_write_is_tried_again(
 async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     server: Server, ledger: Ledger, status: int, *, final: bool
 ) -> None:
-    """A refusal for missing permissions is not final, but a refusal of a malformed binding is."""
+    """The binding fails for good if the API server calls it malformed. If a permission is missing,
+    the failure is temporary, since an operator can grant it."""
     server.script = [refusal(status, "Reason", "why")]
     outcome = await bind(server, ledger)
     assert outcome == Failed(f"{status} Reason: why", final=final)
@@ -188,8 +190,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """The binder sends no binding to a node that left. The pod decides the outcome, which is
-    unknown if the pod cannot be read."""
+    """If the node has left, the binder reads the pod instead of binding it. The outcome depends on
+    the pod, and is unknown if the pod cannot be read."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)
@@ -202,14 +204,15 @@ async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bou
 async def test_a_conflict_that_cannot_be_looked_up_is_unknown(
     server: Server, ledger: Ledger, status: int
 ) -> None:
-    """The outcome of a conflict is unknown if the pod cannot be read, so the placement is kept."""
+    """If the binder cannot read the pod after a conflict, the outcome is unknown and the placement
+    is kept."""
     server.script = [refusal(409, "Conflict")]
     server.found = refusal(status, "Reason")
     assert await bind(server, ledger) == Failed(f"{status} Reason: no", final=False, unknown=True)
 
 
 async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) -> None:
-    """The binder makes no call for a pod that is gone from the ledger."""
+    """If the pod is gone from the ledger, the binder sends no request."""
     placed = ledger.events[-1]
     ledger.play(PodGone(uid="p1"))
     ledger.events.append(placed)
@@ -222,7 +225,7 @@ async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) 
 async def test_a_server_that_never_answers_is_left(
     server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call without an answer times out, and the next attempt can succeed."""
+    """A request that gets no answer times out, and the next attempt can succeed."""
     monkeypatch.setattr(kubernetes_target, "TRY_TIMEOUT_S", 0.2)
     hang = asyncio.Event()
     answer = server.bind

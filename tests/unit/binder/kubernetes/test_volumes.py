@@ -1,4 +1,4 @@
-"""Test volume claims that wait for their first consumer.
+"""Tests of pods with PersistentVolumeClaims that are bound only when a pod first uses them.
 
 The tests use an in-memory API server in virtual time."""
 
@@ -35,8 +35,8 @@ STATIC = "kubernetes.io/no-provisioner"
 
 
 class World:
-    """A pod placed on n1, its volume claim and an API server. The test acts as the volume
-    controller."""
+    """An API server with a pod that is placed on node n1 and has a volume claim. The test acts as
+    Kubernetes' volume controller."""
 
     def __init__(
         self, provisioner: str = "disks.example.com", state: Any = "first-consumer"
@@ -60,8 +60,8 @@ class World:
         self.uid = uid
 
     def told(self, state: Any, *nodes: str) -> None:
-        """Set the claim's state in the ledger. If nodes are given, its volume is reachable only
-        from these nodes."""
+        """Set the claim's state in the ledger. If `nodes` are given, only they can reach its
+        volume."""
         term = (NodeExpression(key=HOST, operator="In", values=nodes),)
         terms = (term,) if nodes else ()
         self.ledger.play(
@@ -77,35 +77,34 @@ class World:
         return found
 
     def add(self, name: str, on: str, **spec: Any) -> None:
-        """Add a free volume that is reachable from node `on`."""
+        """Add a free volume that only node `on` can reach."""
         free = {"status": {"phase": "Available"}}
         self.ask("POST", VOLUMES, kube_volume(name, on, **spec) | free)
 
     def complete(self, to: str) -> None:
-        """Bind the claim to the volume `to`, as Kubernetes does."""
+        """Bind the claim to volume `to`, as Kubernetes' volume controller does."""
         done = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": to}}
         self.ask("PATCH", CLAIM, done)
 
     def chosen(self) -> str:
-        """Return the node that the claim names as selected."""
+        """Return the node in the claim's selected-node annotation."""
         notes = self.ask("GET", CLAIM)["metadata"].get("annotations", {})
         return str(notes.get(SELECTED_NODE, ""))
 
     def unchoose(self) -> None:
-        """Unset the selected node, as a provisioner does when it gives up."""
+        """Remove the claim's selected node, as a provisioner does when it gives up."""
         self.ask("PATCH", CLAIM, {"metadata": {"annotations": {SELECTED_NODE: None}}})
 
     def node_of_pod(self) -> str:
-        """Return the node to which the API server has bound the pod, or an empty text."""
+        """Return the node that the API server has bound the pod to, or an empty string."""
         return str(self.ask("GET", f"{SPACE}/pods/p")["spec"].get("nodeName", ""))
 
     async def bind(self) -> Outcome:
-        """Bind the pod once."""
         (placed,) = (event for event in self.ledger.events if isinstance(event, PodPlaced))
         return await self.target.bind(placed)
 
     async def binding(self, during: Callable[[], object]) -> Outcome:
-        """Bind the pod once, and call `during` while the binding is in progress."""
+        """Bind the pod, and call `during` while the binding is in progress."""
         trying = asyncio.create_task(self.bind())
         await rest(2.0)
         during()
@@ -118,8 +117,8 @@ def world(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> None:
-    """The binder reserves the smallest volume on the node, and binds the pod once the claim is
-    bound."""
+    """The binder reserves the smallest volume that the node can reach for the claim. It binds the
+    pod when the claim is bound."""
 
     async def check() -> None:
         of = World(STATIC)
@@ -142,8 +141,8 @@ def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> Non
 
 
 def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
-    """The binder tells the provisioner the node, and the pod waits over several attempts for its
-    volume."""
+    """If a volume has yet to be provisioned, the binder writes the node to the claim. The binding
+    fails temporarily until the volume exists."""
 
     async def check() -> None:
         of = World()
@@ -161,7 +160,8 @@ def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
 
 
 def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
-    """A provisioner that gives up ends the placement, even if it does so between two attempts."""
+    """If the provisioner gives up on the node, the placement fails for good, even if that happens
+    between two attempts."""
 
     async def check() -> None:
         of = World()
@@ -178,7 +178,7 @@ def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
 
 
 def test_what_takes_too_long_is_decided_anew() -> None:
-    """The binder gives up a placement whose volume takes longer than kube-scheduler would wait."""
+    """If a volume takes longer than kube-scheduler would wait, the placement fails for good."""
 
     async def check() -> None:
         of = World()
@@ -193,7 +193,7 @@ def test_what_takes_too_long_is_decided_anew() -> None:
 
 
 def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
-    """If the claim is bound according to the ledger, the binder binds the pod without reading the
+    """If the ledger shows the claim as bound, the binder binds the pod without reading the
     claim."""
 
     async def check() -> None:
@@ -206,8 +206,8 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
 
 
 def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
-    """The binder does not bind a pod if the ledger or the API server shows its volume on another
-    node."""
+    """If the pod's node cannot reach its volume according to the ledger or the API server, the
+    binder does not bind the pod."""
 
     async def check() -> None:
         of = World()
@@ -226,7 +226,8 @@ def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -
 
 
 def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
-    """Each impossible volume binding ends the placement with a reason of its own."""
+    """A volume claim that can never be bound on the node ends the placement. Each cause has its own
+    message."""
 
     async def check() -> None:
         of = World(STATIC)
@@ -249,7 +250,8 @@ def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
 
 
 def test_a_pod_that_an_earlier_call_bound_is_bound_whatever_became_of_its_claim() -> None:
-    """A pod that an earlier call has bound counts as bound, even if its claim is gone."""
+    """If an earlier request has already bound the pod, the binding succeeds even if the claim is
+    gone."""
 
     async def check() -> None:
         of = World()

@@ -1,1 +1,1 @@
-"""Unit tests of `cli/client`."""
+"""Unit tests of how the CLI talks to the ledger and to the gateway."""

@@ -1,4 +1,5 @@
-"""How the CLI finds the ledger and gateway: explicit settings win, and files are private."""
+"""Tests of how the CLI finds the ledger and the gateway. Explicit options come first, then what a
+running `up` wrote."""
 
 import json
 import os
@@ -21,7 +22,8 @@ from apportion.cli.exits import UNREACHABLE, Unreachable
 
 
 def test_told_wins(tmp_path: Path) -> None:
-    """An option or variable is used unchanged, without reading the data folder."""
+    """If an address is given as an option or variable, the CLI uses it unchanged and does not read
+    the data folder."""
     where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
     assert where.reach().url == "nats://u:p@h:1"
     assert where.gateway_url() == "http://h:2"
@@ -30,7 +32,8 @@ def test_told_wins(tmp_path: Path) -> None:
 def test_the_server_of_up_is_met_without_the_certificates_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A CA set for a cluster is not used for the server of `up`."""
+    """APPORTION_NATS_CA is for a cluster's server. The CLI ignores it for the server of a local
+    `up`."""
     monkeypatch.setenv("APPORTION_NATS_CA", "ca.crt")
     Where(data=tmp_path, nats="tls://h:1").reach()
     assert os.environ["APPORTION_NATS_CA"] == "ca.crt"
@@ -40,7 +43,7 @@ def test_the_server_of_up_is_met_without_the_certificates_of_another(
 
 
 def test_found(tmp_path: Path) -> None:
-    """The connection that a running `up` wrote is read back, and its file has mode 0600."""
+    """The CLI reads back the connection that a running `up` wrote. The file has mode 0600."""
     write_connection(tmp_path, Connection(gateway="http://127.0.0.1:8470", processes={"agent": 7}))
     assert Where(data=tmp_path).gateway_url() == "http://127.0.0.1:8470"
     assert read_connection(tmp_path).processes == {"agent": 7}
@@ -49,7 +52,7 @@ def test_found(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    """Without a running `up`, the error names the folder and the variables to set."""
+    """If no `up` is running, the error names the data folder and the variables to set."""
     where = Where(data=tmp_path)
     with pytest.raises(Unreachable, match="APPORTION_GATEWAY") as refused:
         where.gateway_url()
@@ -60,8 +63,8 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
-    """Connecting fails at once after `up` has ended. While `up` runs, the CLI tolerates an
-    unavailable server."""
+    """If `up` has ended, connecting fails at once. While `up` runs, the CLI accepts that its server
+    is not reachable yet."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, but not listening
         known = {
@@ -78,14 +81,15 @@ def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"gateway": 7}', "[]"])
 def test_broken_file(tmp_path: Path, text: str) -> None:
-    """A broken connection file is an error that names it."""
+    """If the connection file is broken, the error names the file."""
     (tmp_path / "connection.json").write_text(text)
     with pytest.raises(Unreachable, match=r"connection\.json"):
         read_connection(tmp_path)
 
 
 def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The data folder is APPORTION_DATA, else in XDG_STATE_HOME, else in XDG's default."""
+    """The data folder is APPORTION_DATA if set. Otherwise it is in XDG_STATE_HOME, or in XDG's
+    default folder."""
     monkeypatch.delenv(DATA_ENV, raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -97,8 +101,8 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_what_another_terminal_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`up` prints the variable for another terminal only if that terminal would use a different
-    folder."""
+    """`up` prints the variable APPORTION_DATA for use in another terminal only if its data folder
+    is not the default one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     mine = tmp_path / "data of mine"
     monkeypatch.setenv(DATA_ENV, str(mine))

@@ -1,4 +1,5 @@
-"""The CLI waits for a gateway that is still folding, and fails for a gateway that cannot answer."""
+"""Tests that the CLI waits for a gateway that is still folding the ledger, and fails if it will not
+become ready."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from apportion.core.answers.reads import RevisionAnswer
 
 @contextmanager
 def answering(*answers: tuple[int, bytes, str]) -> Iterator[str]:
-    """A server that gives these answers in turn, then repeats the last one."""
+    """Run a server that gives these answers in turn and then repeats the last one. Yield its
+    URL."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +48,8 @@ HALTED = (503, b'{"error": "the gateway is not ready: halted"}', "")
 
 
 def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """The CLI waits for a folding gateway and prints one note on standard error."""
+    """While the gateway is folding the ledger, the CLI waits and prints a single note on standard
+    error."""
     with answering(FOLDING, FOLDING, (200, b'{"revision": 9}', "")) as url:
         assert Gateway(url).ask("revision", answer=RevisionAnswer).revision == 9
     said = capsys.readouterr()
@@ -56,6 +59,7 @@ def test_it_is_waited_for_with_a_word(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("answer", "patience_s"), [(HALTED, 60.0), (FOLDING, 0.1)])
 def test_patience_has_an_end(answer: tuple[int, bytes, str], patience_s: float) -> None:
-    """The CLI stops waiting after its timeout, and at once if the gateway names no time."""
+    """The CLI stops waiting after its timeout. If the gateway does not say when to retry, it stops
+    at once."""
     with answering(answer) as url, pytest.raises(Unreachable, match="not ready"):
         Gateway(url, patience_s=patience_s).ask("revision", answer=RevisionAnswer)

@@ -1,4 +1,5 @@
-"""Requests to the gateway: the client combines pages, and every refusal has its exit code."""
+"""Tests of the CLI's requests to the gateway: it joins the pages of a list, and each kind of error
+has its exit code."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from apportion.core.answers.reads import ErrorAnswer, GangAnswer, GangPage, Revi
 
 
 class _Answering(BaseHTTPRequestHandler):
-    """A gateway with three gangs that records its requests."""
+    """A fake gateway that lists three gangs in pages and records its requests."""
 
     protocol_version = "HTTP/1.1"
     asked: list[str]
@@ -49,7 +50,7 @@ class _Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    """A client of a server on a free port."""
+    """Provide a client of the fake gateway."""
     _Answering.asked = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answering)
     thread = threading.Thread(target=server.serve_forever)
@@ -63,7 +64,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def test_pages_are_put_together(gateway: Gateway) -> None:
-    """A list is read page by page to its end, with one request for each page."""
+    """The client reads a list to its end, with one request for each page."""
     revision, gangs = gateway.items("gangs", GangAnswer)
     assert (revision, [gang.group for gang in gangs]) == (7, ["g0", "g1", "g2"])
     assert len(_Answering.asked) == 3
@@ -74,7 +75,8 @@ def test_pages_are_put_together(gateway: Gateway) -> None:
     [("404", NotFound), ("400", Wrong), ("408", Unreachable), ("503", Unreachable)],
 )
 def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
-    """A refusal is raised with the gateway's error and fix, and the exit code of its kind."""
+    """If the gateway refuses a request, the client raises its error and fix, with the exit code of
+    that kind of error."""
     with pytest.raises(kind, match="no; do y"):
         gateway.ask(status, answer=RevisionAnswer)
 
@@ -96,7 +98,8 @@ def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
     ],
 )
 def test_what_is_wrong_is_said_of_the_option(error: str, field: str, rest: str, said: str) -> None:
-    """An error about a field names the verb's option for it, if there is one."""
+    """If an error is about a request field, the message names the command-line option for that
+    field, if the verb has one."""
     options = [click.Option(["--add"]), click.Option(["--at"])]
     answer = ErrorAnswer(error=error, field=field, fix="do y", rest=rest)
     with click.Context(click.Command("plan", params=[*options])):
@@ -106,40 +109,40 @@ def test_what_is_wrong_is_said_of_the_option(error: str, field: str, rest: str, 
 
 
 def test_answer_that_is_none_of_ours(gateway: Gateway) -> None:
-    """An answer of another web server raises an error that asks whether the URL is a gateway's."""
+    """If another web server answers, the error asks whether the URL is that of a gateway."""
     with pytest.raises(Unreachable, match="is it an Apportion gateway"):
         gateway.ask("broken", answer=RevisionAnswer)
 
 
 def test_names_are_quoted(gateway: Gateway) -> None:
-    """A name with a slash or question mark is quoted in the path."""
+    """A slash or question mark in a name is percent-encoded in the request path."""
     with pytest.raises(NotFound):
         gateway.ask("pods", "a/b?c", "404", answer=RevisionAnswer)
     assert _Answering.asked == ["/api/v1/pods/a%2Fb%3Fc/404"]
 
 
 def test_an_empty_name_is_wrong_usage(gateway: Gateway) -> None:
-    """An empty name is wrong usage, without a request."""
+    """An empty name is a usage error, and the client sends no request."""
     with pytest.raises(Wrong, match="empty name"):
         gateway.ask("pods", "default", "", "why", answer=RevisionAnswer)
     assert _Answering.asked == []
 
 
 def test_connection_that_was_closed_meanwhile(gateway: Gateway) -> None:
-    """A closed connection is opened again without an error."""
+    """If the gateway has closed an idle connection, the client opens a new one without an error."""
     asked = {"close": 1}
     assert gateway.ask("revision", answer=RevisionAnswer, query=asked).revision == 7
     assert gateway.ask("revision", answer=RevisionAnswer).revision == 7
 
 
 def test_nobody_there() -> None:
-    """A refused connection is an error with the address."""
+    """If the gateway refuses the connection, the error has its address."""
     with pytest.raises(Unreachable, match=r"cannot reach .*127\.0\.0\.1:1: "):
         Gateway("http://127.0.0.1:1").ask("revision", answer=RevisionAnswer)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://h", "http://", ""])
 def test_url_that_is_none(url: str) -> None:
-    """A URL without a valid scheme and host is wrong usage, with the expected form."""
+    """A URL without a valid scheme and host is a usage error that shows the expected form."""
     with pytest.raises(Wrong, match="http://HOST:PORT"):
         Gateway(url)

@@ -1,4 +1,4 @@
-"""Shared parts of verbs that write to the ledger."""
+"""Tests of what all verbs that write to the ledger share: Ctrl-C and warnings."""
 
 import asyncio
 import logging
@@ -11,7 +11,8 @@ from tests.support.golden import Golden
 
 
 async def test_ctrl_c_comes_after_a_step() -> None:
-    """Ctrl-C during a drain takes effect after the current step."""
+    """Ctrl-C during a step, such as moving a pod in a drain, takes effect when that step has
+    ended."""
     begun, may_end, noted = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def move() -> None:
@@ -31,8 +32,8 @@ async def test_ctrl_c_comes_after_a_step() -> None:
 def test_a_warning_is_said_without_the_form_of_a_log(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A warning of our own logger is printed once, without password or log format. Other levels
-    and libraries are silent."""
+    """A warning of our own logger is printed once, without a password and without log formatting.
+    Other log records are not printed."""
     say_troubles()
     log = get_logger("apportion.runtime.jetstream.client")
     url = "nats://operator:secret@127.0.0.1:4222"

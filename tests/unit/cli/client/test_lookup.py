@@ -1,4 +1,4 @@
-"""Suggestions for a pod that does not exist."""
+"""Tests of the suggestions for a pod name that does not exist."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from apportion.core.answers.reads import PodAnswer
 
 
 def answer(name: str, owner: str = "", group: str = "") -> PodAnswer:
-    """The gateway's answer about a pod in the namespace serving."""
+    """Return the gateway's answer about a pod in the namespace `serving`."""
     return PodAnswer(
         namespace="serving", name=name, uid=name, phase="placed", owner=owner, group=group
     )
@@ -33,6 +33,6 @@ PODS = (
     ],
 )
 def test_the_name_of_what_made_pods_is_told_with_its_pods(name: str, said: str) -> None:
-    """The CLI suggests a pod of the same name, else the pods of a workload of that name, else
-    similar names."""
+    """For an unknown pod name, the CLI suggests a pod of that name elsewhere. Otherwise it suggests
+    the pods of a workload of that name, or similar names."""
     assert pods_meant(name, PODS) == said

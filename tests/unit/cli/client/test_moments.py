@@ -1,4 +1,4 @@
-"""Times in tables: to the second, with the date only if it is not today."""
+"""Tests of how the CLI reads and prints times and revisions."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
      ("#", "#"), ("#1,20", "#1,20"), ("2026-11-20", "2026-11-20")],
 )  # fmt: skip
 def test_a_revision_may_be_written_as_it_is_shown(written: str, meant: str) -> None:
-    """A revision may be written as it is displayed, with # or thousands separators."""
+    """A user may type a revision as tables show it, with `#` or thousands separators."""
     assert MOMENT.convert(written, None, None) == meant
 
 
@@ -35,7 +35,7 @@ def test_a_revision_may_be_written_as_it_is_shown(written: str, meant: str) -> N
     ],
 )
 def test_a_time_drops_its_date_when_it_is_today(time: str, shown: str) -> None:
-    """A time of today, in UTC, is shown without its date."""
+    """A time is printed without its date if it is today in UTC."""
     assert clock(time, NOW) == shown
 
 
@@ -51,13 +51,15 @@ def test_a_time_drops_its_date_when_it_is_today(time: str, shown: str) -> None:
     ],
 )  # fmt: skip
 def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, said: str) -> None:
-    """The head of an answer has the requested time and the revision that it means."""
+    """The heading of an answer about the past has the requested time and the revision at that
+    time."""
     meant = MomentAnswer(revision=7, time="2026-11-25T00:02:03.456Z")
     assert head(meant, asked, NOW) == said
 
 
 def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
-    """A diff shows the requested time and the time of the event for the start and the end."""
+    """`diff` prints, for both its start and its end, the requested time and the time of the event
+    found."""
     meant = MomentAnswer(revision=7, time="2026-11-24T23:40:03.456Z")
     event = "revision 7 (2026-11-24T23:40:03Z)"
     assert both("23:50", meant, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
@@ -65,7 +67,7 @@ def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
 
 
 def test_a_time_before_the_ledger_says_that_it_is(golden: Golden) -> None:
-    """A time before the first event is marked as such."""
+    """If the requested time is before the first event, the output says so."""
     first = MomentAnswer(revision=1, time="2026-11-24T23:40:03.456Z")
     event = "revision 1 (2026-11-24T23:40:03Z)"
     golden({"-30m": both("-30m", first, NOW)})
@@ -74,13 +76,13 @@ def test_a_time_before_the_ledger_says_that_it_is(golden: Golden) -> None:
 
 
 def test_the_help_says_what_a_time_of_day_means() -> None:
-    """The help explains that a time of day means today, or yesterday if today's is still to
-    come."""
+    """The help explains that a time of day means today, or yesterday if that time is yet to come
+    today."""
     assert "14:20 (today, else yesterday)" in FORMS
 
 
 def commands(made: click.Command, context: click.Context) -> Iterator[click.Command]:
-    """A verb and its subcommands."""
+    """Yield a verb and all its subcommands."""
     yield made
     for name in made.list_commands(context) if isinstance(made, click.Group) else ():
         inner = made.get_command(context, name) if isinstance(made, click.Group) else None
@@ -89,7 +91,7 @@ def commands(made: click.Command, context: click.Context) -> Iterator[click.Comm
 
 
 def test_every_verb_that_takes_a_moment_reads_it_alike() -> None:
-    """Every option that takes a time uses the same parser."""
+    """All options that take a time or revision use the same parser."""
     asked = [
         option
         for verb in commands(root, click.Context(root))

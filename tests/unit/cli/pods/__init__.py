@@ -1,1 +1,1 @@
-"""Unit tests of `cli/pods`."""
+"""Unit tests of how the CLI reads manifests and submits pods."""

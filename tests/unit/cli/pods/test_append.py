@@ -1,4 +1,4 @@
-"""The events that `submit` appends, their order and their batches."""
+"""Tests of which events `submit` appends, in which order and in which batches."""
 
 import pytest
 from msgspec import structs
@@ -24,12 +24,12 @@ from tests.support.pods import gang, shape
 
 
 def draft(name: str, group: str = "") -> PodDraft:
-    """A pod without requests."""
+    """Return a pod that requests nothing, in this gang if `group` is given."""
     return PodDraft(namespace="default", name=name, shape=shape(), dialect="hami", group=group)
 
 
 def live(name: str) -> dict[str, PodAnswer]:
-    """The gateway's answer about a live pod of that name."""
+    """Return the gateway's answer about a live pod of that name, by the pod's key."""
     answer = PodAnswer(
         namespace="default", name=name, uid="u", phase="placed", submitted_revision=1
     )
@@ -37,7 +37,7 @@ def live(name: str) -> dict[str, PodAnswer]:
 
 
 def names(wish: Wish) -> list[str]:
-    """The names that are appended, in order; gangs are marked with `!`."""
+    """Return the names that would be appended, in order. Names of gangs begin with `!`."""
     return [
         f"!{event.group}" if isinstance(event, PodGroupObserved) else event.name
         for event in _ordered(wish)
@@ -45,8 +45,8 @@ def names(wish: Wish) -> list[str]:
 
 
 def test_gang_before_its_first_pod() -> None:
-    """`submit` appends a gang before its first pod, so that the scheduler never places one pod of
-    the gang alone."""
+    """`submit` appends a gang before the gang's first pod. Otherwise the scheduler could place one
+    of its pods alone."""
     wish = Wish(
         [draft("a"), draft("b", "g1"), draft("c", "g2"), draft("d", "g1")],
         {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")},
@@ -55,7 +55,7 @@ def test_gang_before_its_first_pod() -> None:
 
 
 def test_every_pod_gets_an_identity_of_its_own() -> None:
-    """Every pod of every submission gets its own uid."""
+    """Each submitted pod gets a uid of its own, even if the same manifest is submitted again."""
     wish = Wish([draft("a"), draft("b")])
     uids = [
         event.uid for _ in range(2) for event in _ordered(wish) if isinstance(event, PodSubmitted)
@@ -65,7 +65,7 @@ def test_every_pod_gets_an_identity_of_its_own() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, BATCH, BATCH + 1, 3 * BATCH])
 def test_batches(count: int) -> None:
-    """Batches contain every event once, in order, and never exceed the limit."""
+    """The batches contain every event once and in order. No batch exceeds the size limit."""
     pods = [draft(f"p{number}") for number in range(count)]
     batches = list(_batched(_ordered(Wish(pods))))
     assert [event.name for batch in batches for event in batch if isinstance(event, PodSubmitted)
@@ -74,26 +74,26 @@ def test_batches(count: int) -> None:
 
 
 def test_live_pods_are_left_alone() -> None:
-    """`submit` does not append a live pod again, or a gang whose pods are all live."""
+    """`submit` appends neither a pod that is already live nor a gang whose pods are all live."""
     wish = Wish([draft("a", "g1"), draft("b")], {"g1": gang("g1")})
     assert names(only_new(wish, live("a"))) == ["b"]
     assert names(only_new(wish, live("b"))) == ["!g1", "a"]
 
 
 def test_gang_with_some_live_pods_is_said_again() -> None:
-    """`submit` declares a gang again together with its missing pods if some of its pods are
-    live."""
+    """If only some pods of a gang are live, `submit` declares the gang again together with the
+    missing pods."""
     wish = Wish([draft("a", "g1"), draft("b", "g1")], {"g1": gang("g1")})
     assert names(only_new(wish, live("a"))) == ["!g1", "b"]
 
 
 def test_gang_that_stands_alone() -> None:
-    """A gang without pods is submitted."""
+    """`submit` appends a gang even if the manifest has no pods for it."""
     assert names(only_new(Wish([], {"g1": gang("g1")}), {})) == ["!g1"]
 
 
 def test_a_dry_run_says_which_verb_goes_on() -> None:
-    """A dry run suggests `plan` if it would place pods."""
+    """If a dry run of `submit` would append pods, it suggests `plan` as the next step."""
     new, goes_on = [Submitted("default", "a", "", 0)], "apportion plan -f FILE"
     assert goes_on in of_plan(Report(dry_run=True, submitted=new))
     assert goes_on in of_plan(Report(dry_run=True, replaced=["default/a"]))
@@ -127,13 +127,14 @@ NEW = [Submitted("default", "a", "", 0)]
     ],
 )
 def test_what_was_done_is_counted(report: Report, said: str) -> None:
-    """The summary counts what was done, in the conditional for a dry run, with evictions."""
+    """The closing line of `submit` counts what was done, including evictions. For a dry run it says
+    what would be done."""
     assert counted(report) == said
 
 
 def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> None:
-    """If a pod of a workload changed, its new pods and surplus pods are held back. Other
-    workloads continue."""
+    """If a live pod differs from the manifest, `submit` neither adds nor ends other pods of its
+    workload. Other workloads are submitted."""
     changed, new, other = (owned(name, "web") for name in ("web-0", "web-2", "api-0"))
     other = structs.replace(other, owner="Deployment/api", group="")
     (there,), (much,), (theirs,) = (live(name).values() for name in ("web-0", "web-3", "api-1"))
@@ -154,7 +155,8 @@ def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> No
 
 
 def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
-    """If a pod of a gang without an owner changed, the rest of the gang is held back."""
+    """If a live pod without a workload differs from the manifest, `submit` holds back the other
+    pods of its gang."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g1")
     groups = {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")}
@@ -166,7 +168,8 @@ def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
 
 
 def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
-    """`submit` declares neither the old nor the new gang of a changed pod again."""
+    """If a live pod is in another gang than in the manifest, `submit` declares neither of the two
+    gangs."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g2")
     found = Compared(
@@ -178,8 +181,8 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """`submit` appends everything if no pod changed, or if the changed pod has no workload or
-    gang."""
+    """`submit` holds nothing back if no live pod differs from the manifest, or if the pod that
+    differs has no workload or gang."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):
@@ -189,19 +192,19 @@ def test_nothing_is_held_back_where_nothing_changed() -> None:
 
 
 def owned(name: str, owner: str) -> PodDraft:
-    """A pod of a Deployment and a gang."""
+    """Return a pod that belongs to this workload and to a gang."""
     return structs.replace(draft(name, "g1"), owner=f"Deployment/{owner}")
 
 
 def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
-    """A refusal by this number of nodes for each code."""
+    """Return a refusal with each of these causes at this number of nodes."""
     return PodRefused(
         pod="p", namespace="n", name="p", nodes=nodes, reasons=dict.fromkeys(codes, nodes)
     )
 
 
 def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
-    """Pods that no scheduler considers, such as gated ones, count as settled and undecided."""
+    """`submit` does not wait for pods that no scheduler considers, such as gated ones."""
     settled: list[int] = []
     pods = [Submitted("default", uid, uid, 1) for uid in "abc"]
     awaited = Awaited(pods, lambda: settled.append(1))
@@ -214,7 +217,7 @@ def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
 
 
 def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
-    """The cause of a label mismatch names the label that no node has."""
+    """If a pod is pending because no node has a label, the cause names that label."""
     awaited = Awaited([], lambda: None)
     awaited.decided["a"] = Decided(1, refused=refused(RefusalCode.NODE_LABELS_MISMATCH, nodes=4))
     wants = shape(node=NodeConstraints(selector={"pool": "tain"}))
@@ -223,7 +226,7 @@ def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
 
 
 def test_the_cause_of_many_says_what_can_never_fit(golden: Golden) -> None:
-    """The cause of a pod that can never fit says so."""
+    """If a pod can never fit on any node, the cause says so."""
     memory = RefusalCode.MEMORY_INSUFFICIENT
     awaited = Awaited([], lambda: None)
     awaited.decided |= {uid: Decided(1, refused=refused(memory, nodes=4)) for uid in "abc"}
@@ -238,7 +241,8 @@ def test_the_cause_of_many_says_what_can_never_fit(golden: Golden) -> None:
 
 
 def test_of_many_that_wait_the_causes_are_counted(golden: Golden) -> None:
-    """Causes of pending pods are counted by kind, most frequent first, with at most five listed."""
+    """If many pods are pending, `submit` counts them per cause and lists at most five causes, the
+    most frequent first."""
     memory, cpu = RefusalCode.MEMORY_INSUFFICIENT, RefusalCode.CPU_INSUFFICIENT
     awaited = Awaited([], lambda: None)
     for uid, why in {

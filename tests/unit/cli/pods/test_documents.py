@@ -1,4 +1,4 @@
-"""Other documents in manifest files: `check` and `submit` treat each alike."""
+"""Tests that `check` and `submit` judge every document of a manifest file alike."""
 
 import json
 from pathlib import Path
@@ -65,8 +65,8 @@ ALONE = "a PriorityClass applies only to pods in the same command"
 def test_both_verbs_take_pass_over_and_refuse_the_same(
     beside: str, passed_over: list[str], refused: str, tmp_path: Path
 ) -> None:
-    """`check` and `submit` accept, skip and refuse the same documents, and a pod next to them is
-    accepted."""
+    """`check` and `submit` accept, skip and refuse the same documents. A valid pod in the same file
+    is always accepted."""
     file = tmp_path / "all.yaml"
     file.write_text(f"{POD}---\n{beside}\n")
     passed_over = [name.replace("FILE", str(file)) for name in passed_over]
@@ -81,7 +81,7 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
 
 
 def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
-    """`check` and `submit` report the same probable typo in a quota."""
+    """`check` and `submit` warn alike about a probable typo in a quota."""
     file = tmp_path / "quota.yaml"
     file.write_text(GPUS.replace("gpu:", "gpuu:"))
     wish, _ = reading.read_manifests([str(file)])
@@ -92,7 +92,8 @@ def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
 
 
 def test_all_verbs_tell_what_has_no_effect(tmp_path: Path) -> None:
-    """`check` and `submit` report the same fields without effect, and accept the documents."""
+    """`check`, `submit` and `plan` accept documents with fields that have no effect, and list the
+    same fields."""
     file = tmp_path / "queue.yaml"
     queue = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: ml}, "
     queue += "spec: {deserved: {cpu: 4}}}\n---\n"
@@ -112,8 +113,8 @@ def test_all_verbs_tell_what_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
-    """A PriorityClass applies to pods of the same file in any order, but cannot replace a system
-    class."""
+    """A PriorityClass applies to all pods of its file, even to pods before it. It cannot redefine a
+    system class."""
     file = tmp_path / "pod.yaml"
     own = CLASS.replace("name: c", "name: system-node-critical")
     for name, text in (("c", CLASS), ("system-node-critical", own)):
@@ -129,7 +130,7 @@ def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
     ("text", "why"), [(SERVICE, NOTHING), (CLASS, ALONE), (LIST.replace("ITEM", ""), NOTHING)]
 )
 def test_files_with_nothing_else_are_wrong(text: str, why: str, tmp_path: Path) -> None:
-    """A file without anything to submit is an error in both verbs."""
+    """In `check` and `submit` a file with nothing to submit is an error."""
     done = CliRunner().invoke(check.command, ["-f", "-"], input=text)
     assert (done.exit_code, why in done.stdout) == (1, True)
     file = tmp_path / "beside.yaml"
@@ -139,7 +140,7 @@ def test_files_with_nothing_else_are_wrong(text: str, why: str, tmp_path: Path) 
 
 
 def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
-    """A warning has the line of its own field, also inside a List."""
+    """A warning names the line of its field, even inside a Kubernetes List."""
     file = tmp_path / "list.yaml"
     limits = '"nvidia.com/gpu": 1\n          "nvidia.com/gpumen": 3000'
     resources = f"resources:\n        limits:\n          {limits}"
@@ -159,13 +160,14 @@ def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
 
 
 def test_many_that_are_passed_over_are_one_line(golden: Golden) -> None:
-    """Many skipped documents are one line: the first names, and the number of the rest."""
+    """If many documents are skipped, one line has the first names and the number of the others."""
     names = [f"Service s{i}" for i in range(10)]
     golden({"ten services": passed_over_words(names)})
 
 
 def test_all_verbs_tell_of_another_scheduler(tmp_path: Path) -> None:
-    """All verbs warn in the same words, with the line, about a pod of another scheduler."""
+    """If a pod is for another scheduler, `check`, `submit` and `plan` print the same warning with
+    its line."""
     file = tmp_path / "pods.yaml"
     named = POD.replace("name: a}", "name: b}").replace(
         "{containers", "{schedulerName: x, containers"

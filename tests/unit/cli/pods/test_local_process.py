@@ -1,4 +1,5 @@
-"""A local command as a pod: when the run ends, and which arguments belong to a container engine."""
+"""Tests of `run`, which makes a pod of a local command: when the pod ends, and how containers get
+their devices."""
 
 import os
 import subprocess
@@ -16,14 +17,13 @@ GONE = Life(1 << 30, 7)
 
 
 def own_life() -> Life:
-    """The identity of this process."""
     life = life_of(os.getpid())
     assert life is not None
     return life
 
 
 def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
-    """The gateway's answer about the run's pod."""
+    """Return the gateway's answer about the pod of this run."""
     return PodAnswer(
         namespace=user, name=uid, uid=uid, phase="allocated", owner=f"{run.kind}/{run.name}"
     )
@@ -31,19 +31,20 @@ def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
 
 @pytest.mark.parametrize("engine", ["", "podman", "docker"])
 def test_the_owner_names_the_process(engine: str) -> None:
-    """A run survives the round trip through the pod's owner."""
+    """The owner of a run's pod identifies the run, so that it can be read back from there."""
     run = Run("n1.example", Life(12, 345), engine)
     assert Run.of_owner(f"{run.kind}/{run.name}") == run
 
 
 @pytest.mark.parametrize("owner", ["", "Job/train", "Process/n1", "Process/n1/x/1", "Pod/n1/1/2"])
 def test_other_owners_are_no_runs(owner: str) -> None:
-    """Other owners, such as those of Kubernetes, are not runs."""
+    """A pod with another kind of owner, such as a Kubernetes Job, is not a run."""
     assert Run.of_owner(owner) is None
 
 
 def test_who_has_ended_here_is_found_and_no_other() -> None:
-    """Only runs that ended on this machine are found, not live ones or those of other machines."""
+    """The CLI finds the runs of this machine whose process has ended. It does not report live runs
+    or those of other machines."""
     over, here = Run("n1", GONE), Run("n1", own_life())
     pods = [
         pod(over, "over"),
@@ -55,7 +56,7 @@ def test_who_has_ended_here_is_found_and_no_other() -> None:
 
 
 def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
-    """A run continues while a process that the command started is alive."""
+    """A run has not ended while any process that its command started is alive."""
     environment = {**os.environ, "APPORTION_POD": "uid-of-this-test"}
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as left:
         assert Run("n1", GONE).goes_on("uid-of-this-test")
@@ -64,7 +65,8 @@ def test_what_a_command_left_behind_keeps_it_from_being_ended() -> None:
 
 
 def test_nothing_is_said_of_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without root, runs of other users are never reported as ended."""
+    """Without root, the CLI cannot see all processes of other users. It therefore never reports
+    their runs as ended."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(runs, "containers", lambda *_: [])
     for run in Run("n1", GONE), Run("n1", GONE, "podman"):
@@ -75,13 +77,14 @@ def test_nothing_is_said_of_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_engine_that_does_not_answer_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the container engine does not answer, its run counts as still running."""
+    """If the container engine does not answer, a run in a container counts as alive."""
     monkeypatch.setenv("PATH", "/nonexistent")
     assert Run("n1", GONE, "podman").goes_on("uid-1")
 
 
 def test_a_container_gets_the_device_and_a_label() -> None:
-    """`run` inserts the device and the label after the engine's `run` argument."""
+    """For `docker run` and similar commands, the CLI inserts the device and a label after the
+    argument `run`."""
     words = ("/usr/bin/podman", "--log-level", "debug", "run", "--rm", "cuda", "run")
     assert engine_of(words) == "podman"
     assert with_device(words, "apportion.dev/share=uid-1", "uid-1") == (
@@ -100,13 +103,14 @@ def test_a_container_gets_the_device_and_a_label() -> None:
     ],
 )
 def test_what_would_go_without_its_share_is_refused(words: tuple[str, ...], told: str) -> None:
-    """A command that would start a container without its share is refused, with the right form."""
+    """The CLI refuses a command that would start a container without its share, and shows the right
+    form."""
     with pytest.raises(Wrong, match=told):
         engine_of(words)
 
 
 def test_a_closed_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first inaccessible folder or file on a path is named."""
+    """If a path is not accessible, the CLI finds the first folder or file on it that is closed."""
     shut = tmp_path / "shut"
     shut.mkdir()
     file = shut / "file"

@@ -1,4 +1,5 @@
-"""Manifest files: valid documents are used, invalid ones are named."""
+"""Tests of reading manifest files: errors name the invalid document, and valid documents are still
+read."""
 
 from pathlib import Path
 
@@ -18,12 +19,12 @@ HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 
 
 def pod(name: str, count: str = "1") -> str:
-    """A pod document."""
+    """Return the text of a pod document that requests this number of GPUs."""
     return POD.replace("NAME", name).replace("COUNT", count)
 
 
 def test_bad_document_hides_no_other(tmp_path: Path) -> None:
-    """An invalid document is named with its number and field, and the others are read."""
+    """The error of an invalid document has its number and field. The other documents are read."""
     file = tmp_path / "pods.yaml"
     file.write_text("---".join([pod("a"), pod("b", "many"), pod("c")]))
     wish, [problem] = read_manifests([str(file)])
@@ -34,7 +35,7 @@ def test_bad_document_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_same_name_twice(tmp_path: Path) -> None:
-    """The second of two pods with one name is refused."""
+    """If two pods have the same name, the second one is refused."""
     for file in ("one.yaml", "two.yaml"):
         (tmp_path / file).write_text(pod("a"))
     wish, [problem] = read_manifests([str(tmp_path)])
@@ -44,7 +45,7 @@ def test_same_name_twice(tmp_path: Path) -> None:
 
 
 def test_file_that_is_not_there(tmp_path: Path) -> None:
-    """A missing file is named, and the others are read."""
+    """The error about a missing file names the file. The other files are read."""
     (tmp_path / "a.yaml").write_text(pod("a"))
     wish, [problem] = read_manifests([str(tmp_path / "none.yaml"), str(tmp_path / "a.yaml")])
     assert len(wish.pods) == 1
@@ -52,7 +53,7 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_trace(tmp_path: Path) -> None:
-    """Rows of a trace become pods, up to the limit."""
+    """Each row of a CSV trace becomes a pod, up to the requested number."""
     file = tmp_path / "pods.csv"
     file.write_text(HEAD + "a,1000,1024,1,460,\nb,1000,1024,2,1000,\nc,1000,1024,0,0,\n")
     wish, problems = read_trace(file, 2)
@@ -62,7 +63,8 @@ def test_trace(tmp_path: Path) -> None:
 
 
 def test_trace_with_a_bad_row(tmp_path: Path) -> None:
-    """An invalid row is named by line and column; rows beyond the limit are not read."""
+    """The error about an invalid row of a trace has its line and column. Rows beyond the requested
+    number are not read."""
     file = tmp_path / "pods.csv"
     file.write_text(HEAD + "a,1000,1024,1,460,\nb,-5,1024,1,460,\n")
     _, [problem] = read_trace(file, None)

@@ -1,1 +1,1 @@
-"""Unit tests of `cli/render`."""
+"""Unit tests of how the CLI prints tables, times and charts."""

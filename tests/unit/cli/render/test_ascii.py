@@ -1,4 +1,4 @@
-"""ASCII-only terminals get bars and tables in ASCII."""
+"""Tests that tables and bars are printed in ASCII on terminals that show nothing else."""
 
 import io
 import os
@@ -27,21 +27,22 @@ from apportion.cli.verbs.see.top import bar
     ],
 )
 def test_which_terminals(environment: dict[str, str], encoding: str, only: bool) -> None:
-    """A terminal is ASCII-only by the first of LC_ALL, LC_CTYPE and LANG that is set, or by its
-    encoding."""
+    """The first of LC_ALL, LC_CTYPE and LANG that is set decides if a terminal is ASCII-only. If
+    none is set, its encoding does."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     assert ascii_only(stream, environment) is only
 
 
 def test_what_is_drawn_keeps_its_place() -> None:
-    """Each character is replaced by one ASCII character, or a question mark."""
+    """On an ASCII-only terminal, every other character is replaced by one ASCII character, so
+    columns stay aligned."""
     out = io.StringIO()
     Ascii(out).write(bar(50, 100).plain + " … 训 ok")
     assert out.getvalue() == "####.... ~ ? ok"
 
 
 def test_a_verb_prints_on_such_a_terminal() -> None:
-    """A verb works on an ASCII-only terminal."""
+    """A verb prints its output on an ASCII-only terminal without an error."""
     code = "from apportion.cli.render.output import console; console().print('█ … ─ 训')"
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Terminal output: markup and control characters from outside are not interpreted."""
+"""Tests of the tables that verbs print. Markup and control characters in names have no effect on
+the terminal."""
 
 import io
 import re
@@ -34,7 +35,7 @@ WIDE = 250
 
 
 def printed(thing: object, *, width: int = WIDE) -> str:
-    """The output on a terminal of that width without colours."""
+    """Return what is printed on a terminal of this width without colours."""
     out = Screen(file=io.StringIO(), width=width, color_system=None)
     out.print(thing)
     assert isinstance(out.file, io.StringIO)
@@ -43,7 +44,8 @@ def printed(thing: object, *, width: int = WIDE) -> str:
 
 @pytest.mark.parametrize("text", ["[red]x[/red]", "a\x1b[2Jb", "a\nb", "a\x07", "a\u202eb"])
 def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
-    """Markup, escape sequences, newlines and direction marks in outside text have no effect."""
+    """Markup, escape sequences, newlines and text-direction marks in names have no effect on the
+    terminal."""
     shown = printed(plain(text)).rstrip("\n")
     assert "\x1b" not in shown
     assert "\n" not in shown
@@ -57,14 +59,15 @@ def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
     [(0, 100, 0), (1, 100, 1), (50, 100, 4), (99, 100, 7), (100, 100, 8), (0, 0, 0), (7, 5, 8)],
 )
 def test_bar(used: int, total: int, cells: int) -> None:
-    """A bar is empty only at zero, full only at the total, and never too long."""
+    """A bar is empty only for zero and full only for the total. It is never longer than its
+    width."""
     shown = bar(used, total).plain
     assert (shown.count("█"), len(shown)) == (cells, BAR_CELLS)
 
 
 def test_tables_say_what_matters(golden: Golden) -> None:
-    """The pod table has the first cause of a pending pod; device and node tables have the
-    reasons."""
+    """The table of pods shows a pending pod's first cause. The tables of devices and nodes show why
+    one is unusable."""
     ledger = Ledger(
         rack("n1", 2), pod("a", ask(4000)), pod("b", ask(900_000)),
     ).settle()  # fmt: skip
@@ -90,7 +93,7 @@ def test_tables_say_what_matters(golden: Golden) -> None:
 
 
 def test_queues_on_other_cards_look_other(golden: Golden) -> None:
-    """The queue table fits 80 columns without broken words."""
+    """The table of queues fits 80 columns and breaks no word."""
     on = {"NVIDIA H100 80GB HBM3": 1, "NVIDIA Tesla T4": 2}
     research = QueueAnswer(queue="research", weight=1, open=True, devices=on, pods=3)
     free = QueueAnswer(queue="free", weight=1, open=True)
@@ -101,7 +104,8 @@ def test_queues_on_other_cards_look_other(golden: Golden) -> None:
 
 
 def test_a_unit_is_said_once(golden: Golden) -> None:
-    """A queue's usage and limit are shown without repeating the unit."""
+    """In the table of queues, usage and limit are one cell with a single unit, such as `1,024/4,096
+    MiB`."""
     queue = QueueAnswer(
         queue="ml", weight=1, open=True,
         capability={"cpu": 512_000, "memory": 4096, "nvidia.com/gpu": 8},
@@ -113,7 +117,7 @@ def test_a_unit_is_said_once(golden: Golden) -> None:
 
 
 def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero(golden: Golden) -> None:
-    """Values that a tenant may not see are dashes, not zeros."""
+    """In the table of queues, values that the user may not see are shown as `-`, not as zero."""
     queue = QueueAnswer(
         queue="ml", weight=1, open=True, capability={"cpu": 4000}, cards={"A100": 2},
         used=None, devices=None, pods=None, waiting=None,
@@ -124,7 +128,7 @@ def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero(golden: Golden) -> None
 
 
 def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
-    """A GPU in MIG mode shows no free cores."""
+    """The table of devices shows no free cores for a GPU in MIG mode."""
     ledger = Ledger(rack("n1", 1))
     [card] = device_answers(ledger.node("n1"))
     whole = printed(tables.devices([card]))
@@ -135,7 +139,8 @@ def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:
-    """A device's state lists its failure, its cordon and its node's cordon."""
+    """The state of a device lists each reason why it is unusable: its failure, its cordon and its
+    node's cordon."""
     ledger = Ledger(
         rack("n1", 1),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -157,7 +162,8 @@ def test_a_device_says_each_reason_with_its_own_word() -> None:
     ],
 )
 def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: str) -> None:
-    """A device of a silent or unready node is not shown as ok; its own failure comes first."""
+    """A device is not shown as ok while its node is silent or not ready. If the device itself
+    failed, that is shown first."""
     ledger = Ledger(rack("n1", 1), closed)
     (device,) = device_answers(ledger.node("n1"))
     assert (device.node_ready, bool(device.node_silent)) == (False, said == "agent not reporting")
@@ -168,7 +174,8 @@ def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: s
 
 
 def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golden) -> None:
-    """A ready node lists its closed devices with their reasons, without control characters."""
+    """The table of nodes lists a ready node's unusable devices with their reasons. It replaces
+    control characters in a reason."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID\x1b 79"),
@@ -182,7 +189,8 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golde
 
 @pytest.mark.parametrize("width", [WIDE, 60])
 def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
-    """An eviction is shown for both the evicted and the preempting pod, at any width."""
+    """The table of pods shows an eviction at both pods: the evicted one and the one that gets its
+    place."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9)).settle()
     answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]
@@ -193,7 +201,7 @@ def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
 
 
 def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
-    """Pods and gangs on a silent node are marked as such."""
+    """The tables of pods and gangs mark those on a silent node."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")
@@ -208,7 +216,7 @@ def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
 
 
 def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
-    """Only the wide list of pods shows CPU and memory requests."""
+    """Requests for CPU and memory are only in the wide table of pods."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
     ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
     answer = pod_answer(ledger.state, ledger.pod("a"))
@@ -218,7 +226,7 @@ def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent(golden: Golden) -> None:
-    """A node's state lists its cordon and when its agent was found silent."""
+    """The state of a node shows its cordon, and since when its agent has been silent."""
     ledger = Ledger(
         rack("n1", 4),
         NodeCordoned(node="n1", by="bob", reason="move"),
@@ -232,7 +240,7 @@ def test_a_node_says_each_reason_and_when_it_was_found_silent(golden: Golden) ->
 def test_columns_without_room_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns hidden for lack of room are named on stderr, not in the table."""
+    """If a table has too little room for some columns, a note on standard error names them."""
     ledger = Ledger(rack("n1", 4))
     for width, wanted in (("200", ""), ("60", "hidden columns: MEMORY")):
         monkeypatch.setenv("COLUMNS", width)
@@ -244,7 +252,8 @@ def test_columns_without_room_are_named(
 
 
 def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """`why` wraps between words on a narrow terminal, loses none, and does not wrap in a pipe."""
+    """On a narrow terminal `why` wraps its lines between words and loses none. Into a pipe it does
+    not wrap."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", ask(40_000)), pod("b", ask(60_000)))
     ledger.settle().submit(pod("late", ask(70_000))).settle()
     answer = why(ledger.state, ledger.pod("late"))
@@ -267,7 +276,7 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_why_breaks_no_name_on_a_narrow_terminal(
     golden: Golden, width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`why` breaks no name and drops no amount on a narrow terminal."""
+    """On a narrow terminal `why` neither breaks a name nor drops an amount."""
     name, worker = f"retrieval-{'research-' * 2}worker-0", "large-language-model-worker"
     ledger = Ledger(rack("gpu-node-eu-west-1a-07", 1), pod("a", ask(4000), name=name))
     ledger.settle().play(gang("default/gang", 2)).submit(
@@ -291,7 +300,7 @@ def test_why_breaks_no_name_on_a_narrow_terminal(
 
 
 def test_a_pod_on_a_failed_device_says_so_before_what_it_holds() -> None:
-    """A pod on a failed device shows that before its shares."""
+    """If a pod's device has failed, the table of pods shows that before the pod's shares."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle()
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     row = printed(tables.pods([pod_answer(ledger.state, ledger.pod("a"))])).splitlines()[1]
@@ -299,7 +308,7 @@ def test_a_pod_on_a_failed_device_says_so_before_what_it_holds() -> None:
 
 
 def test_why_counts_no_nodes_for_a_limit() -> None:
-    """`why` shows no node count for a queue limit."""
+    """If a pod is pending because of a queue's limit, `why` prints no number of nodes."""
     ledger = Ledger(rack("n1", 1)).play(QueueObserved(queue="ml", capability={"pods": 0}))
     ledger.submit(pod("p", ask(1000), queue="ml")).settle()
     out = Screen(file=io.StringIO(), width=200)
@@ -312,7 +321,7 @@ def test_why_counts_no_nodes_for_a_limit() -> None:
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
-    """The samples of `up` fit 80 columns, with whole names and nodes."""
+    """The sample pods that `up` prints fit 80 columns, with complete names of pods and nodes."""
     names = [f"distributed-gpu-training-worker-{number}" for number in range(4)]
     ledger = Ledger(
         rack("l40s-mps-1", 8), *(pod(name, cards(2)) for name in names), pod("b", ask(900_000)),

@@ -1,4 +1,4 @@
-"""Tables of reports: a row shows only figures that were measured."""
+"""Tests of the tables of reports. Figures that were not measured are left blank."""
 
 import io
 import re
@@ -21,7 +21,8 @@ from tests.support.pods import placed, pod, share
 
 
 def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
-    """The row of unallocated capacity leaves usage figures blank instead of showing zeros."""
+    """A report has a row for unallocated capacity. It leaves figures about usage blank instead of
+    showing zeros."""
     accounted = Accounted(hours=2, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)]))
     answer = accounted.report()
@@ -35,7 +36,7 @@ def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
 
 
 def test_what_nobody_measured_is_blank() -> None:
-    """Columns without measurements are left out, rather than shown as zero."""
+    """A report omits a column if none of its values was measured."""
     accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
     answer = accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)])).report()
     [row] = answer.rows
@@ -48,7 +49,7 @@ def test_what_nobody_measured_is_blank() -> None:
 
 
 def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
-    """The parts of a node's capacity have the same number of decimals."""
+    """All parts of a capacity are printed with the same number of decimals."""
     row = ReportRow(
         key="n1", granted_gpu_hours=3.5, granted_gib_hours=8.0, capacity_gpu_hours=4.2928,
         free_gpu_hours=0.79, cordoned_gpu_hours=0.0028, broken_gpu_hours=0.0,
@@ -72,7 +73,8 @@ def test_what_is_added_up_has_one_number_of_decimals(golden: Golden) -> None:
 def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
     hours: tuple[float, float, float, float], said: str
 ) -> None:
-    """Rounded parts add up to the rounded capacity; the largest part takes the difference."""
+    """The printed parts of a capacity add up to the printed total. The largest part absorbs the
+    rounding difference."""
     granted, free, cordoned, broken = hours
     total = ReportRow(
         key="", granted_gpu_hours=granted, free_gpu_hours=free, cordoned_gpu_hours=cordoned,
@@ -85,7 +87,7 @@ def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
 
 
 def test_a_column_has_one_number_of_decimals() -> None:
-    """A column has as many decimals as its smallest figure needs."""
+    """All figures of a column have as many decimals as its smallest figure needs."""
     assert figures([0.0001, 0.0098, 0.02, None, 0.0]) == [
         "0.0001",
         "0.0098",
@@ -108,12 +110,12 @@ def test_a_column_has_one_number_of_decimals() -> None:
 
 
 def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
-    """The cells of this row in a table."""
+    """Return the cells of this row as the report's table prints them."""
     return printed(rows_of(answer, (row,), money=False))[1].split()
 
 
 def printed(rows: Rows) -> list[str]:
-    """The lines of a table on a wide terminal."""
+    """Return the lines of the table on a wide terminal."""
     out = Console(file=io.StringIO(), width=200, color_system=None)
     out.print(rows)
     assert isinstance(out.file, io.StringIO)
@@ -121,7 +123,7 @@ def printed(rows: Rows) -> list[str]:
 
 
 def test_the_period_of_a_young_ledger_is_from_when_it_begins(golden: Golden) -> None:
-    """The period of a report starts no earlier than the ledger."""
+    """If the ledger is younger than a report's period, the period starts when the ledger starts."""
     accounted = Accounted(hours=24).at(22, rack("n1", 1))
     golden({"usage": span_of(accounted.report()), "idle": span_of(accounted.idle())})
     later = Accounted(hours=24).at(0, rack("n1", 1)).at(22, pod("p1"))

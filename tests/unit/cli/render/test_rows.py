@@ -1,4 +1,5 @@
-"""Rows as a table and as plain lines: same columns, and no markup is interpreted."""
+"""Tests of printing rows, either as a table or, if there are many, as plain lines with the same
+columns."""
 
 import io
 
@@ -13,7 +14,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]:
-    """The lines on a terminal of that width."""
+    """Return the lines that are printed on a terminal of this width."""
     out = Console(
         file=io.StringIO(),
         width=width,
@@ -26,7 +27,7 @@ def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]
 
 
 def rows(count: int) -> Rows:
-    """Rows with every kind of cell."""
+    """Return this number of rows, with every kind of cell."""
     made = Rows("NAME", "SIZE", "STATE", right=("SIZE",), wraps=("STATE",))
     for number in range(count):
         state = Text.assemble(("failed: ", "red"), "fan")
@@ -35,7 +36,7 @@ def rows(count: int) -> Rows:
 
 
 def test_many_rows_look_as_few() -> None:
-    """Many rows, printed as plain lines, have the same columns as a table."""
+    """A large number of rows is printed as plain lines, which look the same as a table."""
     few, many = printed(rows(LONG_ROWS - 1)), printed(rows(LONG_ROWS))
     assert many[: len(few)] == few
     assert len(many) == LONG_ROWS + 1
@@ -53,7 +54,7 @@ def test_no_line_ends_in_blanks(count: int, *, colours: bool) -> None:
 
 
 def test_lines_have_their_colours() -> None:
-    """Parts of a cell and whole rows keep their colours."""
+    """In plain lines, coloured parts of cells and coloured rows keep their colours."""
     made = rows(LONG_ROWS)
     made.add_row("last", "5", "ok", style="green")
     lines = printed(made, colours=True)
@@ -62,7 +63,7 @@ def test_lines_have_their_colours() -> None:
 
 
 def test_long_lines_are_not_cut() -> None:
-    """Plain lines are not cut at the terminal's width, so `grep` finds every name."""
+    """Plain lines are never cut at the terminal's width, so that `grep` finds every name."""
     made = rows(LONG_ROWS)
     made.add_row("x" * 300, "1", "at the end")
     assert printed(made, width=40)[-1].endswith("at the end")
@@ -70,7 +71,8 @@ def test_long_lines_are_not_cut() -> None:
 
 @pytest.mark.parametrize("count", [1, LONG_ROWS])
 def test_text_from_outside_is_shown_as_it_is(count: int) -> None:
-    """Markup and control characters in a cell have no effect, in tables and in lines."""
+    """Markup and control characters in a cell have no effect, neither in tables nor in plain
+    lines."""
     made = Rows("NAME", "REASON")
     for _ in range(count):
         made.add_row("[red]a[/red]", "\x1b[2Jgone\n\u202e")
@@ -81,7 +83,7 @@ def test_text_from_outside_is_shown_as_it_is(count: int) -> None:
 
 
 def test_wide_characters_take_their_cells() -> None:
-    """A wide character counts as two columns."""
+    """A wide character, such as a Chinese one, counts as two columns."""
     made = Rows("NAME", "STATE")
     for _ in range(LONG_ROWS):
         made.add_row("训练", "ok")
@@ -89,7 +91,7 @@ def test_wide_characters_take_their_cells() -> None:
 
 
 def wide() -> Rows:
-    """A table of over 80 columns with each kind of column."""
+    """Return a table that is wider than 80 columns and has each kind of column."""
     made = Rows("NAME", "SIZE", "WHY", "NOTE", "NODE", right=("SIZE",), wraps=("WHY",),
                 drops=("NOTE", "SIZE"))  # fmt: skip
     why = "not enough free memory on the device (5 nodes)"
@@ -110,7 +112,8 @@ def wide() -> Rows:
     ],
 )
 def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -> None:
-    """Columns that name a row are never cut or dropped; others are dropped in their order."""
+    """On a narrow terminal, columns are dropped in a fixed order. The columns that identify a row
+    are never dropped or cut."""
     lines = printed(wide(), width=width)
     assert lines[0].split() == head.split()
     shown = " ".join(" ".join(lines).split())
@@ -122,7 +125,8 @@ def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -
 
 
 def test_what_has_room_comes_back() -> None:
-    """A less important column returns if there is room for it after a wider one is dropped."""
+    """If dropping a wide column leaves room for a narrower one that was dropped before, the
+    narrower one is shown again."""
     made = Rows("NAME", "AGE", "HOLDS", drops=("AGE", "HOLDS"))
     made.add_row("a" * 20, "5m", "x" * 30)
     assert printed(made, width=30)[0].split() == ["NAME", "AGE"]
@@ -132,7 +136,7 @@ def test_what_has_room_comes_back() -> None:
 
 @pytest.mark.parametrize("width", [60, 20])
 def test_what_wraps_loses_nothing(width: int) -> None:
-    """A wrapping column loses no text, and breaks words that are too long."""
+    """A column that wraps shows all its text. Words that are too long are broken."""
     made = Rows("NAME", "HOLDS", wraps=("HOLDS",))
     made.add_row("a", "GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
     lines = printed(made, width=width)
@@ -142,7 +146,7 @@ def test_what_wraps_loses_nothing(width: int) -> None:
 
 
 def test_names_that_are_joined_are_not_cut_in_two() -> None:
-    """Joined device names are wrapped between names."""
+    """A cell with several device names wraps between the names."""
     made = Rows("HOLDS", wraps=("HOLDS",))
     made.add_row("GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
     assert printed(made, width=33) == [
@@ -154,7 +158,7 @@ def test_names_that_are_joined_are_not_cut_in_two() -> None:
 
 
 def test_many_rows_leave_out_the_same_columns() -> None:
-    """Many rows drop the same columns as few rows at the same width."""
+    """At the same width, plain lines drop the same columns as a table."""
     few, many = (wide() for _ in range(2))
     for _ in range(LONG_ROWS):
         many.add_row("b", "1", "c", "d", "e")
@@ -162,7 +166,7 @@ def test_many_rows_leave_out_the_same_columns() -> None:
 
 
 def test_our_console_cuts_no_rows(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """Lines longer than the terminal are wrapped, not cut."""
+    """The CLI's console wraps lines that are longer than the terminal, and does not cut them."""
     monkeypatch.setenv("COLUMNS", "30")
     console().print(wide())
     assert "a100-mig-1" in capsys.readouterr().out

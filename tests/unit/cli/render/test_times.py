@@ -1,4 +1,4 @@
-"""The time between two events, in its two largest units."""
+"""Tests of how the time between two events is printed."""
 
 import pytest
 
@@ -14,5 +14,6 @@ from apportion.cli.render.output import between
     ],
 )  # fmt: skip
 def test_between(seconds: float, words: str) -> None:
-    """A time difference is formatted with its sign, since clocks may differ."""
+    """A time difference is printed in its two largest units. It can be negative, since clocks may
+    differ."""
     assert between(seconds) == words

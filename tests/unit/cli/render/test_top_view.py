@@ -1,4 +1,4 @@
-"""Every key of `top`, without a terminal."""
+"""Tests of each key of `top`, and of what it shows, without a terminal."""
 
 import io
 
@@ -20,26 +20,26 @@ ROWS = 4
 
 
 def devices() -> list[DeviceAnswer]:
-    """Twelve nodes of two GPUs, one of which is held by a pod."""
+    """Return twelve nodes with two GPUs each. A pod holds one of the GPUs."""
     ledger = Ledger(*(rack(f"node-{number}", 2) for number in range(1, 13)))
     ledger.submit(pod("trainer", ask(9_000))).settle()
     return [each for node in ledger.state.nodes.values() for each in device_answers(node)]
 
 
 def test_what_is_counted_by_phase_is_named(golden: Golden) -> None:
-    """The headline of `top` names its counts by phase."""
+    """The headline of `top` counts the pods of each phase and names the phase."""
     state = Ledger(rack("n1", 2)).submit(pod("a", ask(9_000)), pod("b", ask(90_000))).settle().state
     said = _headline(summary_answer(state)).plain
     golden({"one placed, one waiting": said})
 
 
 def names(view: View) -> list[str]:
-    """The nodes that are shown."""
+    """Return the nodes that the view shows."""
     return [device.node for device in view.shown(devices(), ROWS)[0]]
 
 
 def pressed(*keys: str) -> View:
-    """A view after these keys."""
+    """Return a view in which these keys were pressed."""
     view = View()
     for key in keys:
         view.press(key, rows=ROWS)
@@ -48,7 +48,8 @@ def pressed(*keys: str) -> View:
 
 
 def test_scrolling_ends_at_both_ends() -> None:
-    """Scrolling by lines and pages stops at both ends, with nodes in natural order."""
+    """Scrolling by lines or pages stops at both ends of the list. Nodes are in natural order, so n2
+    comes before n10."""
     assert names(pressed()) == ["node-1", "node-1", "node-2", "node-2"]
     assert names(pressed("down", "down")) == ["node-2", "node-2", "node-3", "node-3"]
     assert names(pressed("page-down")) == ["node-3", "node-3", "node-4", "node-4"]
@@ -58,14 +59,16 @@ def test_scrolling_ends_at_both_ends() -> None:
 
 
 def test_sorting_goes_round() -> None:
-    """Sorting by use puts the most used device first; the last sort is followed by the first."""
+    """Sorting by usage shows the most used device first. The key to change the sort order cycles
+    through all orders."""
     shown, _ = pressed("s").shown(devices(), ROWS)
     assert shown[0].holders[0].pod == "trainer"
     assert names(pressed(*["s"] * len(SORTS))) == names(pressed())
 
 
 def test_filtering() -> None:
-    """A filter matches nodes and pods. Keys are text while typing, and Esc clears the filter."""
+    """A filter matches nodes and pods. While a user types a filter, keys are text, and Esc clears
+    the filter."""
     view = pressed("/", *"node-12", "enter")
     assert names(view) == ["node-12", "node-12"]
     assert "of 2 matching 'node-12'" in view.status(2, 2)
@@ -77,13 +80,13 @@ def test_filtering() -> None:
 
 
 def test_it_is_quit() -> None:
-    """`q` quits; unknown keys do nothing."""
+    """The key `q` quits. Unknown keys do nothing."""
     assert pressed("q").done
     assert not View().press("x", rows=ROWS)
 
 
 def test_it_fits_eighty_columns() -> None:
-    """The live view fits 80 columns, one line for each device, with memory and pods."""
+    """`top` fits 80 columns, with one line per device that shows memory and pods."""
     out = Console(file=io.StringIO(), width=80, color_system=None)
     out.print(top_rows(devices()[:3], long=False))
     assert isinstance(out.file, io.StringIO)
@@ -96,7 +99,8 @@ def test_it_fits_eighty_columns() -> None:
 
 
 def test_what_of_the_slots_is_told_stands_in_the_head() -> None:
-    """The slots column says in its header whether it shows used or free slots."""
+    """The header of the slots column says what is counted: used slots in `top`, free slots in `get
+    devices`."""
     [held] = [each for each in devices() if each.holders]
     for made, of_slots in ((top_rows([held]), "1/10"), (get_rows([held]), "9/10")):
         out = Console(file=io.StringIO(), width=250, color_system=None)
@@ -109,7 +113,7 @@ def test_what_of_the_slots_is_told_stands_in_the_head() -> None:
 
 
 def test_a_card_in_mig_mode_has_no_bar_of_cores() -> None:
-    """A GPU in MIG mode has no bar of cores."""
+    """`top` draws no bar of cores for a GPU in MIG mode."""
     [card] = devices()[:1]
     for mode, empty in (("shared", True), ("mig", False)):
         out = Console(file=io.StringIO(), width=200, color_system=None)
@@ -120,7 +124,8 @@ def test_a_card_in_mig_mode_has_no_bar_of_cores() -> None:
 
 @pytest.mark.parametrize("long", [True, False], ids=["once", "on the screen"])
 def test_a_long_state_does_not_push_its_line_out_of_the_terminal(*, long: bool) -> None:
-    """A long state is wrapped in the one-off output, and cut with an ellipsis in the live view."""
+    """A long device state is wrapped if `top` prints once, and cut with an ellipsis in the live
+    view."""
     cordon = "fan replaced on Monday by the people of the second shift (root, 2026-11-26 05:11)"
     out = Console(file=io.StringIO(), width=80, color_system=None)
     out.print(top_rows([structs.replace(devices()[0], cordon=cordon)], long=long))

@@ -1,1 +1,1 @@
-"""Unit tests of `cli/run`."""
+"""Unit tests of the verb `run`."""

@@ -1,4 +1,4 @@
-"""The request of `run`, and whether the machine can meet it."""
+"""Tests of what `run` requests for a command, and whether the machine can ever meet it."""
 
 import pytest
 
@@ -15,7 +15,8 @@ GONE = Life(1 << 30, 7)
 
 
 def test_the_command_asks_in_the_words_of_the_configuration() -> None:
-    """`run` uses the configured resource names, and its memory is in MiB whatever the unit."""
+    """`run` requests devices by the configured resource names. It requests memory in MiB, even if
+    the configuration has another unit."""
     names = VgpuNames(count="a.b/n", memory="a.b/m", memory_percent="a.b/p", cores="a.b/c")
     config = ManifestConfig(dialects=DialectConfig(hami=names, memory_factor=10))
     manifest = document(Run("n1", GONE), "/usr/bin/python3", Asked(4000, 30, 2), config)
@@ -27,7 +28,7 @@ def test_the_command_asks_in_the_words_of_the_configuration() -> None:
 
 
 def test_without_amounts_it_asks_for_whole_cards() -> None:
-    """Without amounts `run` requests whole GPUs."""
+    """If no memory or cores are given, `run` requests whole GPUs."""
     config = ManifestConfig()
     draft = draft_of(document(Run("n1", GONE), "sh", Asked(None, None, 1), config), config)
     (ask,) = draft.shape.asks
@@ -39,12 +40,12 @@ def test_without_amounts_it_asks_for_whole_cards() -> None:
     [("Ada.Lovelace", "ada-lovelace"), ("__x__", "x"), ("ü", "run"), ("a" * 99, "a" * 63)],
 )
 def test_names_are_those_that_kubernetes_allows(text: str, name: str) -> None:
-    """Names of users and programs are converted to valid Kubernetes labels."""
+    """`run` converts names of users and programs to valid Kubernetes labels."""
     assert label(text) == name
 
 
 def machine(*memory_mib: int, family: str = "nvidia") -> NodeDetail:
-    """A machine with GPUs of these sizes."""
+    """Return a machine that has one GPU for each of these memory sizes."""
     cards = tuple(
         DeviceAnswer(
             device=f"GPU-{index}", node="n1", index=index, model="T4", family=family,
@@ -69,11 +70,11 @@ def machine(*memory_mib: int, family: str = "nvidia") -> NodeDetail:
 def test_what_the_machine_never_has_is_not_waited_for(
     asked: Asked, of: NodeDetail, told: str
 ) -> None:
-    """A request that the machine can never meet is refused, with what it has."""
+    """If a machine can never meet a request, `run` refuses it and says what the machine has."""
     with pytest.raises(NotFound, match=told):
         room_for(asked, "n1", of)
 
 
 def test_what_it_has_when_it_is_empty_is() -> None:
-    """A request that an empty machine could meet is accepted."""
+    """`run` accepts a request that the machine could meet if it were empty."""
     room_for(Asked(15_360, 100, 1), "n1", machine(15_360))

@@ -1,1 +1,1 @@
-"""Unit tests of `cli/up`."""
+"""Unit tests of the verb `up`, which runs all services on one machine."""

@@ -1,4 +1,5 @@
-"""A data folder remembers the fleet of its ledger by its nodes, not by its file."""
+"""Tests of how `up` stores in its data folder which nodes it simulates, so that a ledger is never
+continued with other nodes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +30,14 @@ SPECS = ("1xT4", "4xA100-40GB:mig+2xT4")
 
 
 def written(path: Path, text: str = NODES) -> Fleet:
-    """The fleet of a file with this text."""
+    """Write the text to a fleet file, and return the fleet that it describes."""
     path.write_text(text)
     return of_file(path, str(path))
 
 
 def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
-    """A new folder accepts any fleet, and keeps a copy that survives the file."""
+    """A new data folder accepts any fleet. `up` stores a copy, which remains if the fleet file is
+    deleted."""
     fleet = written(tmp_path / "fleet.yml")
     data = tmp_path / "data"
     data.mkdir()
@@ -47,7 +49,7 @@ def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
 
 
 def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
-    """The same nodes in another file, order or format are the same fleet."""
+    """A fleet file with the same nodes is accepted, even if its name, order or format differs."""
     first = written(tmp_path / "one.yaml")
     keep(tmp_path, first)
     for name, text in (
@@ -63,7 +65,7 @@ def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
 
 
 def test_a_fleet_of_rows_is_kept_with_all_that_they_say(tmp_path: Path) -> None:
-    """A CSV fleet is kept with all of its fields."""
+    """The stored copy of a CSV fleet has all fields of the CSV file."""
     path = tmp_path / "fleet.csv"
     path.write_text("sn,gpu,model,cpu_milli\na,2,T4,8000\nb,0,,\n")
     data = tmp_path / "data"
@@ -73,7 +75,7 @@ def test_a_fleet_of_rows_is_kept_with_all_that_they_say(tmp_path: Path) -> None:
 
 
 def test_files_of_a_person_in_the_folder_stay_as_they_are(tmp_path: Path) -> None:
-    """Fleet files in the data folder are neither read nor changed."""
+    """If a user has put fleet files into the data folder, `up` neither reads nor changes them."""
     mine = {name: f"my {name}" for name in ("fleet", "fleet.csv", "fleet.yaml", "nodes.yaml")}
     for name, text in mine.items():
         (tmp_path / name).write_text(text)
@@ -83,7 +85,7 @@ def test_files_of_a_person_in_the_folder_stay_as_they_are(tmp_path: Path) -> Non
 
 
 def test_nodes_that_somebody_took_away_are_kept_again(tmp_path: Path) -> None:
-    """Stored nodes that were deleted are stored again on the next run."""
+    """If the stored copy of the nodes was deleted, the next run stores it again."""
     fleet = written(tmp_path / "one.yaml")
     keep(tmp_path, fleet)
     nodes_file(tmp_path).unlink()
@@ -95,7 +97,8 @@ def test_nodes_that_somebody_took_away_are_kept_again(tmp_path: Path) -> None:
 def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """A fleet file with different nodes is refused, with the differences and the options."""
+    """If the fleet file now has other nodes, `up` refuses it. The error lists the differences and
+    the options."""
     path = tmp_path / "mine.yaml"
     keep(tmp_path, written(path))
     said = refusal(tmp_path, written(path, NODES.replace("node: a", "node: c").replace("2x", "4x")))
@@ -105,7 +108,8 @@ def test_the_same_file_with_other_nodes_is_refused_with_what_differs(
 
 
 def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
-    """A fleet from command-line descriptions equals one from a file with the same nodes."""
+    """A fleet given as descriptions on the command line is the same as a fleet file with these
+    nodes."""
     made = numbered_nodes("node-{}", 3, SPECS)
     fleet = of_nodes([(f"node-{i + 1}", SPECS[i % 2]) for i in range(3)], "3 x T4")
     keep(tmp_path, fleet)
@@ -113,7 +117,8 @@ def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
 
 
 def test_gpus_of_a_machine_are_known_by_name(golden: Golden, tmp_path: Path) -> None:
-    """A ledger of local GPUs refuses another fleet, and names the option to repeat."""
+    """If the ledger is of the machine's own GPUs, `up` refuses another fleet and names the option
+    to repeat."""
     keep(tmp_path, Fleet("the GPUs of vm"))
     assert refusal(tmp_path, Fleet("the GPUs of vm")) == ""
     begun = refusal(tmp_path, written(tmp_path / "one.yaml"))
@@ -128,7 +133,7 @@ def test_gpus_of_a_machine_are_known_by_name(golden: Golden, tmp_path: Path) -> 
 
 
 def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path) -> None:
-    """An unreadable stored fleet is refused with its path."""
+    """If the stored fleet is unreadable, `up` refuses to continue and names its path."""
     keep(tmp_path, written(tmp_path / "one.yaml"))
     nodes_file(tmp_path).write_text("nodes: 7\n")
     said = refusal(tmp_path, written(tmp_path / "one.yaml"))
@@ -137,7 +142,7 @@ def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path)
 
 
 def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
-    """Whether a ledger has samples is fixed by its first run."""
+    """The first run on a data folder decides if its ledger has sample pods."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     for begun, later in ((False, True), (True, False)):
         data = tmp_path / f"{begun}"
@@ -149,7 +154,8 @@ def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
-    """A run that was killed before it stored the fleet's name does not fix the samples."""
+    """If the first run is killed before it has stored the fleet, it does not decide about sample
+    pods."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     keep(tmp_path, fleet, samples=False)
     (tmp_path / KEPT / "name").unlink()
@@ -160,7 +166,8 @@ def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
 def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`up` without options uses the stored fleet, or the sample fleet for a new folder."""
+    """Without options, `up` uses the stored fleet. In a new data folder it uses the sample
+    fleet."""
     begun: list[tuple[Fleet, tuple[str, ...]]] = []
 
     def begin(wanted: Wanted, _fork_server: object) -> int:
@@ -189,17 +196,17 @@ def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
 
 
 def no_folder(data: Path) -> None:
-    """Put a file in place of the stored folder."""
+    """Put a file where `up` expects the folder of the stored fleet."""
     (data / KEPT).write_text("mine")
 
 
 def a_folder_for_its_name(data: Path) -> None:
-    """Put a folder in place of the stored name."""
+    """Put a folder where `up` expects the file with the fleet's name."""
     (data / KEPT / "name").mkdir(parents=True)
 
 
 def no_text(data: Path) -> None:
-    """Store a name that is not UTF-8."""
+    """Store a fleet name that is not UTF-8."""
     (data / KEPT).mkdir()
     (data / KEPT / "name").write_bytes(b"\xff")
 
@@ -208,7 +215,8 @@ def no_text(data: Path) -> None:
 def test_up_says_where_what_is_kept_cannot_be_read(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
-    """`up` refuses an unreadable stored fleet before it starts, with the path and the fix."""
+    """If the stored fleet is unreadable, `up` refuses before it starts anything. The error has the
+    path and a fix."""
     spoil(tmp_path)
     tried = CliRunner().invoke(up.command, ["--data", str(tmp_path)])
     assert tried.exit_code == Unreachable.exit_code
@@ -222,7 +230,7 @@ def test_up_says_where_what_is_kept_cannot_be_read(
 
 
 def test_up_refuses_the_file_that_it_keeps(tmp_path: Path) -> None:
-    """`up` refuses its own stored fleet file as --fleet, also through a link."""
+    """`up` refuses its own stored copy as `--fleet`, even through a symbolic link."""
     keep(tmp_path, written(tmp_path / "one.yaml"))
     (tmp_path / "link.yaml").symlink_to(nodes_file(tmp_path))
     for path in (nodes_file(tmp_path), tmp_path / "link.yaml"):

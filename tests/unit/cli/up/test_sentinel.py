@@ -1,4 +1,5 @@
-"""The sentinel ends the process groups that it was given, and nothing else."""
+"""Tests of the sentinel, the process that ends the services of `up` if `up` is killed. It must end
+nothing else."""
 
 import fcntl
 import os
@@ -39,7 +40,7 @@ STUBBORN = [sys.executable, "-c", f"{_DEAF} print('up', flush=True); signal.paus
 
 
 def started(command: list[str]) -> subprocess.Popen[str]:
-    """A process in its own group that is ready."""
+    """Start a process in its own process group, and wait until it is ready."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout
     assert process.stdout.readline() == "up\n"
@@ -58,13 +59,13 @@ def started(command: list[str]) -> subprocess.Popen[str]:
     ],
 )
 def test_watch(lines: list[str], groups: set[int] | None) -> None:
-    """The sentinel watches added groups that were not removed, and none once `up` is done. It
-    never takes init or itself."""
+    """The sentinel watches the process groups that `up` adds, until `up` removes them or is done.
+    It never watches init or itself."""
     assert sentinel.watch(lines) == groups
 
 
 def test_lock_holder(tmp_path: Path) -> None:
-    """A lock's holder is read only while the lock is held."""
+    """The id of a lock's holder is returned only while the lock is held."""
     lock = tmp_path / "lock"
     assert sentinel.lock_holder(lock) == 0
     lock.write_text("4711")
@@ -75,8 +76,8 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 
 def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
-    """When the pipe closes, the sentinel ends the given groups, spares removed ones, and deletes
-    the folder if asked."""
+    """When `up` closes its pipe, the sentinel ends the process groups that it watches, but none
+    that was removed. On request it also deletes the folder."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "connection.json").write_text("{}")
@@ -97,7 +98,8 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """A new sentinel knows the running services at once, so a killed `up` leaves none behind."""
+    """A new sentinel knows the running services from its start. If `up` is killed right after, no
+    service is left behind."""
     service = started(SLEEPER)
     try:
         up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]
@@ -109,7 +111,7 @@ def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
 
 
 def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that ignores SIGTERM is killed after the grace period."""
+    """The sentinel kills a process group that ignores SIGTERM when the grace period is over."""
     monkeypatch.setattr(sentinel, "GRACE_S", 0.2)
     stubborn = started(STUBBORN)
     sentinel.end({stubborn.pid})
@@ -117,7 +119,7 @@ def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_signals_do_not_end_it(tmp_path: Path) -> None:
-    """SIGINT and SIGTERM do not end the sentinel; closing its pipe does."""
+    """The sentinel ignores SIGINT and SIGTERM. It ends only when its pipe is closed."""
     read, write = os.pipe()
     watching = subprocess.Popen(
         [sys.executable, "-I", "-S", sentinel.__file__, str(tmp_path)], stdin=read

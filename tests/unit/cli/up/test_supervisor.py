@@ -1,4 +1,4 @@
-"""A held port is reserved for the server that is given it."""
+"""Tests that `up` can reserve a port for a server that it starts later."""
 
 import asyncio
 import socket
@@ -10,7 +10,8 @@ from apportion.cli.up.supervisor import HeldPort
 
 
 async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> None:
-    """The given server can listen on a held port; no other socket can bind it."""
+    """The server that the port is reserved for can listen on it. The system gives the port to no
+    other socket."""
     held = HeldPort()
     assert held.take() == f"127.0.0.1:{held.port}"
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
@@ -24,7 +25,7 @@ async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> 
 
 
 def test_once_released_it_is_anybodys() -> None:
-    """A released port is free for any process, also after several were taken."""
+    """After the release, any process can listen on the reserved ports."""
     held = HeldPort()
     ports = []
     for _ in range(2):

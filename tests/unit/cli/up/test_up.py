@@ -1,4 +1,4 @@
-"""Test what `up` checks about fleets and ports before it starts."""
+"""Tests of what `up` checks before it starts its services."""
 
 import asyncio
 import socket
@@ -17,7 +17,8 @@ from tests.support.golden import Golden
 
 
 def test_nodes_alone_are_nodes_of_nothing(golden: Golden) -> None:
-    """`--nodes` alone is wrong usage; the error asks for a description, not a file."""
+    """`up --nodes` without a description of the nodes is a usage error, which asks for a
+    description."""
     tried = CliRunner().invoke(command, ["--nodes", "20"])
     assert tried.exit_code == 2
     assert "file" not in tried.output
@@ -25,7 +26,7 @@ def test_nodes_alone_are_nodes_of_nothing(golden: Golden) -> None:
 
 
 def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
-    """A fleet description longer than a file name is still parsed as a description."""
+    """A fleet description is still parsed as one if it is longer than a file name may be."""
     tried = CliRunner().invoke(command, ["--ephemeral", "--fleet", "+".join(["1xT4"] * 60 + ["7"])])
     assert tried.exit_code == 2
     assert "'7'" in tried.output
@@ -33,7 +34,7 @@ def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    """A data folder that cannot be created is an error with exit code 3."""
+    """If `up` cannot create its data folder, it fails with exit code 3."""
     (tmp_path / "file").touch()
     data = str(tmp_path / "file" / "data")
     tried = CliRunner().invoke(command, ["--gpus", "local", "--data", data])
@@ -44,7 +45,8 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_remark_about_prices_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If the gateway does not answer, the note about unpriced GPUs is left out."""
+    """`up` notes which GPUs have no price. If the gateway does not answer, `up` omits the note and
+    continues."""
     monkeypatch.setenv(PRICES_ENV, str(tmp_path / "prices.toml"))
     wanted = Wanted(
         data=tmp_path, ephemeral=False, nats_port=0, port=0, agent=(), fleet=Fleet("none"),
@@ -55,7 +57,7 @@ def test_a_remark_about_prices_ends_nothing(
 
 
 def test_help_says_what_is_simulated_by_default() -> None:
-    """The help of `up` has the number of nodes and the models of the default fleet."""
+    """The help of `up` states how many nodes the default fleet has, and their GPU models."""
     fleet = read_fleet(FLEET)
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert f" {len(fleet)} nodes" in said
@@ -66,7 +68,7 @@ def test_help_says_what_is_simulated_by_default() -> None:
 
 
 def test_ports_that_are_taken_are_told_at_once() -> None:
-    """All ports that are in use are named in one error, each with its option."""
+    """If several ports are in use, a single error names all of them, each with its option."""
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as two,

@@ -1,1 +1,1 @@
-"""Unit tests of `cli/verbs`."""
+"""Unit tests of the verbs of the command line."""

@@ -1,4 +1,4 @@
-"""Test what verbs report about unknown names, and about pods that they cannot change."""
+"""Tests of what verbs print for names that do not exist, and for pods that they cannot act on."""
 
 import pytest
 from click.testing import CliRunner
@@ -32,8 +32,8 @@ FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
     ],
 )
 def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: str) -> None:
-    """For an unknown name, `history` suggests a similar node, a longer device id, or a verb that
-    lists names."""
+    """For an unknown name, `history` suggests a similar node, a device by its full id, or a verb
+    that lists names."""
     short = ErrorAnswer(
         error="'GPU-' is too little of a device id", fix="write more of the id", field="device",
         code=AMBIGUOUS_DEVICE,
@@ -49,8 +49,8 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
     ("name", "said"), [("training", "did you mean train?\n"), ("default", "known: train\n")]
 )
 def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
-    """For an undeclared queue, `get queues` explains that pods may still be in it, and suggests
-    names."""
+    """For an undeclared queue, `get queues` says that such a queue has weight 1 and no limits. It
+    also suggests a declared queue."""
     queues = Page(revision=9, items=(QueueAnswer("train", weight=2, open=True),))
     with answering(answers_of(FLEET) | {"queues": queues}) as url:
         done = CliRunner().invoke(root, ["get", "queues", name, "--gateway", url])
@@ -61,7 +61,8 @@ def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, sai
 @pytest.mark.parametrize("verb", ["cordon", "drain"])
 @pytest.mark.parametrize("name", ["train", "team/train"])
 def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> None:
-    """`cordon` and `drain` refuse the name of a pod and suggest the pod's node."""
+    """If a user gives `cordon` or `drain` the name of a pod, the verb refuses and suggests the
+    pod's node."""
     there = Page(revision=9, items=(PodAnswer("team", "train", "1", "allocated", node="t4-1"),))
     with answering(answers_of(FLEET) | {"pods": there}) as url:
         done = CliRunner().invoke(root, [verb, name, "--reason", "fan", "--gateway", url])
@@ -71,7 +72,7 @@ def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> No
 
 
 def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
-    """`resize` refuses to change a pending pod, and its error calls the pod pending."""
+    """`resize` refuses a pod that is pending, and the error says so."""
     waiting = Ledger(node("t4-1", gpu(CARD, index=0)), pod("p", ask(999_999))).settle()
     detail = PodDetail(9, pod_answer(waiting.state, waiting.state.pods["p"]))
     with answering({"pods/default/p": detail}) as url:
@@ -84,7 +85,7 @@ def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
     ("name", "meant"), [("gpu-1a2b3c4d", "GPU-1a2b3c4d"), (CARD.lower(), CARD)]
 )
 def test_a_device_in_other_letters_is_found_as_tables_show_it(name: str, meant: str) -> None:
-    """A verb refuses a device id in the wrong case and suggests the correct id."""
+    """If a device id differs only in case, a verb refuses it and suggests the right id."""
     with answering(answers_of(FLEET)) as url:
         done = CliRunner().invoke(root, ["cordon", name, "--reason", "fan", "--gateway", url])
     assert f"; did you mean {meant}?\n" in done.stderr
@@ -97,7 +98,7 @@ def test_a_device_in_other_letters_is_found_as_tables_show_it(name: str, meant: 
 def test_what_is_asked_of_a_node_that_is_not_there_says_which_are(
     typed: str, name: str, said: str
 ) -> None:
-    """For an unknown --node, a verb suggests a similar node or lists all nodes."""
+    """If `--node` is unknown, a verb suggests a similar node or lists all nodes."""
     refused = ErrorAnswer(error=f"no node '{name}'", fix="list them at /api/v1/nodes", field="node")
     with answering(answers_of(FLEET) | {"devices": refused}) as url:
         done = CliRunner().invoke(root, [*typed.split(), "--node", name, "--gateway", url])

@@ -1,1 +1,1 @@
-"""Unit tests of access to the gateway: logins, rights and what a tenant sees."""
+"""Unit tests of access to the gateway: logins, rights, and what a tenant may see."""

@@ -1,6 +1,7 @@
-"""Test every answer that a tenant can get, with a secret in each text field.
+"""Tests that put a secret into each text field of each answer that a tenant can get.
 
-A tenant must not see a field of another namespace unless the field is marked as visible."""
+A tenant must not see a field of another namespace unless the field is marked as visible to
+everyone."""
 
 from collections.abc import Iterator
 from typing import Any, get_origin
@@ -41,12 +42,13 @@ SHOWN = frozenset((
 
 
 def sees(namespace: str) -> bool:
-    """Return True if a tenant with read access to `ml` sees the namespace."""
+    """Return True for the namespace `ml`, the only one that the tenant of these tests may read."""
     return namespace == "ml"
 
 
 def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
-    """Return a value of the type with a text in each text field."""
+    """Return a value of this type with a text in each text field. The text is a secret unless
+    `rule` lets the tenant see the field."""
     match info:
         case inspect.UnionType():
             value = filled(
@@ -77,21 +79,20 @@ def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
 
 
 def kind_of(info: inspect.StructType) -> type:
-    """Return the struct type without its generic parameters."""
+    """Return the struct type without its type parameters."""
     return get_origin(info.cls) or info.cls
 
 
 def sent(look: Look) -> str:
-    """Return the JSON of the filled answer as a tenant receives it.
-
-    The answer is decoded first, as the gate does."""
+    """Return the filled answer as JSON, redacted for the tenant as the gateway does it."""
     body = msgspec.json.encode(filled(inspect.type_info(look.kind)))
     return msgspec.json.encode(look.shown(msgspec.json.decode(body, type=look.kind), sees)).decode()
 
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_what_no_mark_shows_is_hidden(path: str) -> None:
-    """A tenant sees no text of another namespace except in fields that are marked for everyone."""
+    """No answer shows a tenant a text of another namespace, except in fields that are marked as
+    visible to everyone."""
     text = sent(LOOKS[path])
     assert HIDDEN not in text
     assert "ops" not in text
@@ -99,7 +100,7 @@ def test_what_no_mark_shows_is_hidden(path: str) -> None:
 
 @pytest.mark.parametrize("path", LOOKS)
 def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
-    """A subclass of an answer keeps the visibility marks of the inherited fields."""
+    """A subclass of an answer type inherits the visibility of its fields."""
     for info in structs_in(inspect.type_info(LOOKS[path].kind)):
         kind = kind_of(info)
         for base in kind.__mro__[1:]:
@@ -109,8 +110,8 @@ def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
 
 
 def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without redaction, the answers about pods leak secrets. This proves that the test of hidden
-    fields can fail."""
+    """Without redaction, the same answers contain the secrets. The test of redaction would
+    therefore notice a leak."""
     monkeypatch.setattr(tenant_redaction, "_field", lambda value, *_: value)
     leaking = {path for path, look in LOOKS.items() if "secret" in sent(look)}
     assert leaking >= {"pods", "placements", "who", "log", "lines", "plan", "fleet", "diff"}
@@ -118,8 +119,8 @@ def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch
 
 
 def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redaction hides the same data when every sentence is reworded. Without redaction, secrets
-    leak."""
+    """Redaction hides the same data if every sentence is worded differently. Without redaction, the
+    secrets would show."""
     shown = {path: sent(look) for path, look in LOOKS.items()}
     assert replaced(monkeypatch.setattr) > 50
     for path, look in LOOKS.items():
@@ -131,8 +132,8 @@ def test_with_other_sentences_the_same_is_hidden(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_field_without_a_mark_is_hidden() -> None:
-    """Redaction hides an unmarked field both in objects of another namespace and in cluster-wide
-    objects."""
+    """A field without a visibility mark is hidden in objects of other namespaces and in objects of
+    the whole cluster."""
 
     class OfPod(Answer, frozen=True):
         namespace: Namespace
@@ -150,7 +151,7 @@ def test_a_field_without_a_mark_is_hidden() -> None:
 
 
 def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
-    """Yield every struct type within the answer type."""
+    """Yield every struct type that the answer type contains."""
     if isinstance(info, inspect.StructType):
         yield info
         for field in info.fields:
@@ -164,8 +165,8 @@ def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_texts_that_everyone_sees_are_few() -> None:
-    """The text fields that every tenant sees are exactly the listed ones, so that adding one needs
-    a decision."""
+    """Only the text fields in this list are visible to every tenant. To make another one visible, a
+    developer has to add it here."""
     shown = {
         field.encode_name
         for look in LOOKS.values()

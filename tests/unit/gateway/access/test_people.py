@@ -1,4 +1,4 @@
-"""Test the token file and the cache of identities and rights."""
+"""Tests of the token file, and of the cache of people and their rights."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from tests.support.tokens import people, rows
 
 
 class Register:
-    """A login that counts the requests that it receives."""
+    """A fake login service that counts its requests."""
 
     def __init__(self) -> None:
         self.tokens = {"t": Person("mei")}
@@ -39,19 +39,17 @@ class Register:
         self.asked = 0
 
     async def person(self, token: str) -> Person | None:
-        """Count the request and return the token's person, or None for an unknown token."""
         self.asked += 1
         return self.tokens.get(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Count the request and return True if the person has the right."""
         self.asked += 1
         return (person.name, wish) in self.rights
 
 
 async def test_answers_are_good_for_a_short_time() -> None:
-    """Cached answers of a login expire: granted ones after `KEPT_S`, denied ones after
-    `KEPT_NO_S`."""
+    """The gateway caches a login's answers: a granted right for `KEPT_S`, a denied one for the
+    shorter `KEPT_NO_S`."""
     now = 0.0
     register = Register()
     login = Remembered(register, now=lambda: now)
@@ -74,7 +72,7 @@ async def test_answers_are_good_for_a_short_time() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    """The cache of unknown tokens has a bounded size."""
+    """The gateway's cache of unknown tokens does not grow beyond a limit."""
     login = Remembered(Register())
     for number in range(KEPT_MAX + 100):
         await login.person(str(number))
@@ -82,7 +80,8 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
-    """A row of the token file grants access to namespaces, all access, or a single right."""
+    """Each row of the token file grants its token read access to namespaces, full access, or a
+    single right."""
     login = TokenFile(people(tmp_path))
     assert await login.person("nobody") is None
     wishes = (
@@ -106,8 +105,8 @@ async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
      rows(a="") + rows(a="")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
-    """An unusable token file causes an error that names the setting, the file and the command that
-    makes a valid file."""
+    """If the token file is unusable, the error names the setting, the file, and the command that
+    makes a valid one."""
     path = tmp_path / "tokens.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"--tokens is .*cannot be used.*apportion token"):
@@ -115,7 +114,8 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
-    """Rate limits apply to a person instead of an address, starting with the first request."""
+    """If a person is logged in, the gateway applies rate limits to the person, not to the address,
+    from the first request on."""
     gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 
@@ -138,8 +138,7 @@ async def test_limits_are_of_a_person_from_the_first_request() -> None:
 
 @pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
 async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: str) -> None:
-    """The gateway refuses a header that cannot be a token with 401, without a request to the
-    login."""
+    """If a request's header cannot be a token, the gateway answers 401 without asking the login."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
         await Gate(Remembered(register), Cursors(), ENDPOINTS).known(token)
@@ -147,7 +146,7 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
 
 
 async def test_made_up_tokens_do_not_push_out_who_is_known() -> None:
-    """A flood of made-up tokens does not evict recognized people from the cache."""
+    """Many invalid tokens do not push known people out of the gateway's cache."""
     register = Register()
     login = Remembered(register, now=lambda: 0.0)
     await login.person("t")

@@ -1,5 +1,4 @@
-"""Test that the gateway's public URL is normalized as a browser writes it, or refused with a
-reason."""
+"""Tests of how the gateway reads the setting of its public URL."""
 
 import pytest
 
@@ -18,7 +17,8 @@ from apportion.runtime.process.config import ConfigError
     ],
 )
 def test_an_origin_is_as_a_browser_writes_it(found: str, origin: str) -> None:
-    """The gateway normalizes its public URL to lower case, without the scheme's default port."""
+    """The gateway normalizes its public URL as browsers do: lower case, without the scheme's
+    default port."""
     public = parse_public_url(found)
     assert public == PublicUrl(origin)
     assert public.secure == origin.startswith("https")
@@ -42,7 +42,7 @@ def test_an_origin_is_as_a_browser_writes_it(found: str, origin: str) -> None:
     ],
 )
 def test_what_is_no_such_url_is_refused_by_name(found: str, why: str) -> None:
-    """The gateway refuses an invalid public URL with its value, the reason and an example."""
+    """If the public URL is invalid, the error has its value, the reason and an example."""
     with pytest.raises(ConfigError) as error:
         parse_public_url(found)
     assert error.value.key == "--public-url"

@@ -1,4 +1,5 @@
-"""Test what a tenant sees in answers whose rows have no namespace field."""
+"""Tests of what a tenant sees in answers whose rows have no namespace field, or rows of several
+namespaces."""
 
 from typing import Any
 
@@ -35,7 +36,7 @@ NOW = MomentAnswer(revision=9, time="2026-01-01T00:00:00Z")
 
 
 def row(name: str, cause: str = "") -> DiffRow:
-    """Return a row of a diff whose sentence contains its name."""
+    """Return a row of a diff whose sentence contains the row's name."""
     namespace, slash, own = name.partition("/")
     part = Part(name=own, namespace=namespace) if slash else Part(name=name)
     row = DiffRow(name=name, what="x", now=Side(value="x"), parts=(part, " is gone"),
@@ -44,13 +45,13 @@ def row(name: str, cause: str = "") -> DiffRow:
 
 
 def as_sent(answer: msgspec.Struct) -> Any:
-    """Return the answer as decoded from its JSON."""
+    """Encode the answer as JSON and decode that."""
     return msgspec.json.decode(msgspec.json.encode(answer))
 
 
 def test_differences_tell_nothing_of_others() -> None:
-    """A tenant's diff hides names, people, limits and evictions of other namespaces, and keeps the
-    tenant's own rows."""
+    """A tenant's diff hides names, people, limits and evictions of other namespaces. Rows of the
+    tenant's own namespace are complete."""
     mine = row("ml/mine", "deleted by mei")
     answer = DiffAnswer(
         revision=9, begin=NOW, end=NOW, waiting=(mine, row("ops/secret")),
@@ -67,8 +68,8 @@ def test_differences_tell_nothing_of_others() -> None:
 
 
 def test_the_place_of_a_hidden_row_does_not_tell_its_name() -> None:
-    """Rows of other namespaces are ordered by visible values only, so that their position does not
-    reveal their names."""
+    """Rows of other namespaces are sorted only by values that the tenant sees. Otherwise their
+    position would hint at their names."""
     gangs = [
         GangAnswer(
             group=name, namespace=name.partition("/")[0], min_available=least, declared=True
@@ -83,16 +84,18 @@ def test_the_place_of_a_hidden_row_does_not_tell_its_name() -> None:
 
 
 def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
-    """Return the answer as the gateway sends it to a tenant with read access only to `ml`."""
+    """Return the answer as the gateway sends it to a tenant who may read only the namespace
+    `ml`."""
     look = look_at(endpoint_at(path))
     sent = msgspec.json.decode(msgspec.json.encode(answer), type=look.kind)
     return as_sent(look.shown(sent, lambda namespace: namespace == "ml"))
 
 
 def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
-    """Return the queue of pods of these namespaces that request the same allocated GPU.
+    """Return the groups of pending pods after `ops` and these namespaces each submitted a pod for
+    the same single GPU.
 
-    The namespace `ops` has a quota with this limit."""
+    The namespace `ops` has a quota of `limit` GPUs."""
     ledger = Ledger(rack("n1", 1))
     ledger.play(QuotaObserved(namespace="ops", quota="merger", hard={"nvidia.com/gpu": limit}))
     for number, namespace in enumerate(("ops", *namespaces)):
@@ -101,8 +104,7 @@ def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
 
 
 def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
-    """A tenant does not see the limit of another namespace, but sees why the tenant's own pods are
-    pending."""
+    """A tenant sees why its own pods are pending, but not the limit of another namespace."""
     whole = waiting("ops", "ml", limit=1)
     assert "merger" in whole.lines[0].sentence
     shown = seen_by_ml("lines", whole)
@@ -118,8 +120,8 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
 
 
 def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
-    """If another namespace's pod is first in a group of identical pods, a tenant sees the reason of
-    the tenant's own first pod."""
+    """A group of identical pending pods may begin with another namespace's pod. A tenant then sees
+    the reason of its own first pod."""
     whole = waiting("ops", "ml")
     [line] = seen_by_ml("lines", whole)["lines"]
     assert line["sentence"] == whole.lines[0].first[1].sentence != ""
@@ -129,7 +131,8 @@ def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
 
 
 def test_a_line_at_which_nobody_has_looked_says_no_more_to_him() -> None:
-    """A tenant sees a group of pods without a reason if the scheduler has not decided it yet."""
+    """While the scheduler has yet to decide about a group of pods, a tenant sees the group without
+    a reason."""
     ledger = Ledger(rack("n1", 1), pod("u1", cards(1), namespace="ops", name="secret"))
     [line] = seen_by_ml("lines", lines_answer(ledger.state))["lines"]
     assert (line["whose"], line["sentence"]) == (OTHERS, "")
@@ -137,8 +140,8 @@ def test_a_line_at_which_nobody_has_looked_says_no_more_to_him() -> None:
 
 @pytest.mark.parametrize("namespace", ["ops", "ml"])
 def test_of_a_queue_he_learns_what_it_allows_and_not_what_pods_hold(namespace: str) -> None:
-    """A tenant sees a queue's limits but not its usage, even if the tenant has pods in the
-    queue."""
+    """A tenant sees the limits of a queue but never its usage, even if the tenant's own pods are in
+    it."""
     ledger = Ledger(rack("n1", 1), QueueObserved(queue="q", weight=3, capability={"cpu": 4000}))
     ledger.submit(*(pod(uid, cards(1), namespace=namespace, queue="q") for uid in "ab")).settle()
     items = queue_answers(ledger.state, ["q"])
@@ -152,7 +155,7 @@ def test_of_a_queue_he_learns_what_it_allows_and_not_what_pods_hold(namespace: s
 
 
 def test_cards_and_resources_of_a_queue_keep_their_names() -> None:
-    """A tenant sees a queue's device models and resources by name, even if a name looks like
+    """A queue shows tenants its GPU models and resources by name, even if such a name looks like
     `namespace/name`."""
     limits = {"a100/mig-1g.5gb-mixed": 1, "t4/mps-4g-1/2": 2, "A100/mig-1g.5gb-mixed": 3}
     queue = QueueAnswer(queue="q", weight=1, open=True, cards=limits, capability=limits)
@@ -161,8 +164,8 @@ def test_cards_and_resources_of_a_queue_keep_their_names() -> None:
 
 
 def test_namespaces_of_others_are_one_row_of_a_report() -> None:
-    """A tenant's report merges the rows of other namespaces into one row and keeps the totals
-    unchanged."""
+    """A report merges all namespaces that a tenant may not read into one row. The totals stay the
+    same."""
     steps = (
         ReportRow(key="ml", start="t0", granted_gpu_hours=1.0),
         ReportRow(key="ops", start="t0", granted_gpu_hours=2.0),
@@ -191,7 +194,7 @@ def test_namespaces_of_others_are_one_row_of_a_report() -> None:
 
 
 def test_a_report_by_node_is_everybodys() -> None:
-    """A tenant sees a usage report by node unchanged."""
+    """A tenant sees the complete usage report by node."""
     row = ReportRow(key="n1", granted_gpu_hours=2.0)
     answer = ReportAnswer(
         revision=9, report="usage", by="node", start="t0", end="t2", rows=(row,), total=row
@@ -211,13 +214,14 @@ def test_a_report_by_node_is_everybodys() -> None:
 def test_reports_whose_rows_are_of_several_namespaces_are_not_shown(
     path: str, query: dict[str, str], is_it: bool
 ) -> None:
-    """A tenant cannot get reports by user, label or queue, because their rows span namespaces."""
+    """A tenant gets no report by user, label or queue, because its rows add up several
+    namespaces."""
     assert is_shown(endpoint_at(path), query) == is_it
 
 
 def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None:
-    """A tenant's plan shows where pods of other namespaces would be placed and what they use,
-    without their names or namespaces."""
+    """A tenant's plan shows where pods of other namespaces would go and what they use, but not
+    their names."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
     for name, namespace in (("a", "ops"), ("b", "ops"), ("c", "ml")):
         ledger.submit(pod(name, cards(1), namespace=namespace, name=f"secret-{name}")).settle()
@@ -236,7 +240,8 @@ def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None
 
 
 def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
-    """A tenant does not see how many pods of other namespaces use up a queue."""
+    """If a tenant's pod is pending because of a queue's limit, the tenant does not see how many
+    pods of others use the queue."""
     ledger = Ledger(rack("n1", 8))
     ledger.play(QueueObserved(queue="all", capability={"volcano.sh/vgpu-number": 7}))
     for number in range(7):
@@ -253,7 +258,7 @@ def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
 
 
 def test_the_fleet_is_shown_with_pods_of_others_without_their_names() -> None:
-    """A tenant sees every node and device. Pods of other namespaces appear without a name or
+    """A tenant sees all nodes and devices. Pods of other namespaces are shown without name and
     usage."""
     own, theirs = (["ml", "a", "placed", [0, 250, 0], ""], ["x", "b", "placed", [0, 500, 0], ""])
     node = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 0], {}, [own, theirs], {}]

@@ -1,4 +1,5 @@
-"""Test that a tenant pages through lists of mostly hidden items and gets each item once."""
+"""Tests that a tenant can page through lists that hide most of their items, and gets each item
+once."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,19 +30,18 @@ Client = TestClient[web.Request, web.Application]
 
 
 class Register:
-    """A login in which mei may read the namespace `ml`, and olga may read everything."""
+    """A fake login: mei may read the namespace `ml`, and olga may read everything."""
 
     async def person(self, token: str) -> Person | None:
-        """Return the person whose name is the token, or None for an unknown name."""
+        """Return the person whose name is the token, or None if the name is unknown."""
         return Person(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Return True if the person with this name has the right."""
         return person.name == "olga" or (wish != READ_ALL and wish.namespace == "ml")
 
 
 def rejected(number: int, namespace: str) -> PodRejected:
-    """Return a rejected pod with a secret uid and name."""
+    """Return a rejected pod whose uid and name are secret."""
     return PodRejected(
         uid=f"secret-uid-{number}", namespace=namespace, name=f"secret-{number}", field="spec.x",
         value="-1", problem="is negative", fix="write a number from 1",
@@ -49,9 +49,8 @@ def rejected(number: int, namespace: str) -> PodRejected:
 
 
 def application(cursors: Cursors) -> web.Application:
-    """Return the read endpoints of a gateway with a login.
-
-    Most of the cluster belongs to the namespace `ops`."""
+    """Return a gateway's read API with a login, over a cluster that belongs mostly to the namespace
+    `ops`."""
     ledger = Ledger(*(rack(name, 2) for name in NODES))
     for name in GANGS:
         ledger.play(gang(name, 1, queue="his-queue" if name.startswith("ml/") else "secret-queue"))
@@ -84,20 +83,20 @@ def application(cursors: Cursors) -> web.Application:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """Yield a client of one gateway of a cluster."""
     async with TestClient(TestServer(application(Cursors(SECRET)))) as made:
         yield made
 
 
 async def page(client: Client, who: str, path: str, **query: str) -> tuple[int, str, Any]:
-    """Request one page and return its status, text and decoded answer."""
+    """Request one page of a list as this person. Return its status, text and decoded answer."""
     sent = {"Authorization": f"Bearer {who}"}
     async with client.get(f"{PREFIX}/{path}", params=query, headers=sent) as answer:
         return answer.status, await answer.text(), await answer.json()
 
 
 async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any], list[str], str]:
-    """Return all items, the cursors and the joined texts of at most `most` pages."""
+    """Read the list to its end in at most `most` pages of one item. Return its items, its cursors
+    and all texts."""
     items: list[Any] = []
     cursors, texts = [""], ""
     for _ in range(most):
@@ -113,8 +112,8 @@ async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any
 
 
 async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) -> None:
-    """A tenant who pages through gangs gets each gang once. Gangs of other namespaces have no
-    names."""
+    """A tenant who pages through the gangs gets each gang once. Gangs of other namespaces have no
+    name."""
     items, _, texts = await walk(client, "mei", "gangs", len(GANGS))
     assert [each["group"] for each in items] == ["ml/mine", *[NOT_TOLD] * 3]
     assert items[0]["queue"] == "his-queue", "his own in full"
@@ -127,7 +126,8 @@ async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) 
 
 
 async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
-    """A tenant can page on after rejected pods of other namespaces without seeing their uids."""
+    """A tenant can page past other namespaces' rejected pods. Neither the items nor the cursors
+    reveal their uids."""
     items, cursors, texts = await walk(client, "mei", "pods", 5)
     assert [each["phase"] for each in items[2:]] == ["rejected"] * 3
     assert len(items) == 5
@@ -136,7 +136,7 @@ async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
 
 
 async def test_quotas_of_others_are_not_there(client: Client) -> None:
-    """A tenant does not see quotas of other namespaces, but sees all queues."""
+    """A tenant sees all queues, but only the quotas of its own namespaces."""
     items, _, texts = await walk(client, "mei", "quotas", 2)
     assert [(each["namespace"], each["quota"]) for each in items] == [("ml", "mine")]
     assert "secret" not in texts
@@ -147,7 +147,7 @@ async def test_quotas_of_others_are_not_there(client: Client) -> None:
 
 
 async def test_nodes_go_on_as_before(client: Client) -> None:
-    """Every tenant sees the nodes with their names."""
+    """A tenant sees all nodes with their names."""
     items, _, _ = await walk(client, "mei", "nodes", len(NODES))
     assert [each["node"] for each in items] == list(NODES)
 
@@ -156,7 +156,8 @@ async def test_nodes_go_on_as_before(client: Client) -> None:
     "made_up", ["ops/secret-a", "rejected:secret-uid-1", "zz9", "ä", "gAAAAA=="]
 )
 async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -> None:
-    """The gateway refuses a made-up cursor, so that a tenant cannot probe for names."""
+    """The gateway refuses a cursor that it did not issue. Otherwise a tenant could guess names with
+    cursors."""
     for path in ("gangs", "pods"):
         status, text, answer = await page(client, "mei", path, **{"continue": made_up})
         assert (status, answer["field"]) == (400, "continue")
@@ -165,7 +166,7 @@ async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -
 
 
 async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
-    """The gateway refuses a cursor that belongs to a different list."""
+    """The gateway refuses a cursor that it issued for another list."""
     _, cursors, _ = await walk(client, "mei", "pods", 5)
     status, text, answer = await page(client, "mei", "placements", **{"continue": cursors[-1]})
     assert (status, answer["field"]) == (400, "continue")
@@ -173,8 +174,8 @@ async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
 
 
 async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: Client) -> None:
-    """Every gateway with the same key accepts a cursor. Other gateways refuse the cursor with the
-    reason."""
+    """A cursor is valid at every gateway with the same key. A gateway with another key refuses it
+    and says that the key has changed."""
     _, cursors, _ = await walk(client, "mei", "gangs", len(GANGS))
     asked = {"continue": cursors[1]}
     async with TestClient(TestServer(application(Cursors(SECRET)))) as other:
@@ -187,7 +188,8 @@ async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: 
 
 
 def test_a_seal_has_a_limit() -> None:
-    """The length of a cursor is limited, but the longest possible name fits."""
+    """The gateway refuses overlong cursors. A cursor with the longest possible name is still short
+    enough."""
     cursors = Cursors()
     longest = cursors.seal("gangs", f"{'n' * 63}/{'g' * 253}")
     assert len(longest) < SEALED_MAX

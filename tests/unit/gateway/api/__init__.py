@@ -1,1 +1,1 @@
-"""Unit tests of the read API."""
+"""Unit tests of the gateway's read API."""

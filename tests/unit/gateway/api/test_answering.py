@@ -1,4 +1,4 @@
-"""Unit tests of what all API handlers share."""
+"""Tests of what all handlers of the read API share."""
 
 import asyncio
 
@@ -11,7 +11,8 @@ from apportion.gateway.api.answering import write_in_time
 
 
 async def test_who_does_not_read_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway disconnects a client that does not read its answer within the write timeout."""
+    """If a client does not read its answer, the gateway closes the connection after the write
+    timeout."""
     monkeypatch.setattr(answering, "WRITE_TIMEOUT_S", 0.2)
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

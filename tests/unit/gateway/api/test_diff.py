@@ -1,5 +1,4 @@
-"""Test which event explains a difference. For a pod, it is the event that led to its current
-state."""
+"""Tests of which event a diff names as the cause of each difference."""
 
 from pathlib import Path
 
@@ -37,8 +36,8 @@ GONE = PodGone(uid="p1", reason="drained")
 def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
     events: tuple[Payload, ...], after: int, what: str, revision: int, tmp_path: Path
 ) -> None:
-    """The end of a pod explains all its differences. Otherwise, the event that changed the field
-    explains the difference."""
+    """If a pod has ended, a diff names that event as the cause of all its differences. Otherwise it
+    names the event that changed the field."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints), BEGIN + events)
     changed = index.changed_by(POD, ["p1"], after=after, upto=99)
@@ -46,7 +45,8 @@ def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
 
 
 def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: Path) -> None:
-    """The newest event of any of its fields explains a new limit."""
+    """As the cause of a new limit, a diff names the newest event that changed any of the limit's
+    fields."""
     index, checkpoints = open_index(tmp_path, "c")
     queues = [QueueObserved(queue=name, weight=number) for name, number in (("a", 1), ("b", 1))]
     heavier = QueueObserved(queue="a", weight=3)
@@ -59,12 +59,12 @@ def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: 
     ("source", "who"), [("cli/ann@vm", "ann@vm"), ("scheduler/vm", "scheduler/vm"), ("", "")]
 )
 def test_a_person_has_one_name(source: str, who: str) -> None:
-    """A person appears under one name, whether the person or their CLI wrote the event."""
+    """A person has the same name in a diff, whether they or their CLI wrote the event."""
     assert who_wrote(source) == who
 
 
 def test_the_sides_of_a_node_have_an_event_each(tmp_path: Path) -> None:
-    """A node's state and its cordon are explained by separate events."""
+    """For a node, a diff names the cause of its state and the cause of its cordon separately."""
     index, checkpoints = open_index(tmp_path, "c")
     cordon = NodeCordoned(node="n1", by="ann", reason="fan")
     read(Indexer(State(), index, checkpoints), (*BEGIN, NodeSilent(node="n1", grace_s=40), cordon))

@@ -1,4 +1,5 @@
-"""Test the server-sent events: each record is exactly one event, whatever its bytes are."""
+"""Tests of the stream of server-sent events: each ledger record becomes exactly one event, whatever
+its bytes."""
 
 import asyncio
 
@@ -29,8 +30,8 @@ from tests.support.pods import pod
 
 
 def test_event() -> None:
-    """A server-sent event has the revision, the bare event type, and the CloudEvent as the ledger
-    stores it."""
+    """A server-sent event has the record's revision as its id, its type without prefix, and the
+    CloudEvent exactly as stored."""
     payload = encode(event_of(pod("u1")))
     text = encoded(Record(7, "apportion.v1.workload.u1", payload)).decode()
     *lines, end, last = text.split("\n")
@@ -42,7 +43,8 @@ def test_event() -> None:
     "payload", [b"", b"\xff\xfe", b"a\nb\r\nc", b'{"type":"x\\nid: 9"}', b'{"type":7}']
 )
 def test_bytes_that_are_no_event(payload: bytes) -> None:
-    """The bytes of a record cannot end its server-sent event early or forge a second event."""
+    """The bytes of an invalid record cannot end their server-sent event early or forge a second
+    one."""
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[:2] == ["id: 7", "event: unreadable"]
     assert lines[-2:] == ["", ""]
@@ -51,7 +53,7 @@ def test_bytes_that_are_no_event(payload: bytes) -> None:
 
 
 def test_separators_that_json_allows_stay_data() -> None:
-    """Unicode line separators in a JSON text do not split a server-sent event."""
+    """A JSON text may contain Unicode line separators. They do not split its server-sent event."""
     payload = encode(event_of(pod("u1", owner="a\u2028b\u0085c")))
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[2] == f"data: {payload.decode()}"
@@ -62,7 +64,7 @@ async def _nothing(after: int) -> list[Record]:
 
 
 async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream without events sends comments regularly, so that proxies keep it open."""
+    """If there are no events, a stream regularly sends a comment, so that proxies keep it open."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "BEAT_S", 0.05)
     application = web.Application()
@@ -75,7 +77,7 @@ async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatc
 
 
 class Register:
-    """A login with one token. A test can revoke the token or make the login unavailable."""
+    """A fake login with one token. A test can revoke the token or make the login fail."""
 
     def __init__(self) -> None:
         self.tokens = {"t": Person("mei")}
@@ -83,13 +85,11 @@ class Register:
         self.away = False
 
     async def person(self, token: str) -> Person | None:
-        """Return the token's person, or None for an unknown token."""
         if self.away:
             raise LoginUnavailable("no API server")
         return self.tokens.get(token)
 
     async def may(self, person: Person, wish: Wish) -> bool:
-        """Return True if the person has the right."""
         return bool(person.name) and wish in self.rights
 
 
@@ -97,8 +97,7 @@ class Register:
 async def test_a_stream_ends_with_the_token_and_the_right(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream ends soon after its token or right is revoked, or after the login becomes
-    unavailable."""
+    """A stream ends soon after its token or right is revoked, or when the login stops answering."""
     monkeypatch.setattr(live, "LOOK_S", 0.02)
     monkeypatch.setattr(live, "STILL_S", 0.05)
     monkeypatch.setattr(live, "BEAT_S", 0.1)

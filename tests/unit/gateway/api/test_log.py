@@ -1,4 +1,4 @@
-"""Test the filters of the log: NATS subject patterns, event types and texts."""
+"""Tests of how the log of events can be filtered: by subject pattern, event type and text."""
 
 import pytest
 
@@ -28,8 +28,8 @@ def test_subjects(pattern: str, subject: str, fits: bool) -> None:
 
 
 def test_filters() -> None:
-    """The log can be filtered by type, by subject with or without its prefix, and by text in any
-    case."""
+    """The log is filtered by type, by subject with or without its prefix, and by text in upper or
+    lower case."""
     record = Record(
         7, subject_of(CORDONED), encode(Event(id="1", source="cli", time=TIME, data=CORDONED))
     )
@@ -52,7 +52,7 @@ def test_filters() -> None:
 
 
 def test_what_is_no_event_has_a_row() -> None:
-    """A record that is not an event appears in the log with the reason why it is not applied."""
+    """A record that is no valid event is in the log, with the reason why it has no effect."""
     row = row_of(Record(3, "apportion.v1.workload.x", b"?"), Teller(), Rules())
     assert (row.type, row.time) == ("", "")
     assert row.sentence.startswith("not applied: ")

@@ -1,4 +1,5 @@
-"""Test that pages list each item once, in order, filtered, and within the limit."""
+"""Tests of paged lists: each item comes once, in order, and a page respects its filters and its
+limit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +21,9 @@ Make = Callable[[State, Any], Page[Any]]
 
 @pytest.fixture(scope="module")
 def ledger() -> Ledger:
-    """Return a ledger with five nodes of two GPUs, one gang, and twenty pods in two namespaces.
+    """Return a ledger with five nodes of two GPUs, a gang, and twenty pods in two namespaces.
 
-    The scheduler refused one of the pods."""
+    The scheduler has refused one of the pods."""
     made = Ledger(*(rack(f"n{number}", 2) for number in (3, 1, 5, 2, 4)))
     for number in range(19):
         made.submit(pod(f"p{number}", ask(30_000), namespace="ab"[number % 2]))
@@ -32,7 +33,7 @@ def ledger() -> Ledger:
 
 
 def walk(make: Make, state: State, **query: Any) -> list[Any]:
-    """Request page after page and return all items."""
+    """Read a list page by page to its end, and return all items."""
     items: list[Any] = []
     after = ""
     while True:
@@ -46,14 +47,14 @@ def walk(make: Make, state: State, **query: Any) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 def test_pods_in_order_of_submission(ledger: Ledger, limit: int) -> None:
-    """Pods are listed in order of submission, whatever the page size."""
+    """Pods are listed in the order of their submission, whatever the size of a page."""
     items = walk(pages.pods, ledger.state, limit=limit)
     assert [item.uid for item in items] == list(ledger.state.pods)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_placements_in_order_of_decision(ledger: Ledger, limit: int) -> None:
-    """Placements are listed in the order in which they were decided, without pending pods."""
+    """Placements are listed in the order of their decisions. Pending pods are not in the list."""
     items = walk(pages.placements, ledger.state, limit=limit)
     revisions = [item.placed_revision for item in items]
     assert revisions == sorted(revisions)
@@ -70,8 +71,7 @@ def test_nodes_and_gangs_by_name(ledger: Ledger, limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 def test_queues_and_quotas_by_name(limit: int) -> None:
-    """Queues and quotas are listed by name. Each shows the usage that it limits, in the limit's
-    unit."""
+    """Queues and quotas are listed by name, with usage in the same unit as the limit."""
     made = Ledger(rack("n1", 2))
     made.play(
         QueueObserved(queue="ml", weight=3, capability={"pods": 5, "docker.com/vcuda-memory": 12}),
@@ -104,8 +104,8 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
 
 
 def test_what_a_queue_is_on_is_told_by_model() -> None:
-    """A queue counts each of its devices once, by model. A queue without placed pods has no
-    devices."""
+    """A queue's list of devices counts each device once, by model. It is empty if no pod of the
+    queue is placed."""
     made = Ledger(node("n1", gpu("a", model=T4), gpu("b"))).play(
         QueueObserved(queue="ml"), QueueObserved(queue="free")
     )
@@ -119,8 +119,8 @@ def test_what_a_queue_is_on_is_told_by_model() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])
 def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
-    """Devices are listed by node and index. A page always ends with a complete node, so it may
-    exceed its limit."""
+    """Devices are listed by node and index. A page never ends within a node, so it may be longer
+    than its limit."""
     items = walk(pages.devices, ledger.state, limit=limit)
     assert [(item.node, item.index) for item in items] == [
         (f"n{node}", index) for node in range(1, 6) for index in range(2)
@@ -130,8 +130,8 @@ def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
 
 
 def test_filters(ledger: Ledger) -> None:
-    """Pods can be filtered by namespace, phase, pending and node, and by any combination of
-    them."""
+    """Pods are filtered by namespace, phase, node and whether they are pending, alone or
+    combined."""
     state = ledger.state
     assert {item.namespace for item in walk(pages.pods, state, namespace="b")} == {"b"}
     assert [item.uid for item in walk(pages.pods, state, phase="refused")] == ["huge"]
@@ -148,7 +148,7 @@ def test_filters(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
-    """Rejected pods that match the filters are listed last, once each."""
+    """Rejected pods come last in a list of pods, if they match its filters."""
     made = Ledger(rack("n1", 2)).submit(pod("p0"), pod("p1"))
     made.play(*(rejected(uid) for uid in ("r2", "r0", "r1"))).settle()
     items = walk(pages.pods, made.state, limit=limit)
@@ -161,7 +161,6 @@ def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
 
 
 def rejected(uid: str) -> PodRejected:
-    """Return a rejected pod with this uid."""
     return PodRejected(
         uid=uid, namespace="default", name=uid, field="spec.x", value="-1",
         problem="is negative", fix="write a number from 1",
@@ -169,14 +168,14 @@ def rejected(uid: str) -> PodRejected:
 
 
 def test_node_that_is_not_there(ledger: Ledger) -> None:
-    """Listing the devices of an unknown node is an error, not an empty list."""
+    """The list of devices of an unknown node is an error, not an empty list."""
     with pytest.raises(RequestRefused) as refused:
         pages.devices(ledger.state, DevicesQuery(node="n9"))
     assert (refused.value.status, refused.value.answer.field) == (404, "node")
 
 
 def test_page_goes_on_behind_what_is_gone(ledger: Ledger) -> None:
-    """The next page continues correctly even if the pod in the cursor is gone."""
+    """If the pod at which a page ended is gone, the next page still continues after it."""
     made = Ledger(rack("n1", 2)).submit(*(pod(f"p{number}") for number in range(4)))
     first = pages.pods(made.state, PodsQuery(limit=2))
     made.gone("p1")

@@ -1,4 +1,4 @@
-"""Test that query parameters are bounded, and that the error for a wrong one names it with the
+"""Tests that query parameters have limits, and that the error about an invalid one names it and the
 fix."""
 
 import pytest
@@ -18,14 +18,14 @@ from apportion_schemas.quantities import NAME_MAX
 
 
 def test_defaults() -> None:
-    """By default, a list has a limit and a request does not wait."""
+    """Without query parameters, a list has the default page size and a request returns at once."""
     query = parsed(PageQuery, {})
     assert (query.limit, query.after, query.after_revision) == (LIMIT_DEFAULT, "", 0)
     assert (wait_of({}).at_least, wait_of({}).wait_s) == (0, WAIT_DEFAULT_S)
 
 
 def test_everything_given() -> None:
-    """Each query parameter is parsed into its field."""
+    """Each query parameter is read into its field."""
     asked = {"limit": "7", "continue": "42", "namespace": "a", "phase": "refused", "node": "n1"}
     query = parsed(PodsQuery, asked)
     assert (query.limit, query.after_revision) == (7, 42)
@@ -51,8 +51,8 @@ def test_everything_given() -> None:
     ],
 )
 def test_wrong_list_parameter(name: str, text: str) -> None:
-    """The gateway refuses an out-of-range, malformed, too long or unknown parameter and names
-    it."""
+    """If a list parameter is malformed, out of range, too long or unknown, the gateway refuses it
+    by name."""
     with pytest.raises(RequestRefused) as refused:
         parsed(PodsQuery, {name: text})
     assert refused.value.status == 400
@@ -63,7 +63,7 @@ def test_wrong_list_parameter(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x", "-1", "1.5"])
 def test_continue_of_a_list_by_revision(text: str) -> None:
-    """The gateway refuses a cursor that is not a revision where it needs a revision."""
+    """A list that is ordered by revision refuses a cursor that is not a revision."""
     with pytest.raises(RequestRefused) as refused:
         _ = parsed(PageQuery, {"continue": text}).after_revision
     assert refused.value.answer.field == "continue"
@@ -71,21 +71,22 @@ def test_continue_of_a_list_by_revision(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "31", "soon"])
 def test_wrong_wait(text: str) -> None:
-    """The gateway refuses a wait that is out of bounds or not a number."""
+    """The gateway refuses a waiting time that is out of range or not a number."""
     with pytest.raises(RequestRefused) as refused:
         wait_of({"wait_s": text})
     assert refused.value.answer.field == "wait_s"
 
 
 def test_filter_of_another_list_is_not_known() -> None:
-    """The gateway refuses a filter that belongs to another list instead of ignoring the filter."""
+    """The gateway refuses a filter that only another list has, instead of ignoring it."""
     with pytest.raises(RequestRefused) as refused:
         parsed(PageQuery, {"phase": "placed"})
     assert "limit" in refused.value.answer.fix
 
 
 def test_a_parameter_that_is_not_declared() -> None:
-    """The error for an unknown parameter contains its shortened name and the valid parameters."""
+    """The error about an unknown parameter has the start of its name and lists the valid
+    parameters."""
     parsed(WaitQuery, {"at_least": "1", "wait_s": "1"})
     with pytest.raises(RequestRefused) as refused:
         parsed(WaitQuery, {"at_least": "1", "x" * (NAME_MAX + 1): "1"})

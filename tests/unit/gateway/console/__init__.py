@@ -1,1 +1,1 @@
-"""Unit tests of the console."""
+"""Unit tests of the console, the gateway's web interface."""

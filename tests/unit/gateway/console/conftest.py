@@ -1,4 +1,4 @@
-"""Provide one Node.js process for all tests of the console's modules."""
+"""Provide a Node.js process in which tests run the console's JavaScript modules."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.support.node_modules import NodeModules, skip_unless_here
 
 @pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeModules]:
-    """Yield the console's modules, loaded in Node.js."""
+    """Provide a Node.js process that can load the console's modules, for all tests."""
     skip_unless_here()
     running = NodeModules(tmp_path_factory.mktemp("console"))
     yield running

@@ -1,4 +1,4 @@
-"""Test that the gateway serves all files of the console and nothing else.
+"""Tests that the gateway serves the files of the console and nothing else.
 
 No file may refer to another host."""
 
@@ -23,7 +23,7 @@ Client = TestClient[web.Request, web.Application]
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """Yield a client of a server that serves only the console."""
+    """Provide a client of a server that serves only the console."""
     app = web.Application()
     app.add_routes(console_routes())
     async with TestClient(TestServer(app)) as opened:
@@ -31,8 +31,8 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def test_the_page_and_its_files(client: Client) -> None:
-    """The gateway serves each file with the security policy and its type. Its ETag leads to a
-    304."""
+    """Each file is served with its content type and the security policy. A request with its ETag
+    gets a 304."""
     for path in ("/", *(f"/console/{name}" for name in FILES)):
         answer = await client.get(path)
         assert answer.status == 200, path
@@ -45,8 +45,8 @@ async def test_the_page_and_its_files(client: Client) -> None:
 
 
 async def test_fonts_are_served_with_their_licences(client: Client) -> None:
-    """The gateway serves each font of the style sheet as a font and without further compression.
-    Its licence is included."""
+    """Each font in the style sheet is served as a font, uncompressed and together with its
+    licence."""
     sheet = (STATIC / "css" / "parts.css").read_text("utf-8")
     named = re.findall(r'url\("\.\./(fonts/[^"]+)"\)', sheet)
     assert sorted(named) == [name for name in FILES if name.endswith(".woff2")]
@@ -60,18 +60,18 @@ async def test_fonts_are_served_with_their_licences(client: Client) -> None:
     "path", ["../console.py", "%2e%2e/console.py", "js/../../console.py", "js", "none.js", ""]
 )
 async def test_nothing_else_is_answered(client: Client, path: str) -> None:
-    """The gateway answers 404 to a path outside the console's files."""
+    """A path that is no file of the console gets a 404."""
     assert (await client.get(f"/console/{path}")).status == 404
 
 
 async def test_what_is_not_there_is_told_under_the_same_policy(client: Client) -> None:
-    """A 404 answer has the same security policy as the console's files."""
+    """A 404 has the same security policy as the console's files."""
     answer = await client.get("/console/none.js")
     assert answer.headers["Content-Security-Policy"] == POLICY
 
 
 def test_the_policy_lets_nothing_in() -> None:
-    """The security policy allows only files from the gateway itself, and no inline code."""
+    """The security policy allows files from the gateway only, and no inline code."""
     assert POLICY.startswith("default-src 'none'; ")
     sources = {source for rule in POLICY.split("; ") for source in rule.split()[1:]}
     assert sources == {"'none'", "'self'"}
@@ -81,8 +81,8 @@ def test_the_policy_lets_nothing_in() -> None:
     "name", [name for name in FILES if name.endswith((".js", ".html", ".css"))]
 )
 def test_no_file_asks_another_host_or_has_inline_code(name: str) -> None:
-    """No file of the console refers to another host or contains inline code, which the policy would
-    block."""
+    """No file of the console refers to another host or contains inline code. The security policy
+    would block both."""
     text = (STATIC / name).read_text("utf-8")
     hosts = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", text))
     assert hosts <= {"http://www.w3.org"}, hosts
@@ -92,7 +92,8 @@ def test_no_file_asks_another_host_or_has_inline_code(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".js")])
 def test_every_module_says_why_it_exists_and_imports_what_is_there(name: str) -> None:
-    """Every module starts with a comment, stays under the size limit and imports existing files."""
+    """Each JavaScript module begins with a comment, is below the size limit, and imports only files
+    that exist."""
     path = STATIC / name
     lines = path.read_text("utf-8").splitlines()
     assert lines[0].startswith("// ")

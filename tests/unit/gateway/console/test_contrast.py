@@ -1,4 +1,5 @@
-"""Test that every pair of colours used for text has enough contrast in both themes (WCAG 2, AA)."""
+"""Tests that all pairs of text and background colours have enough contrast in both themes (WCAG 2,
+level AA)."""
 
 import re
 from pathlib import Path
@@ -21,7 +22,7 @@ PAIRS = [
 
 
 def themes() -> dict[str, dict[str, str]]:
-    """Return the colours of each theme by name."""
+    """Return the colours of each theme, by name."""
     light, dark = re.findall(r":root[^{]*\{([^}]*)\}", TOKENS)
     return {
         name: dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})\b", text))
@@ -30,14 +31,14 @@ def themes() -> dict[str, dict[str, str]]:
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of the colour according to WCAG 2."""
+    """Return the colour's relative luminance by WCAG 2."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of the two colours according to WCAG 2, from 1 to 21."""
+    """Return the contrast of the two colours by WCAG 2, from 1 to 21."""
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -45,15 +46,15 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("front", "back"), PAIRS)
 def test_text_can_be_read(theme: str, front: str, back: str) -> None:
-    """Text has a contrast of at least 4.5 to 1 in both themes."""
+    """In both themes, text has a contrast of at least 4.5 to 1 with its background."""
     colours = themes()[theme]
     assert contrast(colours[front], colours[back]) >= TEXT
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_states_of_cards_are_told_apart(theme: str) -> None:
-    """Device states stand out from the background, and devices in use stand out from allocated
-    devices."""
+    """The colours of device states contrast with the background, and the colour for in use
+    contrasts with that for allocated."""
     colours = themes()[theme]
     for state in ("c-used", "c-broken", "c-cordon"):
         assert contrast(colours[state], colours["stage"]) >= SHAPES
@@ -61,6 +62,6 @@ def test_states_of_cards_are_told_apart(theme: str) -> None:
 
 
 def test_the_rule_itself() -> None:
-    """The contrast formula returns 21 for black on white, and 1 for two equal colours."""
+    """The contrast of black and white is 21, and that of two equal colours is 1."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#777777") == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Test the console's pure modules in Node.js."""
+"""Tests of the console's JavaScript modules that need no browser. They run in Node.js."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ LAID = """const [widths, across] = given;
     ],
 )
 def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, words: str) -> None:
-    """The console formats numbers, times and names for people, including edge cases."""
+    """The console formats numbers, times and names so that people can read them, including edge
+    cases."""
     assert node.run("format.js", f"return {call};") == words
 
 
@@ -105,8 +106,8 @@ def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, wor
     ],
 )  # fmt: skip
 def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: str) -> None:
-    """The console parses a time as the CLI does. The time that it then displays or puts into a URL
-    is the same time."""
+    """The console understands times as the CLI does, and writes the same time to the page and to
+    the URL."""
     try:
         moment = parse_moment(text, NOW)
     except MomentError:
@@ -140,20 +141,21 @@ def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: 
     ],
 )
 def test_an_address_loses_no_zone(node: NodeModules, text: str, written: str) -> None:
-    """The plus sign of a time zone survives in a URL query, where a plus means a space."""
+    """The plus sign of a time zone is kept in a URL query, although a plus there usually means a
+    space."""
     assert node.run("moment.js", "return m.withPlus(given[0]);", text) == written
 
 
 @pytest.mark.parametrize(("text", "asked"), [("#1,214,394", "1214394"), ("#12", "12")])
 def test_a_revision_is_read_as_pages_write_it(node: NodeModules, text: str, asked: str) -> None:
-    """The console parses a revision in the format in which its pages display revisions."""
+    """A user may type a revision in the form in which the console's pages show it."""
     code = "const found = m.askedMoment(given[0], 0); return [found.asked, found.shown];"
     assert node.run("moment.js", code, text) == [asked, text]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_names_are_near_as_on_the_command_line(node: NodeModules, seed: int) -> None:
-    """The console suggests the same similar names as the CLI does, in the same order."""
+    """For a mistyped name, the console suggests the same names as the CLI, in the same order."""
     chance = random.Random(seed)
     parts = ("hami", "pod", "worker", "gpu", "train", "0", "1", "12", "a", "llm")
     known = ["-".join(chance.choices(parts, k=chance.randint(1, 4))) for _ in range(80)]
@@ -172,7 +174,8 @@ def test_names_are_near_as_on_the_command_line(node: NodeModules, seed: int) -> 
 
 
 def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> None:
-    """The console unpacks a packed node row into devices with shares, states and totals."""
+    """The console unpacks a node's compact row into its devices, with their shares, states and
+    totals."""
     found = node.run(
         "fleet/model.js",
         """const f = new m.Fleet();
@@ -199,8 +202,8 @@ def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> Non
 def test_the_field_shows_words_that_find_something(
     node: NodeModules, name: str | None, words: str
 ) -> None:
-    """The example in the search field names a node and a namespace of the current fleet, if they
-    fit."""
+    """The search field shows as its example a node and a namespace that exist in the current
+    cluster."""
     rows = [] if name is None else [["m", *ROW[1:7], [], {}], [name, *ROW[1:]]]
     found = node.run(
         "fleet/model.js",
@@ -213,7 +216,8 @@ def test_the_field_shows_words_that_find_something(
 
 
 def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) -> None:
-    """A device that is both unhealthy and cordoned shows both reasons and counts in both totals."""
+    """A device that is unhealthy and cordoned shows both reasons, and is included in both
+    counts."""
     row = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 3], {"0": "XID 79"}, [], {"0": "fan"}]
     found = node.run(
         "fleet/card.js",
@@ -230,8 +234,8 @@ def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) 
 
 
 def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
-    """A changed row replaces the old row without moving any node. A new or removed node moves the
-    others."""
+    """If the row of a node changes, the console keeps all nodes in their places. If a node is added
+    or removed, others move."""
     after = [*ROW[:7], [], {}]
     found = node.run(
         "fleet/model.js",
@@ -247,8 +251,8 @@ def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
 
 
 def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
-    """The console shows usage as long as it is reported. A share with almost no usage is idle; a
-    share without reports is not."""
+    """The console shows a share's usage while it is reported. A share is idle only if the reported
+    usage is almost zero."""
     found = node.run(
         "fleet/model.js",
         """const f = new m.Fleet(), said = [];
@@ -291,8 +295,8 @@ def test_use_that_is_told_is_shown_until_it_is_not(node: NodeModules) -> None:
     ],
 )
 def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: list[int]) -> None:
-    """A filter selects the devices for which each of its words matches the node, namespace, pod,
-    gang or state."""
+    """A filter finds the devices that match all its words by node, namespace, pod, gang or
+    state."""
     found = node.run(
         "fleet/model.js",
         """const model = await load('fleet/model.js');
@@ -306,7 +310,7 @@ def test_a_filter_means_cards(node: NodeModules, text: str, show: str, cards: li
 def test_all_cards_have_a_place_of_their_own_and_are_found_there(
     node: NodeModules, nodes: int
 ) -> None:
-    """Every device has its own rectangle inside the view, and pointing at the rectangle finds the
+    """Each device has its own rectangle inside the view. Pointing at the rectangle finds the
     device."""
     found = node.run(
         "fleet/layout.js",
@@ -342,7 +346,7 @@ def test_all_cards_have_a_place_of_their_own_and_are_found_there(
 
 
 def test_zooming_keeps_what_is_under_the_pointer(node: NodeModules) -> None:
-    """Zooming keeps the device under the pointer at the same position."""
+    """When a user zooms, the device under the pointer stays where it is."""
     found = node.run(
         "fleet/layout.js",
         """const pool = { name: 'p', hardware: [], width: 8, nodes: [] };
@@ -372,7 +376,7 @@ def test_zooming_keeps_what_is_under_the_pointer(node: NodeModules) -> None:
     ],
 )
 def test_an_axis_has_round_numbers(node: NodeModules, value: float, ticks: list[float]) -> None:
-    """An axis has steps of 1, 2 or 5 times a power of ten and covers the value."""
+    """The steps of an axis are 1, 2 or 5 times a power of ten, and the axis covers the value."""
     assert node.run("chart.js", "return m.numberTicks(given[0]);", value) == ticks
 
 
@@ -385,14 +389,14 @@ def test_an_axis_has_round_numbers(node: NodeModules, value: float, ticks: list[
     ],
 )
 def test_an_axis_has_round_times(node: NodeModules, start: str, end: str, words: list[str]) -> None:
-    """A time axis has round times at the finest step that fits."""
+    """The labels of a time axis are round times, at the finest step for which there is room."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     found = node.run("chart.js", code, *(f"2026-11-20T{at}Z" for at in (start, end)))
     assert found == words
 
 
 def test_midnight_is_its_day(node: NodeModules) -> None:
-    """A time axis shows the date at midnight, or for whole days."""
+    """A time axis shows the date instead of the time at midnight."""
     code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
     asked = ("2026-11-19T20:00:00Z", "2026-11-20T05:00:00Z")
     assert node.run("chart.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]
@@ -401,8 +405,7 @@ def test_midnight_is_its_day(node: NodeModules) -> None:
 
 
 def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> None:
-    """A chart escapes its labels, draws an area for every series, and has round numbers on its
-    axis."""
+    """A chart has an area for each series and round numbers on its axis. Its labels are escaped."""
     text = node.run(
         "chart.js",
         """const hour = 3600000, times = [0, hour, 2 * hour];
@@ -424,8 +427,8 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> No
 
 
 def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) -> None:
-    """The console reports an unknown pool and lists the existing pools. A part of a pool's name is
-    enough to find the pool."""
+    """If a pool is unknown, the console says so and lists the existing ones. A part of a name is
+    enough to find a pool."""
     code = """const cards = [{ count: 8, model: 'NVIDIA H100 80GB HBM3', mode: '' }];
         const pools = [{ name: '8 x NVIDIA H100 80GB HBM3', hardware: cards },
           { name: 'spare', hardware: [] }];
@@ -436,16 +439,15 @@ def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) 
 
 
 def test_times_in_sentences_are_by_the_readers_clock(node: NodeModules) -> None:
-    """The console shows times in sentences in the reader's time zone, with the date if it is not
-    today."""
+    """Times in sentences are shown in the user's time zone, with the date unless it is today."""
     code = "return m.ownTimes(given[0]);"
     said = node.run("typography.js", code, "silent at 2020-11-26T12:55:32Z, n-1")
     assert said == "silent at 11-26 12:55:32, n-1"
 
 
 def test_names_in_a_row_get_links_and_no_text_becomes_markup(node: NodeModules) -> None:
-    """The console links pods and nodes in a row and escapes all other text. A pod of a hidden
-    namespace gets no link."""
+    """Pods and nodes in a row become links, and all other text is escaped. Pods of hidden
+    namespaces get no link."""
     pod = {"name": "train-0", "namespace": "ml"}
     row = {
         "parts": [pod, " placed ", "on ", {"name": "node-1"}, ": GPU-1 <i>"], "clauses": [],
@@ -464,8 +466,7 @@ def test_names_in_a_row_get_links_and_no_text_becomes_markup(node: NodeModules) 
 
 
 def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(node: NodeModules) -> None:
-    """The time bar drops the label of an earlier mark if the label of the newest mark needs its
-    space."""
+    """If two labels on the time bar would overlap, the earlier mark loses its label."""
     sides = node.run(
         "marks.js",
         """const at = given.map((x, place) => ({ ms: x, revision: place, sentence: 's',
@@ -481,7 +482,7 @@ def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(node: NodeModul
 def test_the_label_of_a_mark_is_not_under_the_playhead(
     node: NodeModules, head: int, side: str
 ) -> None:
-    """The label of a mark is drawn on the side away from the playhead, if there is space."""
+    """On the time bar, a mark's label is on the side away from the playhead if there is room."""
     code = """const mark = { ms: 400, revision: 1, sentence: "s", look: "broken",
         label: "failure" };
         return m.grouped([mark], () => 400, 900, given[0])[0].side;"""
@@ -489,8 +490,8 @@ def test_the_label_of_a_mark_is_not_under_the_playhead(
 
 
 def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules) -> None:
-    """The console shows the device models of a named pool, unless the pool's name already contains
-    them."""
+    """If a pool has a name of its own, the console also shows its GPU models, unless the name
+    contains them."""
     models = node.run(
         "fleet/model.js",
         """const rows = [['train', []], ['2 x NVIDIA H100 80GB HBM3', [[2, 0, '']]]].map(
@@ -505,7 +506,7 @@ def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules
 
 
 def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
-    """The console uses the same words for phases, outcomes, stories and policies as the CLI."""
+    """The console and the CLI use the same words for phases, outcomes, events and policies."""
     found = node.run("vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY, m.POLICIES];")
     assert found == [PHASES, OUTCOMES, STORY, list(POLICIES)]
     assert node.run("words.js", "return ['refused', 'bound'].map(m.phaseWord);") == [
@@ -515,7 +516,7 @@ def test_words_by_names_are_those_of_the_verbs(node: NodeModules) -> None:
 
 
 def test_every_type_of_event_has_a_chip(node: NodeModules) -> None:
-    """Every event type belongs to exactly one filter chip, and an unknown type belongs to
+    """Each event type belongs to exactly one of the log's filter buttons. Unknown types belong to
     `other`."""
     kinds = node.run("kinds.js", "return m.KINDS;")
     types = sorted(each for group in kinds.values() for each in group)
@@ -540,7 +541,8 @@ def test_every_type_of_event_has_a_chip(node: NodeModules) -> None:
 def test_what_a_pod_holds_is_told_whole(
     node: NodeModules, shares: list[dict[str, Any]], words: str
 ) -> None:
-    """The console describes all shares of a pod, including cores and several containers."""
+    """The description of a pod's shares is complete, including cores and shares of several
+    containers."""
     assert node.run("words.js", "return m.holds(given[0]);", shares) == words
 
 
@@ -559,8 +561,8 @@ def test_what_a_pod_holds_is_told_whole(
 def test_a_request_has_the_noun_of_its_family(
     node: NodeModules, ask: dict[str, Any], words: str
 ) -> None:
-    """The description of an NPU request does not contain the word GPU, and lists constraints after
-    the devices."""
+    """A request for NPUs is not called a GPU request. Its constraints are listed after its
+    devices."""
     line = {"asks": [ask], "wishes": ["of H100"]}
     assert node.run("words.js", "return m.lineWords(given[0]);", line) == f"{words}, of H100"
 
@@ -585,14 +587,14 @@ BADGE = """const shown = [], asked = [], timers = [];
 
 
 def test_counts_are_requested_once_per_interval_and_never_when_hidden(node: NodeModules) -> None:
-    """The console requests counts once for several updates in an interval, and never while the page
-    is hidden."""
+    """However many updates arrive, the console requests its counts at most once per interval. A
+    hidden page requests none."""
     assert node.run("badges.js", BADGE, False) == ["now", 1, "later", 1]
     assert node.run("badges.js", BADGE, True) == []
 
 
 def test_badges_count_pending_pods_and_problems(node: NodeModules) -> None:
-    """The pending badge counts both phases of unplaced pods. The problem badge does not count
+    """The badge for pending pods also counts refused ones. The badge for problems does not count
     warnings."""
     summary = {"phases": {"pending": 2, "refused": 4, "allocated": 9}}
     assert node.run("badges.js", "return m.pendingOf(given[0]);", summary) == 6
@@ -601,8 +603,7 @@ def test_badges_count_pending_pods_and_problems(node: NodeModules) -> None:
 
 
 def test_a_filter_colours_the_free_devices_that_match(node: NodeModules) -> None:
-    """A filter highlights matching free devices and leaves the colour of allocated devices
-    unchanged."""
+    """A filter highlights the free devices that match. Allocated devices keep their colour."""
     drawn = node.run(
         "fleet/paint.js",
         """const painter = Object.create(m.Painter.prototype), drawn = [];
@@ -625,15 +626,15 @@ def test_a_filter_colours_the_free_devices_that_match(node: NodeModules) -> None
 def test_a_state_is_found_by_the_word_that_users_see(
     node: NodeModules, written: str, state: str
 ) -> None:
-    """A filter finds a state by its displayed word and by the word in older links. Unknown words
-    are reported."""
+    """A filter finds a state by the word on the page, or by the word in older links. The console
+    reports unknown words."""
     code = "return [m.odd(`state:${given[0]}`), new m.Filter('', given[0]).show];"
     assert node.run("fleet/model.js", code, written) == [[], state]
     assert len(node.run("fleet/model.js", "return m.odd('state:fine');")) == 1
 
 
 def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> None:
-    """On a phone, nodes with four or eight devices show their names."""
+    """On a phone, the map shows the names of nodes with four or eight devices."""
     code = f"{LAID} return layout.groups.map(group => group.named);"
     found = node.run("fleet/layout.js", code, [8, 8, 8, 4, 4, 4, 4], 390)
     assert found == [True] * 7
@@ -641,8 +642,8 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
 
 @pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
 def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
-    """Pools stay in their rows when a longer headline makes the view slightly smaller. A different
-    window shape rearranges them."""
+    """If the view becomes slightly lower, for example by a longer headline, pools keep their rows.
+    If its shape changes, the console arranges them again."""
     code = f"""{LAID.replace("470", "480")}
       const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));
       const next = new m.Layout(pools, across, given[4], 1, layout);
@@ -653,7 +654,7 @@ def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool)
 
 
 def test_a_name_is_written_where_it_has_room(node: NodeModules) -> None:
-    """The console draws a node's name only where the whole name fits."""
+    """The map shows a node's name only if there is room for all of it."""
     code = f"""{LAID} layout.zoomTo(4);
       const at = (group, across) => Boolean(layout.at(layout.left + group.x + across,
         layout.top + layout.head + group.label + 1));
@@ -668,7 +669,7 @@ def test_a_name_is_written_where_it_has_room(node: NodeModules) -> None:
 
 
 def test_where_a_name_stands_is_its_node(node: NodeModules) -> None:
-    """Pointing at a node's name finds the node, and pointing below the name finds a device."""
+    """Pointing at a node's name finds the node. Pointing just below finds a device."""
     code = f"""{LAID} const {{ x, y }} = layout.boxOf(pools[0].nodes[0], 0);
       return [layout.at(x + 2, y - 4).card, layout.at(x + 2, y + 2).card];"""
     assert node.run("fleet/layout.js", code, [8, 2], 1104) == [-1, 0]
@@ -683,7 +684,7 @@ def test_where_a_name_stands_is_its_node(node: NodeModules) -> None:
 def test_every_share_of_a_card_is_seen(
     node: NodeModules, height: int, memory: list[float], whole: float
 ) -> None:
-    """If a device has enough pixels, each of its shares is drawn at least one pixel high."""
+    """If a device is drawn with enough pixels, each of its shares is at least one pixel high."""
     rows = node.run(
         "fleet/paint.js",
         """const [height, memory] = given, ground = 9, rows = Array(height).fill(0);
@@ -705,8 +706,8 @@ def test_every_share_of_a_card_is_seen(
 
 
 def test_a_recovered_card_is_no_red_on_the_bar(node: NodeModules) -> None:
-    """The time bar does not colour a recovery as a failure, although both have the same event
-    type."""
+    """On the time bar, a recovery is not coloured as a failure, although both are events of the
+    same type."""
     time = "2026-11-20T14:20:07Z"
     span = {"from_time": time, "to_time": time, "first_revision": 1, "last_revision": 9}
     mark = {
@@ -726,8 +727,8 @@ def test_a_recovered_card_is_no_red_on_the_bar(node: NodeModules) -> None:
 
 
 def test_names_beside_a_chart_stay_in_it(node: NodeModules) -> None:
-    """The labels next to a chart stay inside the chart and do not overlap, however thin the areas
-    are."""
+    """The names next to a chart's areas stay within the chart and do not overlap, even if areas are
+    thin."""
     text = node.run(
         "chart.js",
         """const series = [90, 1, 1, 1, 1, 1, 1, 1].map((value, at) => (
@@ -742,14 +743,15 @@ def test_names_beside_a_chart_stay_in_it(node: NodeModules) -> None:
 
 
 def test_one_mark_more_is_one(node: NodeModules) -> None:
-    """The time bar labels one hidden mark as `1 more mark`, in the singular."""
+    """If a chart leaves out a single mark, its note says `1 more mark`, in the singular."""
     code = """const marks = [1, 2, 3, 4, 5].map(ms => ({ ms, look: "policy", words: "w" }));
         return m.stackNotes({ width: 390, times: [0], end: 100, marks, series: [] }).text;"""
     assert "and 1 more mark<" in " ".join(node.run("chart.js", code).split())
 
 
 def test_how_far_an_answer_is_is_heard_line_by_line(node: NodeModules) -> None:
-    """The console reports each progress line as it arrives, however the stream is split."""
+    """The console shows each line of progress when it arrives, however the network splits the
+    stream."""
     found = node.run(
         "api.js",
         """const asked = globalThis.fetch;

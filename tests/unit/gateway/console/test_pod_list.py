@@ -1,5 +1,5 @@
-"""Test the list of pods: its filters, its order, and the tree of workloads, gangs, pods and
-shares."""
+"""Tests of the console's list of pods: its filters, its order, and its tree of workloads, gangs,
+pods and shares."""
 
 from typing import Any
 
@@ -20,7 +20,6 @@ def pod(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def share(device: str) -> dict[str, Any]:
-    """Return a share of one device."""
     return {"device": device, "memory_mib": 10, "cores": 0}
 
 
@@ -38,14 +37,15 @@ PODS = [
     ("age", ["c", "a-10", "a-2"]), ("-age", ["a-2", "a-10", "c"]), ("phase", ["a-10", "c", "a-2"]),
 ])  # fmt: skip
 def test_pods_are_sorted_by_each_column(node: NodeModules, sort: str, names: list[str]) -> None:
-    """The pod list sorts names by the numbers in them, and puts pods without a node last."""
+    """Names in the list of pods are sorted by the numbers in them. Pods without a node come
+    last."""
     code = "return m.ordered(given[0], m.sortOf(given[1])).map(pod => pod.name);"
     assert node.run(LIST, code, PODS, sort) == names
 
 
 def test_a_column_sorts_up_then_down_then_not(node: NodeModules) -> None:
-    """Clicking a column sorts ascending, then descending, then not. An unknown column in the URL
-    does not sort the list."""
+    """Repeated clicks on a column sort it ascending, then descending, then not at all. An unknown
+    column in the URL is ignored."""
     code = (
         "return [m.nextSort('', 'node'), m.nextSort('node', 'node'), m.nextSort('-node', 'node')];"
     )
@@ -58,15 +58,16 @@ def test_a_column_sorts_up_then_down_then_not(node: NodeModules) -> None:
     ({"node": "n-1"}, ["a-2"]), ({"node": "n-"}, ["c", "a-2"]), ({"text": "A-"}, ["a-10", "a-2"]),
 ])  # fmt: skip
 def test_pods_are_filtered(node: NodeModules, filters: dict[str, str], names: list[str]) -> None:
-    """A filter by a complete node name does not match longer names. A partial name matches every
-    name that contains it."""
+    """If a filter is the complete name of a node, it does not match longer names. Otherwise it
+    matches every name that contains it."""
     wanted = {"text": "", "phase": "", "namespace": "", "node": "", **filters}
     code = "return m.matching(given[0], given[1], pod => pod.name).map(pod => pod.name);"
     assert node.run(LIST, code, PODS, wanted) == names
 
 
 def rows(node: NodeModules, pods: list[dict[str, Any]], *opened: str) -> list[str]:
-    """Return the rows of the tree as `level kind name`."""
+    """Return the rows of the tree as texts of the form `level kind name`. The entries in `opened`
+    are expanded."""
     code = """return m.treeRows(given[0], new Set(given[1])).map(
         each => `${each.level} ${each.kind} ${each.name ?? each.key}`);"""
     found = node.run(LIST, code, pods, opened)
@@ -74,8 +75,8 @@ def rows(node: NodeModules, pods: list[dict[str, Any]], *opened: str) -> list[st
 
 
 def test_pods_are_grouped_by_workload_and_gang(node: NodeModules) -> None:
-    """The tree leads from workloads through gangs and pods to shares. A closed entry has one row,
-    and no pod is missing."""
+    """The tree has workloads at the top, then gangs, pods and shares. It shows the content of an
+    entry only if the entry is open."""
     pods = [
         pod("alone"),
         pod("w-0", owner="Job/w", group="red/w", shares=[share("g1"), share("g2")]),
@@ -93,8 +94,8 @@ def test_pods_are_grouped_by_workload_and_gang(node: NodeModules) -> None:
 
 
 def test_a_workload_counts_its_pods_by_phase(node: NodeModules) -> None:
-    """A workload counts its pods in the order of the phases, and combines both phases without a
-    node into one."""
+    """A workload shows its number of pods per phase, in order. Pending and refused pods are counted
+    together."""
     pods = [*PODS, pod("x", phase="pending")]
     assert node.run(LIST, "return m.phaseCounts(given[0]);", pods) == [
         ["pending", 2], ["allocated", 2]

@@ -1,1 +1,2 @@
-"""Unit tests of the gateway's stored history: checkpoints, time cells and the index."""
+"""Unit tests of what the gateway stores about the past: checkpoints, counts of events over time,
+and an index."""

@@ -1,4 +1,5 @@
-"""Test that every event is in exactly one time cell, whatever the number of bins."""
+"""Tests of the time cells, in which the gateway counts events. Each event is in exactly one
+cell."""
 
 import itertools
 
@@ -9,12 +10,12 @@ from apportion.gateway.past.cells import CELLS_MAX, Cells, binned
 
 
 def counted(cells: Cells) -> int:
-    """Return the number of events in all cells."""
+    """Return the number of events in all cells together."""
     return sum(sum(cell.counts.values()) for cell in cells.all)
 
 
 def test_their_number_is_bounded_and_nothing_is_lost() -> None:
-    """The number of cells is bounded. The cells are contiguous and together contain all events."""
+    """The number of cells never exceeds a limit. The cells have no gaps and contain every event."""
     cells = Cells()
     events = CELLS_MAX * 3
     for revision in range(1, events + 1):
@@ -30,7 +31,7 @@ def test_their_number_is_bounded_and_nothing_is_lost() -> None:
 
 
 def test_events_of_one_moment_are_one_cell() -> None:
-    """Events with the same time share one cell."""
+    """Events with the same time are in the same cell."""
     cells = Cells()
     for revision in range(1, CELLS_MAX + 2):
         cells.add(revision, 5, "a")
@@ -39,7 +40,8 @@ def test_events_of_one_moment_are_one_cell() -> None:
 
 
 def test_a_clock_that_goes_back_moves_nothing() -> None:
-    """An event whose clock went back is counted at the time of the event before it."""
+    """If an event's time is earlier than that of the previous event, the cells count it at the time
+    of the previous event."""
     cells = Cells()
     for revision, ns in enumerate((10, 4, 12), 1):
         cells.add(revision, ns, "a")
@@ -48,7 +50,7 @@ def test_a_clock_that_goes_back_moves_nothing() -> None:
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=60), st.integers(1, 20))
 def test_bins_hold_every_event_once(times: list[int], number: int) -> None:
-    """Bins cover the time span in order and contain every event once."""
+    """The bins of a chart cover its time span in order. Each event is in exactly one bin."""
     cells = Cells()
     for revision, ns in enumerate(sorted(times), 1):
         cells.add(revision, ns, "a")

@@ -1,4 +1,5 @@
-"""Test that a loaded checkpoint equals the stored state, and that checkpoints are bounded."""
+"""Tests of the gateway's checkpoints, which store the folded state on disk. Their number and size
+are limited."""
 
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from tests.support.happenings import happen
 
 
 def state_at(revision: int) -> State:
-    """Return a state after this number of events."""
     state = State()
     for number in range(revision):
         happen(state, node("n1", gpu(f"g{number % 3}", slots=1 + number % 5)))
@@ -20,7 +20,7 @@ def state_at(revision: int) -> State:
 
 
 def test_what_is_loaded_is_what_was_added(tmp_path: Path) -> None:
-    """Another process finds a stored checkpoint and loads an equal state."""
+    """Another process finds a stored checkpoint and loads the same state from it."""
     kept = Checkpoints(tmp_path)
     for revision in (3, 7):
         kept.add(state_at(revision))
@@ -35,7 +35,7 @@ def test_what_is_loaded_is_what_was_added(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"nothing", None])
 def test_what_is_damaged_is_removed(tmp_path: Path, damage: bytes | None) -> None:
-    """The gateway removes a damaged checkpoint and uses the previous checkpoint."""
+    """If a checkpoint is damaged, the gateway removes it and uses the previous one."""
     kept = Checkpoints(tmp_path)
     for revision in (3, 7):
         kept.add(state_at(revision))
@@ -47,7 +47,8 @@ def test_what_is_damaged_is_removed(tmp_path: Path, damage: bytes | None) -> Non
 
 
 def test_a_checkpoint_under_another_name_is_none(tmp_path: Path) -> None:
-    """The gateway does not load a checkpoint whose file name has the wrong revision."""
+    """The gateway does not load a checkpoint if its file name has another revision than its
+    content."""
     kept = Checkpoints(tmp_path)
     kept.add(state_at(3))
     (tmp_path / f"{3:020}.state").rename(tmp_path / f"{5:020}.state")
@@ -55,7 +56,7 @@ def test_a_checkpoint_under_another_name_is_none(tmp_path: Path) -> None:
 
 
 def test_their_number_is_bounded(tmp_path: Path) -> None:
-    """The number of checkpoints is bounded. The kept checkpoints are evenly spaced and include the
+    """The number of checkpoints is limited. Those that remain are evenly spaced and include the
     newest."""
     kept = Checkpoints(tmp_path, every_events=10, number_max=8)
     for revision in range(10, 410, 10):
@@ -69,8 +70,8 @@ def test_their_number_is_bounded(tmp_path: Path) -> None:
 
 
 def test_their_bytes_are_bounded(tmp_path: Path) -> None:
-    """The gateway drops checkpoints to bound their total size, but always keeps the newest
-    checkpoint."""
+    """If checkpoints become too large in total, the gateway drops some. It never drops the newest
+    one."""
     kept = Checkpoints(tmp_path, every_events=1, bytes_max=1)
     for revision in (1, 2, 3):
         kept.add(state_at(revision))

@@ -1,4 +1,4 @@
-"""Test how the gateway reads the time field of an event, which may have any content."""
+"""Tests of how the gateway reads an event's time, which may be any text."""
 
 import json
 
@@ -21,7 +21,7 @@ from apportion.runtime.ledger.port import Record
     ],
 )
 def test_what_is_no_moment_is_no_time(said: object, time: str) -> None:
-    """An event time that is invalid or has no zone counts as missing."""
+    """If an event's time is invalid or has no time zone, the event has no time."""
     payload = json.dumps({"time": said}).encode()
     assert time_of(Record(1, "apportion.v1.workload.x", payload)) == time
 

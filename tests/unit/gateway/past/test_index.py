@@ -1,4 +1,5 @@
-"""Test that the index finds facts by key before and after a commit, and loses uncommitted facts."""
+"""Tests of the index, which finds events by pod, node or device. Entries that were not committed
+are lost."""
 
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from apportion.gateway.past.indexing import open_index
 
 
 def filled(path: Path) -> Index:
-    """Return an index of two pods with the same name that used one device in turn."""
+    """Return an index of two pods that have the same name and used the same device one after the
+    other."""
     index = Index(path)
     for uid, first in (("u1", 10), ("u2", 20)):
         index.name_pod(uid, "default/a")
@@ -22,14 +24,15 @@ def filled(path: Path) -> Index:
 
 
 def failed(index: Index, revision: int, kind: int, key: str, what: str) -> None:
-    """Add a failure on n1, and the change that it caused, to the index."""
+    """Add a failure on node n1 to the index, with the field that it changed."""
     index.mark(MarkRow(revision, f"t{revision}", "failure", type="DeviceHealthChanged"))
     index.note(revision, {(NODE, "n1"), (kind, key)})
     index.change(revision, kind, key, what)
 
 
 def test_facts_by_key(tmp_path: Path) -> None:
-    """The index lists the facts of a key by revision, within a range and up to a limit."""
+    """The index lists the revisions of all events about an object, within a range and up to a
+    limit."""
     index = filled(tmp_path / "i")
     assert index.facts(NODE, ["n1"], after=0, upto=99, limit=9) == [11, 13, 15, 21]
     assert index.facts(DEVICE, ["g0"], after=11, upto=15, limit=9) == [13, 15]
@@ -39,7 +42,7 @@ def test_facts_by_key(tmp_path: Path) -> None:
 
 
 def test_pods_of_a_name(tmp_path: Path) -> None:
-    """The index lists the pods with a name, newest first and only up to the given revision."""
+    """The index lists all pods that had a name up to a revision, newest first."""
     index = filled(tmp_path / "i")
     assert index.pods_named("default/a", upto=99, limit=9) == ["u2", "u1"]
     assert index.pods_named("default/a", upto=19, limit=9) == ["u1"]
@@ -48,7 +51,7 @@ def test_pods_of_a_name(tmp_path: Path) -> None:
 
 
 def test_namespaces_of_a_name(tmp_path: Path) -> None:
-    """The index lists each full name of a pod name once, and only up to the given revision."""
+    """For a pod name, the index lists each `namespace/name` that existed up to a revision, once."""
     index = filled(tmp_path / "i")
     for uid, name, revision in (("v", "zoo/a", 30), ("w", "zoo/a", 31), ("x", "zoo/b/a", 32),
                                 ("y", "zoo/ba", 33)):  # fmt: skip
@@ -60,7 +63,7 @@ def test_namespaces_of_a_name(tmp_path: Path) -> None:
 
 
 def test_holds(tmp_path: Path) -> None:
-    """The index finds the pods that had a share of a device at a revision or in a range of
+    """The index finds which pods held a share of a device at a revision or within a range of
     revisions."""
     index = filled(tmp_path / "i")
 
@@ -77,8 +80,8 @@ def test_holds(tmp_path: Path) -> None:
 
 
 def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
-    """For each changed field, the index finds the newest event in the range, or on request the
-    oldest."""
+    """For each changed field, the index finds the newest event in a range, or the oldest if
+    asked."""
     index = filled(tmp_path / "i")
     for revision, what in ((11, "health"), (13, "health"), (14, "cordon"), (14, "cordon")):
         index.change(revision, DEVICE, "g0", what)
@@ -96,8 +99,8 @@ def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
 
 
 def test_failures_under_a_pod(tmp_path: Path) -> None:
-    """The index finds exactly the failures of a pod's device or node during the pod's
-    allocation."""
+    """The index finds the failures of a pod's node and devices while the pod was allocated, and no
+    others."""
     index = filled(tmp_path / "i")
     failed(index, 12, DEVICE, "g1", "health")
     failed(index, 14, NODE, "n1", "state")
@@ -113,8 +116,8 @@ def test_failures_under_a_pod(tmp_path: Path) -> None:
 
 
 def test_the_beginning_of_an_id(tmp_path: Path) -> None:
-    """A complete device id matches only that device. A prefix matches all ids that begin with
-    it."""
+    """A complete device id finds only that device. The beginning of an id finds all devices whose
+    ids begin so."""
     index = filled(tmp_path / "i")
     index.note(30, [(DEVICE, "g01"), (DEVICE, "h_")])
     assert index.keys_like(DEVICE, "g0", limit=9) == ["g0"]
@@ -123,7 +126,7 @@ def test_the_beginning_of_an_id(tmp_path: Path) -> None:
 
 
 def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
-    """A reopened index does not contain uncommitted facts."""
+    """If an index is opened again, entries that were not committed are gone."""
     index = filled(tmp_path / "i")
     index.commit(21)
     index.note(22, [(POD, "u2")])
@@ -134,8 +137,7 @@ def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
 
 
 def test_another_ledger_begins_anew(tmp_path: Path) -> None:
-    """The gateway rebuilds an index that belongs to another ledger or whose checkpoint is
-    missing."""
+    """The gateway discards an index if it is of another ledger or if its checkpoint is missing."""
     index, _ = open_index(tmp_path, "one")
     index.note(1, [(POD, "u")])
     index.commit(0)

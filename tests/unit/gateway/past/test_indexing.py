@@ -1,4 +1,4 @@
-"""Test under which objects events are indexed, and what happens if the index cannot be written."""
+"""Tests of which objects each event is indexed under, and of failures to write the index."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ EVENTS: tuple[Payload, ...] = (
 
 
 def read(indexer: Indexer, events: tuple[Payload, ...] = EVENTS) -> None:
-    """Apply these events to the indexer as a reader does."""
+    """Pass these events to the indexer as a ledger reader does."""
     for data in events:
         revision = indexer.state.revision + 1
         record = Record(revision, subject_of(data), encode(event_of(data)))
@@ -56,8 +56,8 @@ def read(indexer: Indexer, events: tuple[Payload, ...] = EVENTS) -> None:
 
 
 def test_whom_events_are_about(tmp_path: Path) -> None:
-    """Events are indexed under the pods, nodes and devices that they affect, even if unnamed.
-    Events without effect are not indexed."""
+    """An event is indexed under all pods, nodes and devices that it affects, even if it does not
+    name them. An event without effect is not indexed."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints))
     assert index.facts(POD, ["p1"], after=0, upto=99, limit=99) == [3, 4, 5, 7]
@@ -76,8 +76,8 @@ def test_whom_events_are_about(tmp_path: Path) -> None:
 
 
 def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
-    """Each event is indexed with exactly the fields that it changed, including fields of objects
-    that it does not name."""
+    """For each event, the index has exactly the fields that it changed, even those of objects that
+    it does not name."""
     index, checkpoints = open_index(tmp_path, "c")
     running = PodAdopted(
         pod="old", submitted=pod("old", ask(1000)), node="n1", attempt=1, running=True,
@@ -118,7 +118,8 @@ def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
 
 
 def test_what_was_kept_goes_on(tmp_path: Path) -> None:
-    """A new process continues from the last stored checkpoint and reaches the same result."""
+    """After a restart, the gateway continues from the last checkpoint and reaches the same state
+    and index."""
     index, checkpoints = open_index(tmp_path, "c")
     indexer = Indexer(State(), index, checkpoints)
     read(indexer, EVENTS[:5])
@@ -143,7 +144,8 @@ def test_what_was_kept_goes_on(tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_checkpoint_is_asked_as_seldom(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If a checkpoint cannot be written, the gateway tries again only after the usual interval."""
+    """If the gateway cannot write a checkpoint, it tries again only after the usual number of
+    events."""
     index, _ = open_index(tmp_path, "c")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
@@ -159,7 +161,7 @@ def test_a_disk_that_takes_no_checkpoint_is_asked_as_seldom(
 
 @pytest.mark.parametrize("damage", [b"nothing of SQLite" * 99, b"SQLite format 3\0", b""])
 def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, damage: bytes) -> None:
-    """The gateway replaces a file that is not an index, and rebuilds the index."""
+    """If the index file is not an index, the gateway replaces it and builds the index again."""
     (tmp_path / "index.sqlite").write_bytes(damage)
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints))
@@ -167,7 +169,7 @@ def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, damage: bytes) -> 
 
 
 def test_an_index_that_cannot_be_written(tmp_path: Path) -> None:
-    """If the index cannot be written, the gateway continues folding and records the reason."""
+    """If the gateway cannot write the index, it continues to fold events and keeps the reason."""
     index, checkpoints = open_index(tmp_path, "c")
     indexer = Indexer(State(), index, checkpoints)
     read(indexer, EVENTS[:2])

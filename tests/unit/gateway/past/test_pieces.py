@@ -1,4 +1,5 @@
-"""Test that history is read in chunks that all readers share, in bounded memory."""
+"""Tests that the gateway reads the ledger in chunks, which concurrent readers share and whose
+memory is limited."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from apportion.runtime.ledger.port import Record
 
 
 class Ledger:
-    """A ledger with the revisions `first` to `last`, which counts its reads."""
+    """A fake ledger with the revisions `first` to `last`. It counts how often it is read."""
 
     def __init__(self, last: int, *, first: int = 1, size: int = 10) -> None:
         self.first, self.last, self.size = first, last, size
@@ -19,7 +20,7 @@ class Ledger:
         return self.first, self.last
 
     async def read(self, deliver: Callable[[Record], None], *, after: int, upto: int) -> None:
-        """Count the read and deliver the records after `after` up to `upto`."""
+        """Deliver the records after `after` up to `upto`, and count the read."""
         self.reads += 1
         await asyncio.sleep(0)
         for revision in range(max(after + 1, self.first), upto + 1):
@@ -27,7 +28,7 @@ class Ledger:
 
 
 async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
-    """Return all revisions after `behind`, read chunk by chunk."""
+    """Read all chunks after the revision `behind`, and return the revisions."""
     found: list[int] = []
     while records := await pieces.behind(behind):
         found += [record.revision for record in records]
@@ -36,8 +37,8 @@ async def walk(pieces: Pieces, behind: int = 0) -> list[int]:
 
 
 async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
-    """Concurrent readers share every complete chunk. Only the last, growing chunk is read again for
-    each reader."""
+    """Concurrent readers share each complete chunk. Only the last chunk, which still grows, is read
+    separately for each."""
     ledger = Ledger(3 * PIECE_EVENTS + 7)
     pieces = Pieces(ledger)
     walks = await asyncio.gather(*(walk(pieces) for _ in range(20)))
@@ -46,13 +47,14 @@ async def test_many_who_read_from_the_beginning_cost_as_much_as_one() -> None:
 
 
 async def test_what_the_ledger_has_dropped_is_passed_over() -> None:
-    """A reader starts at the first revision that the ledger still has."""
+    """If the ledger has dropped its oldest records, a reader starts at the first one that is
+    left."""
     ledger = Ledger(PIECE_EVENTS * 3, first=PIECE_EVENTS + 20)
     assert await walk(Pieces(ledger)) == list(range(ledger.first, ledger.last + 1))
 
 
 async def test_memory_is_bounded() -> None:
-    """The cached chunks have a bounded size in bytes, and the oldest chunk is dropped first."""
+    """The chunks in the cache are limited by their size in bytes. The oldest is dropped first."""
     ledger = Ledger(PIECE_EVENTS * 4)
     pieces = Pieces(ledger, kept_bytes=2 * PIECE_EVENTS * ledger.size)
     await walk(pieces)

@@ -1,1 +1,1 @@
-"""Unit tests of `runtime/files`."""
+"""Unit tests of reading manifest files."""

@@ -1,4 +1,4 @@
-"""Test how manifest files are read, and how unreadable files are reported."""
+"""Tests of how manifest files and folders are read, and of the errors about unreadable files."""
 
 import io
 from pathlib import Path
@@ -20,7 +20,7 @@ def read(*names: object, stdin: bytes = b"") -> list[Document | Problem]:
 
 
 def names(found: list[Document | Problem]) -> list[str]:
-    """Return the pod name of each document and the text of each problem."""
+    """Return the pod name of each document, and the text of each problem."""
     return [
         each.content["metadata"]["name"] if isinstance(each, Document) else str(each)  # type: ignore[index]
         for each in found
@@ -28,8 +28,8 @@ def names(found: list[Document | Problem]) -> list[str]:
 
 
 def test_a_folder_is_its_manifests_by_name(tmp_path: Path) -> None:
-    """Reading a folder returns its manifest files by name, without other files, hidden files and
-    subfolders."""
+    """A folder is read as its manifest files, sorted by name. Other files, hidden files and
+    subfolders are skipped."""
     for name in ("b.yml", "a.yaml", "c.json", ".d.yaml", "readme.txt"):
         (tmp_path / name).write_text(
             POD.format(name[0]) if name != "c.json" else '{"metadata":{"name":"c"}}'
@@ -44,7 +44,7 @@ def test_standard_input() -> None:
 
 
 def test_every_bad_file_is_named_and_the_rest_is_read(golden: Golden, tmp_path: Path) -> None:
-    """Each unreadable file is reported, and all other files are read."""
+    """Each unreadable file is reported by name. All other files are read."""
     (tmp_path / "bytes.yaml").write_bytes(b"a: 1\nb: \xff\n")
     (tmp_path / "comment.yaml").write_text("# nothing\n---\n")
     (tmp_path / "good.yaml").write_text("\ufeff" + POD.format("good"))
@@ -78,7 +78,8 @@ def test_an_empty_folder(golden: Golden, tmp_path: Path) -> None:
     ],
 )
 def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
-    """A problem names the line of its field in the file, or the line of the nearest parent."""
+    """A problem has the line of its field. If the field is missing in the file, it has the line of
+    the nearest parent."""
     path = tmp_path / "pods.yaml"
     path.write_text(
         "kind: Other\n---\nkind: Pod\nmetadata:\n  annotations:\n    a.b/c: d\nspec:\n"
@@ -92,7 +93,7 @@ def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
 
 
 def test_line_of_a_real_refusal(golden: Golden, tmp_path: Path) -> None:
-    """The message about a refused manifest contains the file, line, field and fix."""
+    """If a manifest is refused, the message has its file, line, field and fix."""
     path = tmp_path / "pod.yaml"
     path.write_text(
         POD.format("p") + "    resources:\n      limits:\n        tencent.com/vcuda-core: 150\n"
@@ -103,7 +104,8 @@ def test_line_of_a_real_refusal(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_of_a_folder_only_what_is_in_it(golden: Golden, tmp_path: Path) -> None:
-    """Within a folder, only links to files in that folder are followed, as in a mounted ConfigMap.
+    """In a folder, a symbolic link is followed only if it leads to a file in the folder, as in a
+    mounted ConfigMap.
 
     A file that is named explicitly is read wherever its link leads."""
     folder, outside = tmp_path / "folder", tmp_path / "outside.yaml"
@@ -122,8 +124,8 @@ def test_of_a_folder_only_what_is_in_it(golden: Golden, tmp_path: Path) -> None:
 def test_what_is_beyond_the_limits_of_all_is_not_read(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All files share a limit of bytes and a limit of documents. The first file over a limit is
-    reported."""
+    """The limits of bytes and of documents apply to all files together. The first file that exceeds
+    one is reported."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.yaml").write_text(POD.format(name))
     one = len(POD.format("a"))

@@ -1,4 +1,5 @@
-"""Test how YAML and JSON are read within limits, and which texts are refused early."""
+"""Tests of how YAML and JSON texts are read, and of the limits by which hostile texts are refused
+early."""
 
 import pytest
 
@@ -8,7 +9,8 @@ from tests.support.golden import Golden
 
 
 def contents(text: str) -> list[object]:
-    """Return the content of each document, or the line and message of its error."""
+    """Return the content of each document. For an invalid document, return the line and message of
+    its error."""
     return [(p.error.line, p.error.problem) if p.error else p.content for p in parse(text)]
 
 
@@ -30,7 +32,8 @@ def contents(text: str) -> list[object]:
     ],
 )  # fmt: skip
 def test_documents(text: str, wanted: list[object]) -> None:
-    """The reader accepts separators, line ends, block text, dates, merges, JSON and flow style."""
+    """The reader supports document separators, all line ends, block and flow style, dates, merge
+    keys and JSON."""
     assert contents(text) == wanted
 
 
@@ -64,7 +67,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """Each invalid text causes one error with its line."""
+    """Each of these invalid texts causes a single error, with its line."""
     told = []
     for text, line in WRONG:
         (parsed,) = parse(text)
@@ -75,7 +78,7 @@ def test_refusals(golden: Golden) -> None:
 
 
 def test_deep_aliases(golden: Golden) -> None:
-    """The limit of nesting counts the depth with aliases expanded."""
+    """The YAML reader's limit on nesting counts aliases as if they were written out."""
     levels = "a: &l0 [1]\n" + "".join(
         f"b{i}: &l{i + 1} {'[' * 20}*l{i}{']' * 20}\n" for i in range(6)
     )
@@ -86,7 +89,7 @@ def test_deep_aliases(golden: Golden) -> None:
 
 
 def test_aliases_are_counted_over_the_whole_text() -> None:
-    """The limit of aliases applies to the whole text instead of each document."""
+    """The YAML reader's limit on aliases is for all documents of a text together."""
     one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
     first, second = contents(f"{one}---\n{one}")
     assert isinstance(first, dict)
@@ -106,7 +109,8 @@ def test_aliases_are_counted_over_the_whole_text() -> None:
     ],
 )
 def test_json(text: str, line: int, says: str) -> None:
-    """A `.json` file must be valid JSON, without duplicate keys or deep nesting."""
+    """In a `.json` file, the reader accepts only valid JSON. It refuses duplicate keys and deep
+    nesting."""
     (parsed,) = parse(text, is_json=True)
     assert parsed.error is not None
     assert (parsed.error.line, says in str(parsed.error)) == (line, True), str(parsed.error)
@@ -115,8 +119,8 @@ def test_json(text: str, line: int, says: str) -> None:
 def test_more_documents_or_values_than_a_text_may_have(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A text with too many documents is refused before parsing. A text with too many values is
-    refused during parsing."""
+    """The YAML reader refuses a text with too many documents before parsing it. If there are too
+    many values, it stops while parsing."""
     monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
     assert len(list(parse("---\na: 1\n" * 3))) == 3
     (found,) = parse("---\na: 1\n" * 4)
@@ -127,7 +131,8 @@ def test_more_documents_or_values_than_a_text_may_have(
 
 
 def test_a_key_that_comes_twice_among_many_is_found_at_the_cost_of_reading_them() -> None:
-    """The reader finds a duplicate key among many keys in linear time."""
+    """The YAML reader finds a duplicate among many keys in no more time than reading the keys
+    takes."""
     many = ",".join(f'"k{number}": 1' for number in range(100_000))
     [parsed] = parse(f'{{{many}, "k99999": 2}}', is_json=True)
     assert parsed.error is not None

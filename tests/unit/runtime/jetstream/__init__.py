@@ -1,1 +1,1 @@
-"""Unit tests of `runtime/jetstream`."""
+"""Unit tests of our NATS JetStream client and of the server that we run."""

@@ -1,4 +1,4 @@
-"""Test that messages are parsed correctly however the connection's bytes are split."""
+"""Tests that NATS messages are read correctly, however the network splits their bytes."""
 
 import pytest
 from nats.aio.subscription import Subscription
@@ -14,7 +14,7 @@ SENT = b"MSG a 1 r %d\r\n%b\r\nMSG b 1 2\r\nhi\r\nHMSG c 1 12 14\r\nNATS/1.0\r\n
 
 
 def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
-    """Return the message reader of a connection, and a list of the messages that it delivers."""
+    """Return a reader of NATS messages, and the list to which it adds each message."""
     arrived: list[tuple[str, str, bytes]] = []
 
     async def tell(failure: Exception) -> None:
@@ -30,7 +30,8 @@ def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
 
 @pytest.mark.parametrize("read_bytes", [1, 13, 1_000, len(LARGE), len(SENT)])
 async def test_a_large_message_and_those_behind_it_arrive_whole(read_bytes: int) -> None:
-    """A large message and the messages after it arrive complete, whatever the size of a read."""
+    """A large message and those after it arrive complete, whatever amounts of bytes the network
+    delivers at a time."""
     messages, arrived = listening()
     for at in range(0, len(SENT), read_bytes):
         await messages.parse(SENT[at : at + read_bytes])
@@ -38,7 +39,8 @@ async def test_a_large_message_and_those_behind_it_arrive_whole(read_bytes: int)
 
 
 async def test_what_a_lost_connection_left_half_said_keeps_nothing_back() -> None:
-    """After a reconnect, the reader does not wait for the rest of a partly received message."""
+    """If a connection breaks in the middle of a message, the reader drops that part when it
+    reconnects."""
     messages, arrived = listening()
     await messages.parse(SENT[:1_000])
     messages.reset()  # as the client does when it connects again

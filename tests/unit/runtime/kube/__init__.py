@@ -1,1 +1,1 @@
-"""Unit tests of `runtime/kube`."""
+"""Unit tests of our Kubernetes client."""

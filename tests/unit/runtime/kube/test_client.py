@@ -1,4 +1,4 @@
-"""Test the Kubernetes client with credentials that are rewritten and a server that goes away."""
+"""Tests of the Kubernetes client if its kubeconfig is rewritten or the API server is away."""
 
 import asyncio
 import random
@@ -25,20 +25,19 @@ from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
 
 
 class Server:
-    """A server that accepts only requests with its token."""
+    """A fake API server that accepts only requests with its token."""
 
     def __init__(self) -> None:
         self.token, self.url = "first", ""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer 200 to a request with the right token, else 401."""
+        """Answer 200 to a request with the right token, and 401 to any other."""
         known = request.headers.get("Authorization") == f"Bearer {self.token}"
         return web.json_response({"major": "1"}, status=200 if known else 401)
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """Yield a running server on a free port."""
     serving = Server()
     app = web.Application()
     app.router.add_get(VERSION, serving.answer)
@@ -52,7 +51,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 def written(path: Path, server: Server, token: str) -> Path:
-    """Write a kubeconfig with this token atomically, as other tools do, and return its path."""
+    """Write a kubeconfig with this token in one step, as other tools do, and return its path."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -67,7 +66,8 @@ def written(path: Path, server: Server, token: str) -> Path:
 
 
 async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: Path) -> None:
-    """The client reads a kubeconfig with a renewed token without a restart."""
+    """If another tool renews the token in the kubeconfig, the client uses the new one without a
+    restart."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         assert b"major" in await api.get(VERSION)
@@ -82,7 +82,7 @@ async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: 
 async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
     server: Server, tmp_path: Path
 ) -> None:
-    """The client ignores a kubeconfig as long as it is unusable."""
+    """While the kubeconfig is broken or missing, the client continues with the previous one."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
         for broken in ("clusters: [", "{}", ""):
@@ -96,21 +96,21 @@ async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
 
 
 class Away(PerfectKubeLink):
-    """A network whose connection to the API server a test can cut."""
+    """A network to the API server that a test can cut."""
 
     def __init__(self) -> None:
         self.cut = False
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """Pass the request on, or fail if the network is cut."""
+        """Pass the request on, or fail while the network is cut."""
         if self.cut:
             raise KubeUnavailable("cut")
         return await super().ask(method, act)
 
 
 def test_H6_a_service_is_ready_in_reach_of_the_server_only() -> None:
-    """A service is not ready while the API server is unreachable, and its readiness probe returns
-    the reason."""
+    """While the API server is unreachable, a service is not ready and its readiness probe gives
+    that as the reason."""
 
     async def main() -> None:
         link = Away()

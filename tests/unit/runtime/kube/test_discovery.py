@@ -1,4 +1,5 @@
-"""Test that kinds which a cluster may lack are discovered when they appear."""
+"""Tests of how the client discovers which kinds of objects the API server serves, since some may be
+installed later."""
 
 import asyncio
 import random
@@ -16,7 +17,8 @@ QUEUES = f"/apis/{API}/queues"
 
 
 class Noting(MemoryKube):
-    """An API server that records the paths of its requests and can refuse discovery."""
+    """An API server that records the path of each request. If `refuses` is set, it refuses
+    discovery."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +26,7 @@ class Noting(MemoryKube):
         self.refuses = False
 
     def handle(self, method: str, path: str, **given: Any) -> Answer:
-        """Record the path and handle the request, or refuse discovery if `refuses` is set."""
+        """Record the path, and handle the request or refuse discovery."""
         self.asked.append(path)
         if self.refuses and path == "/apis":
             return Answer(403, status_body(403, "Forbidden", "not yours"))
@@ -32,30 +34,29 @@ class Noting(MemoryKube):
 
 
 class Heard:
-    """A watch audience that counts completed lists."""
+    """A receiver of watch results that counts the completed lists."""
 
     lists = 0
 
     def listing(self) -> None:
-        """Ignore the start of a list."""
+        """Do nothing."""
 
     def seen(self, raw: bytes) -> None:
-        """Ignore an object that exists."""
+        """Do nothing."""
 
     def gone(self, raw: bytes) -> None:
-        """Ignore an object that is gone."""
+        """Do nothing."""
 
     def listed(self, version: int) -> None:
-        """Count a completed list."""
         self.lists += version > 0
 
     def reached(self, version: int) -> None:
-        """Ignore a version that the watch has reached."""
+        """Do nothing."""
 
 
 def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:
-    """The watch lists a missing kind once, and again only after discovery has reported that it is
-    served."""
+    """If a kind is not served, the watch lists it once. It lists it again only when discovery says
+    that the kind is served."""
 
     async def main() -> None:
         server, heard = Noting(), Heard()
@@ -80,8 +81,8 @@ def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> N
 
 
 def test_what_is_not_told_counts_as_served() -> None:
-    """While discovery fails, every kind counts as served. A group that was discovered earlier keeps
-    its kinds."""
+    """While discovery fails, the client assumes that a kind is served, unless an earlier discovery
+    said otherwise."""
 
     async def main() -> None:
         server = Noting()

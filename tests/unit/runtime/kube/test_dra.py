@@ -1,4 +1,5 @@
-"""Test that an API server without complete DRA is refused with its version and what is missing."""
+"""Tests that an API server whose support of DRA is incomplete is refused, with its version and what
+is missing."""
 
 import random
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ CLOCK = SkewedClock(random.Random(1), skew_s=0.0)
 
 
 class Gated(MemoryKube):
-    """An API server that drops fields of devices, as it does with a feature gate off."""
+    """An API server that drops fields of devices, as it does if a feature gate is off."""
 
     def __init__(self, *drops: str, status: int = 201) -> None:
         super().__init__()
@@ -36,8 +37,7 @@ class Gated(MemoryKube):
         body: bytes | None = None,
         content_type: str = "",
     ) -> Answer:
-        """Drop the configured fields from a new ResourceSlice, or refuse the slice with the
-        configured status."""
+        """Drop the chosen fields of a new ResourceSlice, or refuse it with the chosen status."""
         if (method, path) != ("POST", SLICES):
             return super().handle(method, path, query=query, body=body, content_type=content_type)
         assert query == {"dryRun": "All"}
@@ -51,8 +51,8 @@ class Gated(MemoryKube):
 
 
 async def test_an_old_api_server_is_refused_by_its_version() -> None:
-    """The error for an old API server names the missing API, the required version and the
-    setting."""
+    """For an API server that is too old, the error names the missing API, the required version and
+    our setting."""
     with pytest.raises(ConfigError) as refused:
         await require_dra(MemoryKubeApi(MemoryKube()), CLOCK)
     said = str(refused.value)
@@ -71,20 +71,17 @@ async def test_an_old_api_server_is_refused_by_its_version() -> None:
     ],
 )
 async def test_a_feature_gate_that_is_off_is_named(field: str, gate: str) -> None:
-    """The error for a disabled feature gate names the gate, based on the field that the server
-    drops."""
+    """If the API server drops a field, the error names the feature gate that is off."""
     with pytest.raises(ConfigError, match=f"feature gate {gate} off"):
         await slices(Gated(field)).require()
     await slices(Gated()).require()
 
 
 async def test_a_server_that_takes_no_such_slices_is_refused() -> None:
-    """The error for an API server that rejects Apportion's ResourceSlices contains the server's
-    message."""
+    """If the API server rejects our ResourceSlices, the error has its message."""
     with pytest.raises(ConfigError, match="no such counter set"):
         await slices(Gated(status=422)).require()
 
 
 def slices(server: MemoryKube) -> Slices:
-    """Return a publisher of ResourceSlices to this server."""
     return Slices(MemoryKubeApi(server), State(), CLOCK)

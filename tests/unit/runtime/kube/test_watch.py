@@ -1,5 +1,5 @@
-"""Test list and watch against a server that pages, drops connections, answers 410 and goes
-silent."""
+"""Tests of listing and watching objects if the API server pages, breaks connections, answers 410 or
+is silent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """A server that answers each request by its script and records the query parameters."""
+    """A fake API server that answers with the replies in `script` and records the query
+    parameters."""
 
     def __init__(self) -> None:
         self.script: list[Reply] = []
@@ -33,7 +34,7 @@ class Server:
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the next reply of the script. At its end, hang as an idle watch does."""
+        """Answer with the next reply. If there is none left, do not answer, as in an idle watch."""
         self.asked.append(dict(request.query))
         if self.script:
             return await self.script.pop(0)(request)
@@ -42,7 +43,6 @@ class Server:
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
-    """Return an object with this name and version."""
     return {"metadata": {"name": name, "resourceVersion": str(version)}}
 
 
@@ -57,8 +57,6 @@ def page(*items: dict[str, Any], version: int = 1, more: str = "") -> Reply:
 
 
 def status(code: int) -> Reply:
-    """Return a reply with this status code."""
-
     async def reply(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"kind": "Status", "code": code}, status=code)
 
@@ -66,7 +64,7 @@ def status(code: int) -> Reply:
 
 
 async def hang_up(request: web.Request) -> web.StreamResponse:
-    """Close the connection without an answer."""
+    """Close the connection without answering."""
     assert request.transport is not None
     request.transport.close()
     return web.Response()
@@ -75,7 +73,7 @@ async def hang_up(request: web.Request) -> web.StreamResponse:
 def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = False) -> Reply:
     """Return a reply that sends these events and then ends the watch.
 
-    `torn` ends the watch in the middle of another event; `hold` keeps it open."""
+    With `torn`, the watch breaks off in the middle of another event. With `hold`, it stays open."""
 
     async def reply(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -96,7 +94,7 @@ def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = 
 
 
 class Heard:
-    """A watch audience that records what it receives."""
+    """A receiver of watch results that keeps the objects and their versions."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -104,11 +102,11 @@ class Heard:
         self._missing: set[str] = set()
 
     def listing(self) -> None:
-        """Count all objects as missing until the list contains them."""
+        """Take all objects as missing until the list has them."""
         self._missing = set(self.names)
 
     def seen(self, raw: bytes) -> None:
-        """Record the object with its version."""
+        """Keep the object's version."""
         meta = msgspec.json.decode(raw)["metadata"]
         self.names[meta["name"]] = int(meta["resourceVersion"])
         self._missing.discard(meta["name"])
@@ -119,19 +117,19 @@ class Heard:
         self.names.pop(msgspec.json.decode(raw)["metadata"]["name"], None)
 
     def listed(self, version: int) -> None:
-        """Remove the objects that the list did not contain, and record the list's version."""
+        """Remove the objects that were not in the list, and keep the list's version."""
         for name in self._missing:
             del self.names[name]
         self.told.append(f"as of {version}")
 
     def reached(self, version: int) -> None:
-        """Record the version that the watch has reached."""
+        """Keep the version that the watch has reached."""
         self.told.append(f"up to {version}")
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """Yield a running server, with its address in `url`."""
+    """Provide a running fake API server. Its `url` is the address."""
     serving = Server()
     app = web.Application()
     app.router.add_get(PATH, serving.answer)
@@ -146,7 +144,7 @@ async def server() -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[tuple[Watch, Heard]]:
-    """Yield a running watch and its audience."""
+    """Run a watch for the duration of a `with` block. Yield it with the receiver of its results."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -169,7 +167,7 @@ async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[t
 
 
 async def names(heard: Heard, **expected: int) -> None:
-    """Wait until the audience has exactly these objects at these versions."""
+    """Wait until the receiver has exactly these objects, each with this version."""
 
     async def there() -> bool:
         return heard.names == expected
@@ -178,8 +176,8 @@ async def names(heard: Heard, **expected: int) -> None:
 
 
 async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
-    """The list requests each page by continue token. The watch then starts at the list's version
-    and requests bookmarks."""
+    """The client lists page by page, each by the last one's continue token. It then watches from
+    the list's version, with bookmarks."""
     server.script = [
         page(thing("a", 3), version=9, more="token"),
         page(thing("b", 4), version=9),
@@ -194,7 +192,8 @@ async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None
 
 
 async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
-    """A broken watch continues from the newest version that it has seen, including bookmarks."""
+    """If a watch breaks, the client continues from the newest version that an event or a bookmark
+    had."""
     server.script = [
         page(version=5),
         watch(("ADDED", thing("a", 6)), ("BOOKMARK", thing("", 20)), torn=True),
@@ -213,8 +212,8 @@ async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
 async def test_a_version_that_the_server_forgot_means_a_new_list(
     server: Server, expired: Reply
 ) -> None:
-    """After 410 as an answer or an event, the watch lists again and removes the objects that are
-    gone."""
+    """If the API server answers 410 or sends it as an event, the client lists again and removes
+    objects that are gone."""
     server.script = [
         page(thing("a", 1), thing("b", 2), version=5),
         expired,
@@ -228,7 +227,7 @@ async def test_a_version_that_the_server_forgot_means_a_new_list(
 
 
 async def test_a_list_that_expires_between_pages_begins_again(server: Server) -> None:
-    """A list that expires between two pages starts over."""
+    """If a list expires between two of its pages, the client starts it again."""
     server.script = [
         page(thing("a", 1), version=5, more="token"),
         status(410),
@@ -242,7 +241,7 @@ async def test_a_list_that_expires_between_pages_begins_again(server: Server) ->
 
 
 async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
-    """An optional kind that is not installed counts as empty and causes no problem report."""
+    """If an optional kind is not installed, the watch has no objects and reports no problem."""
     server.script = [status(404)]
     async with watching(server, optional=True) as (made, heard):
         await made.synced()
@@ -250,7 +249,8 @@ async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
 
 
 async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
-    """The watch reports a refused list as a problem and retries it."""
+    """If the API server refuses a list, the watch reports a problem and retries. The problem ends
+    when the list succeeds."""
     server.script = [status(403), page(thing("a", 1), version=3), watch(hold=True)]
     async with watching(server) as (made, heard):
 
@@ -263,7 +263,7 @@ async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
 
 
 async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch lists again after the server has been silent for too long."""
+    """If the API server is silent for too long, the client leaves the watch and lists again."""
     monkeypatch.setattr(kube_watch, "IDLE_S", 0.2)
     server.script = [page(version=5), watch(hold=True), page(thing("a", 6), version=9)]
     async with watching(server) as (made, heard):
@@ -272,7 +272,7 @@ async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.Monkey
 
 
 async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
-    """A request without an answer fails after its timeout."""
+    """If a request gets no answer, it fails when its timeout is over."""
     configuration = client.Configuration()
     configuration.host = server.url
     api = KubeApi(configuration)
@@ -282,8 +282,8 @@ async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
 
 
 async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
-    """After the server was unreachable, the watch lists again and notifies other watches. The
-    server may have been restored from a backup."""
+    """An API server that was unreachable may have been restored from a backup. The watch therefore
+    lists again and tells other watches to do so."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(torn=True),
@@ -300,8 +300,8 @@ async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
 
 
 async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> None:
-    """A bookmark with an older version means that the server was restored, so the watch lists
-    again."""
+    """A bookmark that is older than the watch's version shows that the API server was restored. The
+    client lists again."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(("BOOKMARK", thing("", 4)), hold=True),
@@ -315,8 +315,8 @@ async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> Non
 
 
 async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) -> None:
-    """A watch whose version is in doubt lists again, once, unless it has listed since the doubt
-    arose."""
+    """If a watch is told that its version may be wrong, it lists again once. It does not if it has
+    listed since then."""
     server.script = [page(version=9), watch(hold=True), page(thing("a", 2), version=5)]
     async with watching(server) as (made, heard):
         await made.synced()

@@ -1,1 +1,1 @@
-"""Unit tests of `runtime/ledger`."""
+"""Unit tests of reading, writing and archiving the ledger."""

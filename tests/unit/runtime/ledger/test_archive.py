@@ -1,5 +1,4 @@
-"""Test that reading an archive from a position returns the same records as reading it from the
-start."""
+"""Tests of reading a ledger archive, from the start or from a place in the middle."""
 
 import gzip
 from pathlib import Path
@@ -22,7 +21,7 @@ RECORDS = [Record(revision, "apportion.v1.x", f"{revision}é".encode()) for revi
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Return the path of an archive with twenty records, starting at revision 7."""
+    """Return the path of an archive of twenty records, the first of which has revision 7."""
     path = tmp_path / "a.jsonl"
     with ArchiveWriter(path, stream="S", created="c") as writer:
         for record in RECORDS:
@@ -31,7 +30,8 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_from_every_place(archive: Path) -> None:
-    """Reading can continue after any record, and the hash chain is still verified."""
+    """Reading can continue after any record, and returns the same records as reading from the
+    start. The hash chain is still verified."""
     reader = ArchiveReader(archive)
     places: list[Place] = []
     for _ in reader:
@@ -43,7 +43,7 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """The reader refuses a position whose hash does not match the archive."""
+    """The reader refuses a place in an archive if its hash does not match the archive."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):
@@ -51,8 +51,8 @@ def test_a_place_that_is_not_of_it(archive: Path) -> None:
 
 
 def test_its_span_by_its_ends(archive: Path, tmp_path: Path) -> None:
-    """The span comes from the archive's first and last record. An empty archive has no span, and a
-    truncated archive is refused."""
+    """The revisions of an archive's first and last record are its span. An empty archive has none,
+    and a truncated one is refused."""
     assert read_span(archive) == (7, 26)
     empty = tmp_path / "empty.jsonl"
     with ArchiveWriter(empty, stream="S", created="c"):
@@ -82,8 +82,8 @@ DEEP = b"[" * 1_000_000 + b"\n"
     ids=["opening", "record", "closing", "long line", "no text", "compressed", "zeros"],
 )
 def test_what_is_made_to_hurt_is_no_archive(tmp_path: Path, data: bytes) -> None:
-    """The reader refuses a hostile archive with one error, without unpacking it or reading it
-    without bound."""
+    """The reader refuses a hostile archive with a single error. It neither unpacks it nor reads
+    without limit."""
     path = tmp_path / "bomb.jsonl"
     path.write_bytes(data)
     with pytest.raises(ArchiveError, match=r"bomb\.jsonl"):

@@ -1,5 +1,4 @@
-"""Test which replicas count as alive by their heartbeats. A restarted process replaces its
-predecessor."""
+"""Tests of which replicas of a service count as alive, by their heartbeats."""
 
 import random
 
@@ -21,23 +20,22 @@ class Heard:
         self.attendance = Attendance("scheduler", SkewedClock(random.Random(1), skew_s=0.0))
 
     async def listen(self) -> None:
-        """Start listening to heartbeats."""
         await self.attendance.listen(self._ledger)
 
     async def beats(self, *members: str, here: bool = True, frozen: str = "") -> None:
-        """Send one heartbeat for each replica, and let one interval pass."""
+        """Send a heartbeat of each replica, and wait for one heartbeat interval."""
         for member in members:
             beat = msgspec.json.encode(Beat(member=member, here=here, frozen=frozen))
             await self._ledger.publish("apportion.beat.scheduler.any", beat)
         await rest(BEAT_S)
 
     def sees(self, *members: str) -> None:
-        """Check that the listener counts exactly these replicas as alive."""
+        """Assert that exactly these replicas count as alive."""
         assert self.attendance.members() == members
 
 
 def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
-    """A restarted scheduler replaces its former process once it has joined."""
+    """If a replica restarts, the new process replaces the old one once it has joined."""
 
     async def scenario() -> None:
         heard = Heard()
@@ -52,7 +50,7 @@ def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
 
 
 def test_a_member_says_why_it_can_do_nothing() -> None:
-    """The listener has a frozen replica's reason while that replica sends it, whatever other
+    """While a frozen replica sends its reason, the listener reports that reason, whatever other
     replicas send."""
 
     async def scenario() -> None:
@@ -71,8 +69,8 @@ def test_a_member_says_why_it_can_do_nothing() -> None:
 
 
 def test_absence_is_known_after_a_time_of_silence() -> None:
-    """A service counts as absent only after the listener has received no heartbeat for the whole
-    timeout."""
+    """A service counts as absent when no heartbeat has arrived during the whole timeout, and not
+    before."""
 
     async def scenario() -> None:
         heard = Heard()
@@ -88,8 +86,8 @@ def test_absence_is_known_after_a_time_of_silence() -> None:
 
 
 def test_two_of_one_name_are_two() -> None:
-    """Two replicas with one name that both send heartbeats count as two. They disappear when they
-    go silent."""
+    """If two processes of the same name both send heartbeats, they count as two. When they stop,
+    both disappear."""
 
     async def scenario() -> None:
         heard = Heard()

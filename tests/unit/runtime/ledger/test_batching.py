@@ -1,4 +1,4 @@
-"""Test that every waiting writer gets an answer when group commit ends."""
+"""Tests that each waiting writer gets an answer if a group commit fails."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,22 +16,22 @@ T = TypeVar("T")
 
 
 class BreakingLink(PerfectLink):
-    """A link to the ledger that fails with an unexpected error when the test requests it."""
+    """A link to the ledger that fails with an unexpected error when a test says so."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.breaks = asyncio.Event()
 
     async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - is not done
-        """Wait for the test's request and then fail."""
+        """Wait until the test says so, and then fail."""
         self.asked.set()
         await self.breaks.wait()
         raise RuntimeError(what)
 
 
 async def test_whoever_waits_for_a_place_in_the_queue_of_a_writer_that_fails_is_told() -> None:
-    """If the commit fails, every writer gets an error, whether its event is in flight, queued or
-    waiting for space in the queue."""
+    """If a group commit fails, every writer gets the error: those in flight, those queued and those
+    waiting for room in the queue."""
     link = BreakingLink()
     ledger = MemoryLedger(MemoryServer(), role="watcher", link=link)
 

@@ -1,4 +1,4 @@
-"""Test how drafts and batches are validated before they are sent."""
+"""Tests of how new events and batches are checked before they are sent to the ledger."""
 
 import pytest
 
@@ -43,32 +43,32 @@ def _draft(
     ],
 )
 def test_a_subject_outside_the_ledger_or_its_alphabet_is_refused(subject: str) -> None:
-    """A subject outside the ledger, or with unsupported characters, is refused."""
+    """A subject is refused if it is outside the ledger or has characters that are not allowed."""
     with pytest.raises(InvalidDraft, match=r"subject is .*; use apportion\.v1\."):
         check_draft(_draft(subject))
 
 
 @pytest.mark.parametrize("subject", ["apportion.v1.a", "apportion.v1.cluster.node.gpu-1_x=%2E"])
 def test_a_plain_subject_is_taken(subject: str) -> None:
-    """A subject with encoded names is accepted."""
+    """A subject whose names are encoded is accepted."""
     check_draft(_draft(subject))
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\r\nNats-Rollup: all", "\u2603", "x" * 513])
 def test_an_id_that_is_no_clean_header_is_refused(name: str) -> None:
-    """An id that is not safe in a header is refused."""
+    """An event id is refused if it is not safe as the value of a NATS header."""
     with pytest.raises(InvalidDraft, match="id is"):
         check_draft(_draft(key=name))
 
 
 def test_a_negative_fence_is_refused() -> None:
-    """A negative fence is refused."""
+    """An event whose fence is negative is refused."""
     with pytest.raises(InvalidDraft, match="expect is -1"):
         check_draft(_draft(expect=-1))
 
 
 def test_sizes_are_refused_with_found_and_limit() -> None:
-    """The error for an event or a batch over its size limit names its size and the limit."""
+    """If an event or batch is too large, the error states its size and the limit."""
     with pytest.raises(PayloadTooLarge) as single:
         check_draft(_draft(payload=b"x" * (MAX_PAYLOAD_BYTES + 1)))
     assert (single.value.found_bytes, single.value.limit_bytes) == (1_044_481, 1_044_480)
@@ -79,7 +79,7 @@ def test_sizes_are_refused_with_found_and_limit() -> None:
 
 
 def test_a_batch_has_one_fence_for_each_subject() -> None:
-    """A batch has one fence for each subject, taken from the first draft with that subject."""
+    """In a batch, the fence of a subject is that of the first event on it."""
     fences = check_batch(
         [
             _draft("apportion.v1.a", key="1", expect=4),
@@ -92,13 +92,13 @@ def test_a_batch_has_one_fence_for_each_subject() -> None:
 
 
 def test_an_id_twice_is_refused() -> None:
-    """The error for a batch with a duplicate id names the id."""
+    """If two events of a batch have the same id, the error names it."""
     with pytest.raises(DuplicateRefused, match="one of these ids: x"):
         check_batch([_draft(key="x"), _draft(key="x")])
 
 
 def test_long_lists_are_shortened_in_messages() -> None:
-    """Long lists are shortened in error messages."""
+    """Error messages show only the beginning of long lists."""
     many = [f"pod-{n}" for n in range(1000)]
     assert "pod-2 and 997 more" in str(DuplicateRefused(many))
     assert len(str(OutcomeUnknown([f"s{n}" for n in range(1000)], "timeout"))) < 200

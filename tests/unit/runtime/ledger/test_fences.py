@@ -1,4 +1,4 @@
-"""Test fences on subjects whose newest record the server no longer has."""
+"""Tests of fences on subjects whose newest record is no longer in the ledger."""
 
 import asyncio
 
@@ -14,20 +14,19 @@ A, B = "apportion.v1.workload.a", "apportion.v1.workload.b"
 
 
 class Counting(MemoryLedger):
-    """A ledger that counts the requests for its first revision."""
+    """A ledger that counts how often it is asked for its first revision."""
 
     asked = 0
 
     async def first_revision(self) -> int:
-        """Count the request and return the ledger's first revision."""
         self.asked += 1
         await asyncio.sleep(0)
         return await super().first_revision()
 
 
 async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
-    """A single missing record makes only its own subject count as empty. Subjects with older
-    records keep their fences."""
+    """If one record is missing, only its own subject counts as empty. Subjects with older records
+    keep their fences."""
     server = MemoryServer()
     ledger = MemoryLedger(server, role="watcher")
     older, newer = await ledger.append([draft("workload.a"), draft("workload.b")])
@@ -45,7 +44,7 @@ async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
 
 
 async def test_many_refusals_ask_once_where_the_ledger_begins() -> None:
-    """Many refused fences cause only one request for the ledger's first revision."""
+    """If many fences are refused, the ledger is asked for its first revision only once."""
     server = MemoryServer()
     ledger = Counting(server, role="watcher")
     revisions = await ledger.append([draft(f"workload.{number}") for number in range(8)])

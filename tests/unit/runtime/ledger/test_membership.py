@@ -1,4 +1,5 @@
-"""Test how replicas of a service join, leave, die and go silent, in virtual time."""
+"""Tests of how replicas of a service learn who joins, leaves, dies or is silent, in virtual
+time."""
 
 import asyncio
 import random
@@ -22,19 +23,21 @@ GONE_S = BEAT_S * (SILENT_ROUNDS + 1)
 
 
 class SleepyClock(SkewedClock):
-    """A clock whose pauses do not end while it is asleep, as in a suspended process."""
+    """A clock that a test can put to sleep. Its pauses then do not end, as in a suspended
+    process."""
 
     asleep = False
 
     async def pause(self, longest_s: float) -> None:
-        """Pause, and then wait until the clock is awake."""
+        """Pause, and do not return while the clock is asleep."""
         await super().pause(longest_s)
         while self.asleep:
             await rest(longest_s / 10)
 
 
 class Member:
-    """A scheduler replica with a connection, a fold and a list of live replicas."""
+    """A replica of the scheduler with its ledger connection, its fold and its list of live
+    replicas."""
 
     def __init__(self, server: MemoryServer, name: str) -> None:
         self.seen: list[tuple[str, ...]] = []
@@ -53,36 +56,36 @@ class Member:
         self._tasks: list[asyncio.Task[None]] = []
 
     def sees(self, *names: str) -> None:
-        """Check that the replica's list has exactly these names, in this order."""
+        """Assert that the replica's list has exactly these names, in this order."""
         assert self.membership.members == names
 
     async def join(self) -> None:
-        """Start the replica and wait until it has joined."""
+        """Start the replica, and wait until it has joined."""
         self.start()
         await self.membership.joined()
 
     def start(self) -> None:
-        """Start to read the ledger and to send heartbeats."""
+        """Begin to read the ledger and to send heartbeats."""
         self._tasks = [
             asyncio.create_task(self.reader.run()),
             asyncio.create_task(self.membership.run(self.reader)),
         ]
 
     async def leave(self) -> None:
-        """Stop the replica as SIGTERM does."""
+        """Stop the replica as SIGTERM would: it announces that it leaves."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def die(self) -> None:
-        """Stop the replica as SIGKILL does, so that it sends nothing more."""
+        """Stop the replica as SIGKILL would: it sends nothing more."""
         self._ledger.vanish()
         for task in self._tasks:
             task.cancel()
 
 
 def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
-    """Run the test in virtual time, with one server."""
+    """Run the test in virtual time with a new ledger server."""
 
     async def main() -> None:
         await play(MemoryServer())
@@ -103,7 +106,7 @@ def test_alone_a_member_is_a_member_within_a_second() -> None:
 
 
 def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
-    """A joining replica has found all other replicas before it counts itself."""
+    """A replica finds all other replicas before it adds itself to its list."""
 
     async def play(server: MemoryServer) -> None:
         one, two, three = (Member(server, name) for name in ("one", "two", "three"))
@@ -119,7 +122,7 @@ def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
 
 
 def test_who_leaves_is_gone_at_once() -> None:
-    """A replica that leaves is removed from the other replicas' lists at once."""
+    """If a replica leaves, the others remove it from their lists at once."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -135,7 +138,8 @@ def test_who_leaves_is_gone_at_once() -> None:
 
 @pytest.mark.parametrize("killed_after_s", [0.0, 0.1, 0.25, 0.4, 0.55])
 def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float) -> None:
-    """The other replicas remove a killed replica after a few silent rounds, and not earlier."""
+    """If a replica is killed, the others remove it after a few rounds without a heartbeat, and not
+    before."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -153,7 +157,7 @@ def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float)
 
 
 def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
-    """A replica joins only after it has folded the ledger."""
+    """A replica does not join before it has folded the ledger."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -173,7 +177,7 @@ def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
 
 
 def test_a_member_whose_fold_has_halted_leaves() -> None:
-    """A replica whose fold has halted leaves, and joins again once the fold works."""
+    """A replica leaves if its fold halts, and joins again when the fold continues."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -190,7 +194,7 @@ def test_a_member_whose_fold_has_halted_leaves() -> None:
 
 
 def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
-    """A replica that was suspended does not count the other replicas as silent."""
+    """After a replica was suspended, it does not take the others as silent."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")
@@ -220,7 +224,7 @@ def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
     ],
 )
 def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
-    """A replica ignores an invalid heartbeat and still reads later ones."""
+    """A replica ignores an invalid heartbeat and reads the next one."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -236,7 +240,7 @@ def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
 
 
 def test_there_is_a_limit_to_members() -> None:
-    """The number of replicas in the list is bounded, and silent replicas are removed."""
+    """The list of replicas has a maximum length. Silent replicas are removed from it."""
 
     async def play(server: MemoryServer) -> None:
         one = Member(server, "one")
@@ -254,7 +258,7 @@ def test_there_is_a_limit_to_members() -> None:
 
 
 def test_beats_are_no_facts() -> None:
-    """Heartbeats append nothing to the ledger."""
+    """Heartbeats do not add records to the ledger."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")

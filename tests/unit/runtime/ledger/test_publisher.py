@@ -1,4 +1,4 @@
-"""Test how events are written: their content, validation before sending, and retries."""
+"""Tests of how a service appends events: their content, the check before sending, and retries."""
 
 import pytest
 
@@ -19,14 +19,15 @@ DRAFT = Draft("apportion.v1.workload.p", "p/gone", b"{}")
 
 
 class Moody:
-    """A fake ledger whose `append` raises the configured errors before it succeeds."""
+    """A fake ledger whose `append` fails with these errors, one after the other, and then
+    succeeds."""
 
     def __init__(self, *failures: LedgerError) -> None:
         self._failures = list(failures)
         self.taken: list[Draft] = []
 
     async def append(self, draft: Draft) -> Appended:
-        """Raise the next configured error, or accept the draft."""
+        """Raise the next error, or accept the event if there is none left."""
         if self._failures:
             raise self._failures.pop(0)
         self.taken.append(draft)
@@ -34,18 +35,18 @@ class Moody:
 
 
 class Hasty(SystemClock):
-    """A clock that ends every pause at once and records its length."""
+    """A fake clock whose pauses end at once. It records their lengths."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
 
     async def pause(self, longest_s: float) -> None:
-        """Record the pause and return."""
         self.pauses.append(longest_s)
 
 
 async def test_an_event_carries_who_when_and_upon_what() -> None:
-    """A published event contains its source, time, basis and cause, and can be decoded."""
+    """An event that the publisher appends has its source, time, basis and cause, and can be
+    decoded."""
     moody = Moody()
     publisher = Publisher("binder", SystemClock(), moody.append)
     data = PodBound(pod="p", node="rack.1", attempt=2)
@@ -64,7 +65,7 @@ async def test_an_event_carries_who_when_and_upon_what() -> None:
 
 
 async def test_what_a_reader_would_refuse_is_never_appended() -> None:
-    """The publisher does not append an event that readers would refuse."""
+    """If readers would refuse an event, the publisher does not append it."""
     moody = Moody()
     publisher = Publisher("watcher", SystemClock(), moody.append)
     with pytest.raises(InvalidEvent, match="PodGone"):
@@ -73,8 +74,8 @@ async def test_what_a_reader_would_refuse_is_never_appended() -> None:
 
 
 async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
-    """The publisher retries an append under the same id, with growing pauses, while the ledger is
-    unavailable or full."""
+    """While the ledger is unreachable or full, the publisher retries with the same event id and
+    longer and longer pauses."""
     moody = Moody(
         LedgerUnavailable("gone"), OutcomeUnknown(["s"], "gone"), LedgerFull("no space left")
     )
@@ -86,14 +87,14 @@ async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
 
 
 async def test_pauses_are_bounded() -> None:
-    """The pauses between retries are bounded."""
+    """The publisher's pauses between retries do not exceed a maximum."""
     clock = Hasty()
     await Insistence(Moody(*[LedgerUnavailable("gone")] * 50).append, clock).append(DRAFT)
     assert max(clock.pauses) == 5
 
 
 async def test_what_waiting_cannot_cure_is_raised() -> None:
-    """The publisher raises an error that waiting cannot fix, without a retry."""
+    """If a retry cannot solve an error, the publisher raises the error at once."""
     clock = Hasty()
     with pytest.raises(NotPermitted):
         await Insistence(Moody(NotPermitted("no")).append, clock).append(DRAFT)

@@ -1,1 +1,2 @@
-"""Unit tests of the code that every process uses."""
+"""Unit tests of what every process needs: settings, logs, keys, TLS, memory and compiled
+modules."""

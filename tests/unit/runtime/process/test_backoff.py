@@ -1,4 +1,4 @@
-"""Test that the back-off pause grows with the number of failures, up to a limit."""
+"""Tests of the pause between retries, which grows with the number of failures up to a maximum."""
 
 from itertools import pairwise
 
@@ -12,12 +12,13 @@ from apportion.runtime.process.clock import BackOff
     [(-1, 0.0), (0, 0.0), (1, 0.5), (2, 1.0), (6, 16.0), (7, 30.0), (8, 30.0), (10**9, 30.0)],
 )
 def test_after(failures: int, pause_s: float) -> None:
-    """The back-off is zero before the first failure, doubles with each failure, and is bounded."""
+    """The pause before a retry is zero before the first failure. It doubles with each failure, up
+    to a maximum."""
     assert BackOff(0.5, 30.0).after(failures) == pause_s
 
 
 def test_it_never_shrinks() -> None:
-    """The back-off never shrinks as the number of failures grows."""
+    """The pause before a retry never becomes shorter with more failures."""
     pauses = [BackOff(1e-6, 60.0).after(failures) for failures in range(100)]
     assert all(before <= after for before, after in pairwise(pauses))
     assert pauses[-1] == 60.0

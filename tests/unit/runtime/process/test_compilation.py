@@ -1,5 +1,5 @@
-"""Test that compiled modules cover the whole hot path or none of it, and are never older than the
-source."""
+"""Tests of the hot path, the modules that are compiled with Cython. They are compiled all or not at
+all, and are never older than their source."""
 
 import os
 import re
@@ -18,8 +18,8 @@ REQUIRED = "APPORTION_REQUIRE_COMPILED"
 
 
 def test_all_of_the_hot_path_is_compiled_or_none() -> None:
-    """The hot path is compiled completely or not at all. Where compilation is required, it is
-    compiled."""
+    """Either all modules of the hot path are compiled or none is. If compilation is required, all
+    are."""
     places = [hatch_build.SOURCES / hatch_build.source_of(each) for each in hatch_build.MODULES]
     wanted = sorted(place.with_suffix(SUFFIX) for place in places)
     assert compiled() == wanted or (not compiled() and REQUIRED not in os.environ)
@@ -27,8 +27,7 @@ def test_all_of_the_hot_path_is_compiled_or_none() -> None:
 
 @pytest.mark.parametrize("module", hatch_build.MODULES)
 def test_what_is_to_be_compiled_is_there(module: str) -> None:
-    """Each module in the list of modules to compile exists and declares each of its listed
-    classes."""
+    """Each module that is listed for compilation exists, and so do its listed classes."""
     types = hatch_build.MODULES[module]
     source = (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
     declared = "\n".join(hatch_build.declared(source, types)).splitlines()
@@ -42,8 +41,8 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
 def test_a_checkout_uses_modules_that_another_one_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkout reuses the modules of another checkout that were compiled from the same text,
-    declarations and options."""
+    """If another checkout has compiled the same source with the same declarations and options, its
+    modules are reused."""
     small = "apportion.core.devices.shares"
     monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
     monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
@@ -59,8 +58,8 @@ def test_a_checkout_uses_modules_that_another_one_compiled(
 
 
 def test_an_image_is_optimised_unless_a_test_builds_it() -> None:
-    """Neither the Dockerfile nor the Makefile sets the optimization level, which could slow
-    releases.
+    """Neither the Dockerfile nor the Makefile sets an optimization level, since that could make
+    releases slower.
 
     For wheels see test_wheel.py."""
     for text in ("deploy/docker/Dockerfile", "Makefile"):
@@ -92,8 +91,8 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """The compiler declares every attribute and method of a fixed class, wherever `self` assigns
-    the attribute."""
+    """The compiler declares all attributes and methods of a fixed class, wherever the code assigns
+    an attribute to `self`."""
     source = """
 class Row:
     kind = 1
@@ -121,8 +120,8 @@ class Row:
 
 
 def test_functions_of_listed_modules_are_called_directly(golden: Golden) -> None:
-    """Compiled code calls functions of listed modules directly, except for a function that is
-    passed as a value."""
+    """Compiled code calls functions of the listed modules as C functions. A function that is also
+    passed as a value is an exception."""
     source = """
 from apportion.core.ledger.host_usage import charge_host
 from apportion.core.placement.index import packed
@@ -138,8 +137,8 @@ def take(columns: Columns, rows: Rows):
 
 
 def test_what_is_called_a_number_is_one(golden: Golden) -> None:
-    """Parameters, results and attributes annotated as Int64 become C integers. Int64s arrays become
-    memory views."""
+    """Compiled code uses C integers for values annotated as Int64, and memory views for Int64s
+    arrays."""
     source = """
 class Row:
     def __init__(self, width: Int64):
@@ -154,7 +153,8 @@ class Row:
 
 
 def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
-    """Compiled code calls loops directly, with their arrays and listed classes as C values."""
+    """Compiled code calls the functions of loop modules as C functions, and passes arrays and
+    listed classes as C values."""
     source = """
 from apportion.core.placement.index.board_loops import write
 from apportion.core.placement.index.score_input import ScoreInput
@@ -167,7 +167,7 @@ def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
 
 
 def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
-    """Only the loop modules are compiled without bounds checks."""
+    """Only loop modules are compiled without checks of array bounds."""
     unchecked = {
         module
         for module in hatch_build.MODULES
@@ -177,8 +177,8 @@ def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
 
 
 def test_constants_that_are_called_numbers_are_written_out() -> None:
-    """The compiler replaces constants that are declared as numbers with their values, even across
-    modules. Lines do not move."""
+    """The compiler replaces constants that are declared as numbers by their values, also in other
+    modules. Line numbers stay the same."""
     source = """
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import MEMORY_BITS as BITS, Int64
@@ -200,8 +200,8 @@ def sized(rows: Int64):
 def test_what_was_compiled_before_is_not_outdated_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module whose source was touched but not changed no longer counts as outdated after
-    compiling."""
+    """If only a source file's time is newer, compiling again brings the compiled module up to
+    date."""
     scratch, sources = tmp_path / "scratch", tmp_path / "sources"
     scratch.mkdir()
     sources.mkdir()
@@ -218,7 +218,7 @@ def test_what_was_compiled_before_is_not_outdated_for_that(
 
 
 def test_an_outdated_module_is_found(tmp_path: Path) -> None:
-    """A compiled module counts as outdated if its source is newer or gone."""
+    """A compiled module is outdated if its source is newer than the module or is gone."""
     source, made = tmp_path / "fold.py", tmp_path / f"fold{SUFFIX}"
     source.touch()
     made.touch()
@@ -232,8 +232,7 @@ def test_an_outdated_module_is_found(tmp_path: Path) -> None:
 
 
 def test_what_a_wheel_brought_is_not_outdated(tmp_path: Path) -> None:
-    """A compiled module that was installed from a wheel never counts as outdated, whatever the file
-    times."""
+    """A compiled module from a wheel is never outdated, whatever the times of its files."""
     package = tmp_path / "apportion"
     (tmp_path / "apportion-0.1.0.dist-info").mkdir()
     package.mkdir()

@@ -1,5 +1,4 @@
-"""Test that an option overrides the environment, and that the error for a wrong setting has a
-fix."""
+"""Tests of a service's settings: options, environment variables, defaults and errors."""
 
 import pytest
 
@@ -16,14 +15,13 @@ URL = "nats://agent:s3cret@127.0.0.1:4222"
 
 
 def test_the_url_is_enough_and_the_rest_has_defaults() -> None:
-    """Only the ledger's URL is required; the other settings have defaults."""
+    """Only the ledger's URL is required. All other settings have defaults."""
     config = read_config(environ={"APPORTION_NATS_URL": URL})
     assert config == ServiceConfig(URL, Address("127.0.0.1", 0), "info", "console", 20.0)
 
 
 def test_an_option_wins_over_the_environment() -> None:
-    """An option overrides its environment variable. The value None means that the option was not
-    set."""
+    """An option overrides its environment variable. None means that the option was not given."""
     environ = {"APPORTION_NATS_URL": URL, "APPORTION_HEALTH": "0.0.0.0:1"}
     config = read_config(
         {"health": "[::1]:8080", "log_level": None, "log_format": "JSON", "stop_timeout_s": 3},
@@ -54,7 +52,7 @@ def test_an_option_wins_over_the_environment() -> None:
     ],
 )
 def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: str) -> None:
-    """The error for a wrong setting contains its key, its value and a fix."""
+    """The error about an invalid setting has its name, its value and a fix."""
     with pytest.raises(ConfigError) as error:
         read_config(environ={"APPORTION_NATS_URL": URL, key: value})
     assert error.value.key == key
@@ -63,13 +61,13 @@ def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: 
 
 
 def test_a_wrong_option_is_named_as_it_was_typed() -> None:
-    """The error for a wrong option names the option as the user typed it."""
+    """The error about an invalid option names it as the user typed it."""
     with pytest.raises(ConfigError, match="--log-level is 'x'"):
         read_config({"log_level": "x"}, environ={"APPORTION_NATS_URL": URL})
 
 
 def test_the_password_is_never_in_the_error() -> None:
-    """No error contains the password of a URL."""
+    """No error shows the password in a URL."""
     with pytest.raises(ConfigError) as error:
         read_config(environ={"APPORTION_NATS_URL": "nats://agent:s3cret@:4222"})
     assert "s3cret" not in str(error.value)
@@ -81,6 +79,6 @@ def test_every_setting_has_a_variable() -> None:
 
 
 def test_any_address_is_read_back_as_written() -> None:
-    """Any address is unchanged after it is parsed and written again."""
+    """An address that is written as text is read back as the same address."""
     for text in ("127.0.0.1:0", "[::1]:65535", "host.example:80"):
         assert str(parse_address("k", text)) == text

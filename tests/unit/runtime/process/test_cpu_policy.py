@@ -1,4 +1,4 @@
-"""Test the CPU scheduling policies of processes, as the kernel reports them."""
+"""Tests of the kernel's CPU scheduling policy for our processes."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def _said(code: str) -> int:
 
 
 def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
-    """Child processes run with the batch policy, and the parent's own policy stays the same."""
+    """Child processes run with the batch policy. The policy of the parent does not change."""
     before = os.sched_getscheduler(0)
     with children_that_interrupt_nobody():
         assert _said(ASKED) == os.SCHED_BATCH
@@ -34,5 +34,5 @@ def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
 
 
 def test_what_an_operator_has_set_stays() -> None:
-    """A scheduling policy that an operator has set stays in effect."""
+    """If an operator has set a scheduling policy, it stays in effect."""
     assert _said(KEPT) == os.SCHED_IDLE

@@ -1,4 +1,4 @@
-"""Test work in a forked process: its messages arrive, its memory changes do not, and it ends."""
+"""Tests of work that runs in a forked process, which sends messages and a result."""
 
 import errno
 import os
@@ -23,7 +23,8 @@ def _open_files() -> set[str]:
 
 
 async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> None:
-    """The parent receives a fork's messages and result, but not the fork's changes to memory."""
+    """The parent gets the messages and the result of the fork. The fork's changes of memory do not
+    reach the parent."""
     held = ["before"]
 
     def work(tell: Tell) -> bytes:
@@ -39,7 +40,7 @@ async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> 
 
 
 async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    """A fork that fails logs its error, and the caller gets an error."""
+    """If the work in a fork fails, the fork logs the error and the caller gets an error."""
 
     def work(_: Tell) -> bytes:
         raise RuntimeError("no such luck")
@@ -51,7 +52,7 @@ async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> N
 
 
 async def test_a_fork_without_end_is_ended() -> None:
-    """A fork that exceeds its time limit is killed."""
+    """If a fork exceeds its time limit, it is killed."""
 
     def work(_: Tell) -> bytes:
         while True:
@@ -65,7 +66,7 @@ async def test_a_fork_without_end_is_ended() -> None:
 async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the fork call fails, the error is raised and no pipe stays open."""
+    """If the process cannot be forked, the error is raised and no pipe stays open."""
 
     def full() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -78,7 +79,7 @@ async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
 
 
 async def test_whoever_stops_listening_ends_it() -> None:
-    """A fork ends when the caller stops reading its messages."""
+    """If the caller stops reading the messages, the fork is ended."""
 
     def work(tell: Tell) -> bytes:
         tell(b"first")

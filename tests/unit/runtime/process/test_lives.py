@@ -1,4 +1,4 @@
-"""Test that processes which reuse a process id are told apart.
+"""Tests of how processes are identified, since the kernel reuses process ids.
 
 The tests use the real kernel and fake /proc files."""
 
@@ -11,7 +11,7 @@ from apportion.runtime.process.lives import Life, life_of, lives, marked, parent
 
 
 def test_a_process_lives_until_it_ends() -> None:
-    """A process counts as ended once it has exited, even before its parent reaps it."""
+    """A process that has exited counts as ended, even if its parent has not waited for it yet."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
         life = life_of(process.pid)
         assert life is not None
@@ -24,14 +24,14 @@ def test_a_process_lives_until_it_ends() -> None:
 
 
 def test_an_id_that_is_given_again_is_another_life() -> None:
-    """A process with the same id but another start time is a different process."""
+    """Two processes with the same id and different start times are different processes."""
     own = life_of(os.getpid())
     assert own is not None
     assert not lives(Life(own.pid, own.started + 1))
 
 
 def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
-    """A process name that contains spaces and parentheses is parsed correctly."""
+    """The start time is read correctly even if the process's name has spaces and parentheses."""
     folder = tmp_path / "7"
     folder.mkdir()
     fields = " ".join(str(number) for number in range(5, 53))
@@ -43,8 +43,8 @@ def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
-    """A process is found by a marker in its environment, unless the process started with a cleared
-    environment."""
+    """A process is found by a marker in its environment. Child processes inherit the marker unless
+    they start with an empty environment."""
     again = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     environment = {**os.environ, "A_MARK_OF_THIS_TEST": "x=1"}
     with (
@@ -59,8 +59,8 @@ def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
 
 
 def test_a_process_that_becomes_another_program_keeps_its_mark(tmp_path: Path) -> None:
-    """A process that calls exec is still found by its marker, although /proc briefly shows an empty
-    environment."""
+    """While a process calls exec, /proc briefly shows an empty environment. The process is still
+    found by its marker."""
     itself = tmp_path / "itself"
     itself.write_text('#!/bin/sh\nexec "$0"\n')
     itself.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Test the logs: one line per event, as JSON or as readable text, without passwords."""
+"""Tests of log lines, which are JSON or readable text and never show a password."""
 
 import io
 import json
@@ -13,24 +13,22 @@ SECRET = "nats://agent:s3cret@10.0.0.1:4222"
 
 
 class NoonClock:
-    """A clock that always shows noon."""
+    """A fake clock that always shows noon."""
 
     def now(self) -> datetime:
-        """Return noon."""
         return datetime(2026, 5, 1, 12, tzinfo=UTC)
 
     def monotonic(self) -> float:
-        """Return zero."""
         return 0.0
 
     async def pause(self, longest_s: float) -> None:
-        """Fail the test, since logging never pauses."""
+        """Fail the test, because logging never pauses."""
         raise AssertionError(longest_s)
 
 
 @pytest.fixture
 def stream() -> io.StringIO:
-    """Return the stream to which one test writes its logs."""
+    """Provide the stream to which a test's logs are written."""
     return io.StringIO()
 
 
@@ -56,7 +54,7 @@ def test_a_line_says_when_who_what_and_with_what(stream: io.StringIO) -> None:
 
 
 def test_other_libraries_log_the_same_way(stream: io.StringIO) -> None:
-    """Warnings of other libraries are logged in the same format."""
+    """Warnings of libraries are logged in our format."""
     configure_logs(service="agent", form="json", stream=stream)
     logging.getLogger("nats.aio.client").warning("slow %s", "consumer")
     logging.getLogger("nats.aio.client").info("chatter")
@@ -66,7 +64,7 @@ def test_other_libraries_log_the_same_way(stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_passwords_are_blanked_wherever_they_hide(stream: io.StringIO, form: str) -> None:
-    """The logs mask passwords in messages, fields, errors, tracebacks and lines of other
+    """Passwords are masked everywhere: in messages, fields, errors, tracebacks and the logs of
     libraries."""
     configure_logs(service="agent", form=form, stream=stream)  # type: ignore[arg-type]
     logger = get_logger("test")
@@ -83,14 +81,15 @@ def test_passwords_are_blanked_wherever_they_hide(stream: io.StringIO, form: str
 
 
 def test_a_line_break_in_a_value_does_not_make_a_second_line(stream: io.StringIO) -> None:
-    """A line break in a value does not start a new log line."""
+    """If a value has a line break, the log entry is still a single line."""
     configure_logs(service="agent", form="json", stream=stream)
     get_logger("test").info("pod", name='evil\n{"event": "forged"}')
     assert len(_lines(stream)) == 1
 
 
 def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringIO) -> None:
-    """In the readable format, a traceback is indented and its control characters are escaped."""
+    """In readable logs, tracebacks are indented and control characters are escaped. An error
+    message therefore cannot forge a log line."""
     configure_logs(service="agent", form="console", stream=stream)
     try:
         raise ValueError("no pod x\n2026-01-01 00:00:00 [error    ] forged\x1b[2J\x9b")
@@ -113,6 +112,6 @@ def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
 
 
 def test_text_without_a_password_is_left_alone() -> None:
-    """The logs do not change text without a URL password."""
+    """Text that has no URL with a password is logged unchanged."""
     for text in ("a@b", "http://host:80/path@x", "nats://127.0.0.1:4222", "mail x:y@z"):
         assert blank_passwords(text) == text

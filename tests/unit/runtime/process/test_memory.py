@@ -1,4 +1,4 @@
-"""Test transparent huge pages for the heap, as the kernel counts them."""
+"""Tests of collapsing a process's memory into huge pages, by the kernel's own counts."""
 
 import mmap
 import re
@@ -22,7 +22,7 @@ print(Path("/proc/self/smaps_rollup").read_text())
 
 
 def possible() -> bool:
-    """Return True if this kernel collapses pages on request."""
+    """Return True if this kernel can collapse memory into huge pages on request."""
     enabled = memory._ENABLED
     if not enabled.exists() or "[never]" in enabled.read_text():
         return False
@@ -36,15 +36,15 @@ def possible() -> bool:
 
 
 def kib(field: str, text: str) -> int:
-    """Return a field of smaps_rollup in KiB."""
+    """Return a field of the kernel's smaps_rollup text, in KiB."""
     [count] = re.findall(rf"^{field}: +(\d+) kB$", text, re.MULTILINE)
     return int(count)
 
 
 def gathered(count: int) -> tuple[str, str]:
-    """Return the kernel's memory counts of a process with about `count` kilobytes in use.
+    """Collapse the memory of a new process that uses about `count` kilobytes.
 
-    The counts are from before and after collapsing."""
+    Return the kernel's counts from before and after that."""
     script = GATHER.replace("COUNT", str(count))
     made = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -55,19 +55,19 @@ def gathered(count: int) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large() -> tuple[str, str]:
-    """Return the kernel's memory counts of a large process, before and after collapsing."""
+    """Provide the kernel's counts for a large process, from before and after the collapse."""
     return gathered(300_000)
 
 
 @pytest.mark.skipif(not possible(), reason="this kernel gathers no huge pages")
 def test_what_is_in_use_is_gathered(large: tuple[str, str]) -> None:
-    """Most of the memory of a large process is collapsed into huge pages."""
+    """After the collapse, most of a large process's memory is in huge pages."""
     _, after = large
     assert kib("AnonHugePages", after) > 150_000
 
 
 def test_what_is_not_in_use_is_not_taken(large: tuple[str, str]) -> None:
-    """Collapsing pages adds little memory to what the process used before."""
+    """The collapse adds only little memory to what the process used."""
     before, after = large
     assert kib("Rss", after) - kib("Rss", before) < 16 << 10
 
@@ -81,7 +81,7 @@ def test_a_small_process_is_left_as_it_is() -> None:
 def test_a_system_that_wants_none_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No memory is collapsed on a system that disables huge pages."""
+    """If the system disables huge pages, no memory is collapsed."""
     enabled = tmp_path / "enabled"
     enabled.write_text("always madvise [never]\n")
     monkeypatch.setattr(memory, "WORTH", 0)

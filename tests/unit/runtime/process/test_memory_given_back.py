@@ -1,4 +1,5 @@
-"""Test that a small process returns memory to the system. The test runs in a separate process."""
+"""Tests that a process returns unused memory to the system. The test runs in a process of its
+own."""
 
 import json
 import subprocess
@@ -43,7 +44,8 @@ asyncio.run(main())
 
 
 def test_freed_memory_and_code_of_the_start_are_given_back() -> None:
-    """A process returns freed memory and its startup code to the system, and continues to work."""
+    """A process returns freed memory and the code that only its start needed, and continues to
+    work."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60
     )

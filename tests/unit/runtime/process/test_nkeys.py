@@ -1,4 +1,4 @@
-"""Test that NATS keys are compatible with other tools and never shown."""
+"""Tests that our NATS keys are the same as those of other tools, and that seeds are never shown."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
 
 
 def test_a_known_pair() -> None:
-    """The example seed of the NATS documentation leads to the documented public key."""
+    """The example seed in the NATS documentation has the public key that is documented for it."""
     key = parse_seed(SEED)
     assert key.public == PUBLIC
     assert key.seed == SEED
@@ -31,7 +31,7 @@ def test_a_known_pair() -> None:
 
 @pytest.mark.parametrize(("kind", "letter"), [(USER, "U"), (ACCOUNT, "A"), (SERVER, "N")])
 def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
-    """The first letter of a key shows its kind, and parsing a key's seed returns the same key."""
+    """The first letter of a key shows its kind. Reading the key's seed gives the same key."""
     key = new_key(kind)
     assert key.public.startswith(letter)
     assert key.seed.startswith(f"S{letter}")
@@ -49,14 +49,14 @@ def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
     ],
 )
 def test_what_is_no_seed_is_refused_unseen(text: str, cause: str) -> None:
-    """The error for an invalid seed names the cause without showing the text."""
+    """The error about an invalid seed gives the cause but does not show the text."""
     with pytest.raises(InvalidKey, match=cause) as refused:
         parse_seed(text)
     assert text not in str(refused.value)
 
 
 def test_a_file_is_its_owners_and_is_not_written_over(tmp_path: Path) -> None:
-    """A seed file has mode 0600 and is never overwritten."""
+    """A seed file has mode 0600, and an existing file is never overwritten."""
     path = tmp_path / "me.nk"
     key = new_key()
     write_seed(path, key)
@@ -67,7 +67,7 @@ def test_a_file_is_its_owners_and_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_seed_is_named(tmp_path: Path) -> None:
-    """The error for a file without a seed names the file."""
+    """If a file contains no seed, the error names the file."""
     path = tmp_path / "me.nk"
     path.write_text("hello\n")
     with pytest.raises(InvalidKey, match=r"me\.nk has no NATS seed"):

@@ -1,4 +1,5 @@
-"""Test how a client uses its TLS files: how changes take effect, and errors in the files."""
+"""Tests of a client's TLS files: how renewed files take effect, and which errors unusable files
+cause."""
 
 import ssl
 from datetime import timedelta
@@ -14,7 +15,7 @@ SETTING = "APPORTION_X"
 
 
 def test_a_certificate_comes_with_its_key() -> None:
-    """A certificate and its key must be set together. The error names the missing variable."""
+    """If only one of certificate and key is set, the error names the missing variable."""
     assert not files_of(SETTING, {}).named
     assert files_of(SETTING, {"APPORTION_X_CA": "ca.crt"}) == TlsFiles(SETTING, "ca.crt")
     with pytest.raises(
@@ -26,8 +27,8 @@ def test_a_certificate_comes_with_its_key() -> None:
 
 
 def test_renewed_files_are_taken_and_broken_ones_are_not(tmp_path: Path) -> None:
-    """The client uses renewed files. While the new files are invalid or missing, the old ones stay
-    in use."""
+    """A client uses renewed files. While the new ones are broken or missing, it continues with the
+    old ones."""
     authority = Authority(tmp_path)
     pair = authority.issue("mine")
     tls = ClientTls(TlsFiles(SETTING, str(authority.ca), str(pair.certificate), str(pair.key)))
@@ -55,7 +56,7 @@ def test_renewed_files_are_taken_and_broken_ones_are_not(tmp_path: Path) -> None
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(broken: str, words: str, tmp_path: Path) -> None:
-    """The error for an unusable TLS file names its variable and path."""
+    """If a TLS file is unusable, the error names its variable and path."""
     authority = Authority(tmp_path)
     pair, other = authority.issue("mine"), authority.issue("other")
     match broken:
@@ -75,7 +76,8 @@ def test_a_file_that_cannot_be_used_is_named(broken: str, words: str, tmp_path: 
 
 
 def _handshake(trusted: Authority, server: tuple[Path, Path], host: str) -> Exception | None:
-    """Return the client's error in a handshake with a server that has this certificate, or None."""
+    """Return the client's error in a TLS handshake with a server that uses this certificate, or
+    None."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*server)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -94,8 +96,8 @@ def _handshake(trusted: Authority, server: tuple[Path, Path], host: str) -> Exce
 
 
 def test_why_a_server_is_not_believed_is_said_with_what_to_do(tmp_path: Path) -> None:
-    """The error for a failed verification explains the cause (wrong CA, wrong name or expired) and
-    the fix."""
+    """If a server's certificate cannot be verified, the error says why (wrong CA, wrong name or
+    expired) and what to do."""
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     good = ours.issue("good", "ledger.example")
     assert _handshake(ours, good, "ledger.example") is None

@@ -1,4 +1,4 @@
-"""Test a service in a separate process: signals, restarts, exit codes and readiness."""
+"""Tests of a service in a process of its own: signals, restarts, exit codes and readiness."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ POSTLUDE = "\nsys.exit(lifecycle.run_service('test', main, config))\n"
 
 
 class Process:
-    """A service in a child process, and its log lines."""
+    """A service in a child process, with its log lines."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self.child = child
@@ -42,7 +42,7 @@ class Process:
                 self.lines.append({"event": line.decode()})
 
     async def logged(self, event: str) -> dict[str, object]:
-        """Wait for the first log line with this event and return it."""
+        """Wait for the first log line of this event, and return the line."""
 
         async def there() -> dict[str, object] | None:
             return next((line for line in self.lines if line["event"] == event), None)
@@ -52,7 +52,6 @@ class Process:
         return found
 
     async def exit_code(self) -> int:
-        """Wait for the process to end and return its exit code."""
         code = await self.child.wait()
         await self._reading
         return code
@@ -63,7 +62,7 @@ Run = Callable[[str], Awaitable[Process]]
 
 @pytest.fixture
 async def run() -> AsyncIterator[Run]:
-    """Yield a function that starts a service with the given source as its body."""
+    """Provide a function that starts a service whose body is the given source code."""
     started: list[Process] = []
 
     async def start(body: str) -> Process:
@@ -112,8 +111,8 @@ config = msgspec.structs.replace(config, health=Address("0.0.0.0", 0))
 async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
     run: Run, first: str, host: str, status: int
 ) -> None:
-    """On a loopback address, metrics require a local Host header as protection against DNS
-    rebinding. Elsewhere they require a token. Probes always work."""
+    """On a loopback address, a request for metrics needs a local Host header, which prevents DNS
+    rebinding. Probes need none."""
     process = await run(first + FOREVER)
     port = str((await process.logged("started"))["health"]).split(":")[2].split("/")[0]
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -123,8 +122,8 @@ async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
 
 
 async def test_other_machines_read_metrics_with_the_token_alone(run: Run, tmp_path: Path) -> None:
-    """Metrics on a public address require the token of `--metrics-token`, whose file may appear
-    later. Probes require no token."""
+    """On a public address, metrics require the token in the file of `--metrics-token`, which may be
+    created later. Probes require none."""
     token = tmp_path / "metrics.token"
     setting = f"config = msgspec.structs.replace(config, metrics_token=Path({str(token)!r}))\n"
     process = await run(f"{ELSEWHERE}from pathlib import Path\n{setting}{FOREVER}")
@@ -146,7 +145,7 @@ async def test_other_machines_read_metrics_with_the_token_alone(run: Run, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_service_cleanly(run: Run, number: signal.Signals) -> None:
-    """SIGTERM and SIGINT stop the service cleanly, with exit code 0."""
+    """On SIGTERM or SIGINT, the service stops cleanly with exit code 0."""
     process = await run(FOREVER)
     await process.logged("body")
     process.child.send_signal(number)
@@ -155,7 +154,8 @@ async def test_a_signal_ends_the_service_cleanly(run: Run, number: signal.Signal
 
 
 async def test_a_loop_that_will_not_stop_is_named_and_left_behind(run: Run) -> None:
-    """A loop that does not stop is logged by name and abandoned after the deadline."""
+    """If one of the service's loops does not stop in time, its name is logged and the process exits
+    anyway."""
     process = await run(
         """
 async def main(service):
@@ -177,7 +177,7 @@ async def main(service):
 
 
 async def test_a_thread_that_does_not_end_is_left_behind(run: Run) -> None:
-    """A thread that does not end does not delay the exit of the service."""
+    """The process exits in time even if one of its threads does not end."""
     process = await run(
         """
 import time
@@ -192,7 +192,7 @@ async def main(service):
 
 
 async def test_a_failing_loop_drops_the_body_and_begins_anew(run: Run) -> None:
-    """If one loop fails, the service ends all other loops and starts its body again."""
+    """If a loop fails, the service ends all other loops and starts its body again."""
     process = await run(
         """
 async def main(service):
@@ -224,7 +224,7 @@ async def main(service):
 
 
 async def test_a_body_that_keeps_failing_ends_the_process(run: Run) -> None:
-    """The process ends if the service's body fails too often within a minute."""
+    """If the body fails too often within a minute, the process exits."""
     process = await run(
         """
 lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
@@ -237,7 +237,7 @@ async def main(service):
 
 
 async def test_an_absent_ledger_is_waited_for_without_bound(run: Run) -> None:
-    """The service retries a missing ledger without limit."""
+    """If the ledger does not exist, the service waits for it without a time limit."""
     process = await run(
         """
 lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
@@ -256,7 +256,7 @@ async def main(service):
 
 
 async def test_what_trying_again_cannot_mend_ends_at_once(run: Run) -> None:
-    """The process ends at once with exit code 78 after an error that a retry cannot fix."""
+    """If an error cannot be solved by a retry, the process exits at once with exit code 78."""
     process = await run(
         """
 async def main(service):
@@ -270,8 +270,7 @@ async def main(service):
 
 
 async def test_a_taken_health_port_ends_at_once(run: Run) -> None:
-    """If its health port is already in use, the process ends with an error that names the
-    address."""
+    """If the health port is in use, the process exits with an error that names the address."""
     first = await run(FOREVER)
     address = str((await first.logged("started"))["health"]).split("/")[2]
     taken = f"""
@@ -284,7 +283,7 @@ config = read_config({{"health": "{address}", "log_format": "json"}},
 
 
 async def test_ready_follows_the_body(run: Run) -> None:
-    """The service is ready once its body reports no reason against it."""
+    """The service is ready as soon as its body reports no reason for not being ready."""
     process = await run(
         """
 async def main(service):

@@ -1,4 +1,4 @@
-"""Test the HTTP server's limits per client, and its handling of incomplete requests."""
+"""Tests of the HTTP server's limits per client and of its timeouts for incomplete requests."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
 
 
 class Surface:
-    """An HTTP server with three routes: one answers, one waits, and one reads a body."""
+    """A running HTTP server with three routes: one answers, one waits, and one reads a body."""
 
     def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self.release = asyncio.Event()
@@ -58,25 +58,24 @@ class Surface:
         return web.Response(text=str(len(await request.read())))
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Get the path and return the status and body."""
         async with aiohttp.request("GET", f"http://{self.address}{path}") as answer:
             return answer.status, await answer.text()
 
     async def post(self, size: int) -> tuple[int, str]:
-        """Post this number of bytes and return the status and body."""
+        """Post a body of this size, and return the status and body of the answer."""
         url = f"http://{self.address}/read"
         async with aiohttp.request("POST", url, data=b"x" * size) as answer:
             return answer.status, await answer.text()
 
     async def connect(self, sent: bytes) -> asyncio.StreamReader:
-        """Open a connection, send only these bytes, and return a reader of the answer."""
+        """Open a connection, send just these bytes, and return a reader of the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
         writer.write(sent)
         self.writers[reader] = writer
         return reader
 
     async def until_connections(self, count: int) -> None:
-        """Wait until the server has this number of connections."""
+        """Wait until the server has this many connections."""
 
         async def so_many() -> bool:
             return self.server._connections.at_once.count == count
@@ -85,7 +84,7 @@ class Surface:
 
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
-    """Return all bytes received until the server closes the connection."""
+    """Read until the server closes the connection, and return all bytes."""
     async with asyncio.timeout(10):
         try:
             return await reader.read()
@@ -95,7 +94,7 @@ async def until_end(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIterator[Surface]:
-    """Yield a running HTTP server with these limits."""
+    """Run an HTTP server with these limits for the duration of a `with` block."""
     made = Surface(Limits(**limits), tls)  # type: ignore[arg-type]
     made.address = await made.server.start()
     try:
@@ -110,8 +109,8 @@ async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIt
 async def test_a_connection_that_says_nothing_is_no_warning(
     golden: Golden, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A connection that sends nothing is logged once per client at debug level. One that sends half
-    a request head is a warning."""
+    """A connection that sends nothing is logged only at debug level, once per client. A connection
+    that sends half a request is a warning."""
     caplog.set_level("DEBUG", "apportion")
     async with surface(head_s=0.1) as made:
         for _ in range(2):
@@ -126,7 +125,7 @@ async def test_a_connection_that_says_nothing_is_no_warning(
 async def test_a_request_that_does_not_become_whole_ends_its_connection(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server closes a connection with an incomplete request after the timeout."""
+    """If a request stays incomplete, the server closes its connection when the timeout is over."""
     async with surface(head_s=0.2, body_s=0.2) as made:
         reader = await made.connect(sent)
         assert await until_end(reader) == b""
@@ -136,7 +135,8 @@ async def test_a_request_that_does_not_become_whole_ends_its_connection(
 
 
 async def test_an_answer_that_takes_long_is_waited_for() -> None:
-    """The server's timeouts apply to receiving a request, but not to a slow answer."""
+    """The server's timeouts apply only while it receives a request. A slow answer does not end the
+    connection."""
     async with surface(head_s=0.1, body_s=0.1, idle_s=5) as made:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
@@ -147,8 +147,8 @@ async def test_an_answer_that_takes_long_is_waited_for() -> None:
 
 
 async def test_one_address_has_no_more_connections_than_its_part() -> None:
-    """The server closes connections over the limit of an address at once. The connections that are
-    already open still work."""
+    """If an address has too many connections, the server closes further ones at once. Those that
+    are open still work."""
     async with surface(connections=10, connections_each=2) as made:
         first, _second = await made.connect(HEAD), await made.connect(HEAD)
         third = await made.connect(HEAD)
@@ -159,7 +159,7 @@ async def test_one_address_has_no_more_connections_than_its_part() -> None:
 
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return a TLS context for the server, and one for a client that trusts the server."""
+    """Return a TLS context for the server, and one for a client that trusts this server."""
     authority = Authority(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("server", "127.0.0.1"))
@@ -169,7 +169,7 @@ def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_half_a_handshake_counts_among_its_clients_connections(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
-    """An unfinished TLS handshake counts as one of the client's connections."""
+    """An unfinished TLS handshake counts towards its client's limit of connections."""
     server, client = tls
     async with surface(server, connections=10, connections_each=2, head_s=60) as made:
         first, _second = await made.connect(b""), await made.connect(b"\x16\x03\x01")
@@ -186,7 +186,7 @@ async def test_half_a_handshake_counts_among_its_clients_connections(
 async def test_a_handshake_has_its_time(
     golden: Golden, tls: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server closes and logs a TLS handshake that takes too long."""
+    """If a TLS handshake takes too long, the server closes the connection and logs that."""
     async with surface(tls[0], head_s=0.2) as made:
         assert await until_end(await made.connect(b"\x16\x03\x01")) == b""
         await made.until_connections(0)
@@ -207,7 +207,8 @@ async def test_a_handshake_has_its_time(
     ],
 )
 async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client: str) -> None:
-    """The server limits an IPv6 client by its /64 network, and a mapped address as IPv4."""
+    """Limits of an IPv6 client apply to its whole /64 network. An IPv4 address that is mapped to
+    IPv6 counts as IPv4."""
     assert client_of(address) == client
     places = Connections(Limits(connections_each=1))
     first, second = (Watched(asyncio.Protocol(), places) for _ in range(2))
@@ -219,7 +220,8 @@ async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client:
 
 
 async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
-    """The server answers too many concurrent requests with 429, but still answers probes."""
+    """If a client has too many requests at once, the server answers 429 with a time to retry.
+    Probes are still answered."""
     async with surface(each_at_once=1) as made:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
@@ -232,7 +234,7 @@ async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
 
 
 async def test_who_asks_too_often_is_told_so() -> None:
-    """The server answers requests over the rate limit with 429, but still answers probes."""
+    """If a client exceeds its request rate, the server answers 429. Probes are still answered."""
     async with surface(each_per_s=0.001, each_burst=2) as made:
         statuses = [(await made.get("/hello"))[0] for _ in range(3)]
         assert statuses == [200, 200, 429]
@@ -240,7 +242,7 @@ async def test_who_asks_too_often_is_told_so() -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
-    """The server refuses a body over the size limit with 413 before reading the body."""
+    """If a body is too large, the server answers 413 without reading it."""
     async with surface(body_bytes=1_000) as made:
         assert await made.post(1_000) == (200, "1000")
         status, body = await made.post(900_000)
@@ -248,8 +250,8 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 async def test_few_large_bodies_are_read_at_a_time() -> None:
-    """The server reads only a few large bodies at the same time and answers 429 to further ones.
-    Small bodies are still read."""
+    """The server reads only a few large bodies at once and answers 429 to more. Small bodies are
+    always read."""
     async with surface(heavy_bytes=100, heavy_at_once=1) as made:
         first = await made.connect(POST)
         await made.reading.acquire()
@@ -260,7 +262,8 @@ async def test_few_large_bodies_are_read_at_a_time() -> None:
 
 
 def test_a_part_of_the_places_is_each_clients() -> None:
-    """One client cannot use all slots. A freed slot can be used again."""
+    """One client cannot take all slots for concurrent requests. A slot that becomes free can be
+    taken again."""
     places = AtOnce(3, each=2)
     places.enter("a")
     places.enter("a")
@@ -275,8 +278,8 @@ def test_a_part_of_the_places_is_each_clients() -> None:
 
 
 class Worked:
-    """Long tasks that end on request. `begun` lists their names in the order in which they
-    started."""
+    """Tasks that wait for their turn and then run until a test ends them. `begun` has their names
+    in the order of their starts."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -285,20 +288,20 @@ class Worked:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(self, *names: str) -> None:
-        """Start a task for each name. The first letter of a name is the client."""
+        """Add a task for each name. The first letter of its name is its client."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._work(name))
             await settled()
 
     async def end(self, name: str) -> None:
-        """End the task and let waiting tasks start."""
+        """End this task, and let a waiting task start."""
         self._ends[name].set()
         await self._tasks[name]
         await settled()
 
     async def cancel(self, name: str) -> None:
-        """Cancel the task and let waiting tasks start."""
+        """Cancel this task, and let a waiting task start."""
         self._tasks[name].cancel()
         await asyncio.wait([self._tasks[name]])
         await settled()
@@ -313,13 +316,13 @@ class Worked:
 
 
 async def settled() -> None:
-    """Let the event loop run until no task can make progress."""
+    """Let the event loop run until all tasks wait."""
     for _ in range(8):
         await asyncio.sleep(0)
 
 
 async def test_one_client_has_one_place_and_others_the_rest() -> None:
-    """One client has one slot, and its next task waits until its first task ends."""
+    """A client can run one task at a time. Its next task waits, even if there is a free slot."""
     worked = Worked(Turns(2))
     await worked.ask("a1", "a2", "b1")
     assert worked.begun == ["a1", "b1"]
@@ -331,7 +334,7 @@ async def test_one_client_has_one_place_and_others_the_rest() -> None:
 
 
 async def test_who_had_a_turn_is_behind_all_others_who_wait() -> None:
-    """A client that just had a turn waits behind all other clients."""
+    """A client that has just had a turn waits behind all other waiting clients."""
     worked = Worked(Turns(2))
     await worked.ask("a1", "b1", "a2", "a3", "b2", "c1")
     await worked.end("a1")
@@ -344,7 +347,7 @@ async def test_who_had_a_turn_is_behind_all_others_who_wait() -> None:
 
 
 async def test_who_does_not_wait_on_leaves_no_trace() -> None:
-    """A waiting task that gives up leaves the queue and occupies no slot."""
+    """A waiting task that is cancelled leaves the queue and takes no slot."""
     turns = Turns(1, wait_s=0.01)
     worked = Worked(turns)
     await worked.ask("a1")
@@ -363,7 +366,7 @@ async def test_who_does_not_wait_on_leaves_no_trace() -> None:
 
 
 async def test_few_wait_for_a_turn() -> None:
-    """The number of waiting tasks is limited, both in total and per client."""
+    """The number of waiting tasks is limited, in total and for each client."""
     worked = Worked(Turns(1, waiting=3, waiting_each=2))
     await worked.ask("a1", "a2", "a3")
     with pytest.raises(TooMany) as error:
@@ -376,7 +379,8 @@ async def test_few_wait_for_a_turn() -> None:
 
 
 def test_a_bucket_fills_again_with_time() -> None:
-    """The allowance of a rate limit refills over time, up to its burst."""
+    """A client that has used up its rate limit can send requests again as time passes, up to the
+    burst."""
     now = 0.0
     pace = Pace(2, 3, now=lambda: now)
     assert [pace.allows("a") for _ in range(4)] == [True, True, True, False]

@@ -1,4 +1,4 @@
-"""Test that HTTPS serving follows changes of its certificate and client CA files."""
+"""Tests that an HTTPS server follows changes of its certificate, key and client CA files."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 class Served:
-    """A TLS server whose certificate files are in a folder."""
+    """A running TLS server whose files are in a folder."""
 
     def __init__(self, tls: Tls, given: GivenCertificate, port: int) -> None:
         self.tls = tls
@@ -30,7 +30,8 @@ class Served:
         self._port = port
 
     async def answers(self, trusted: Authority, client: Pair | None = None) -> bool:
-        """Return True if a client with this CA and certificate gets an answer."""
+        """Return True if the server answers a client that trusts this CA and shows this
+        certificate."""
         context = ssl.create_default_context(cafile=trusted.ca)
         if client is not None:
             context.load_cert_chain(*client)
@@ -50,9 +51,9 @@ async def _hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
 @pytest.fixture
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """Yield a server whose certificate is from a first CA.
+    """Provide a running TLS server whose certificate is from a first CA.
 
-    With the parameter "clients", the server requires client certificates."""
+    With the parameter "clients", it requires client certificates."""
     first = Authority(tmp_path, "first")
     pair = first.issue("tls", HOST)
     ask = getattr(request, "param", "") == "clients"
@@ -66,8 +67,8 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: Path) -> None:
-    """The server uses a changed certificate for new connections, but ignores a pair of which only
-    one file changed."""
+    """If certificate and key have both changed, new connections use them. If only one of the two
+    has changed, the server keeps the old pair."""
     before = served.tls.used
     assert before is not None
     second = Authority(tmp_path, "second")
@@ -86,7 +87,8 @@ async def test_files_are_taken_when_they_have_changed(served: Served, tmp_path: 
 
 @pytest.mark.parametrize("served", ["clients"], indirect=True)
 async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_path: Path) -> None:
-    """The server uses a changed client CA file to decide which clients may connect."""
+    """If the client CA file changes, the server decides by the new file which clients may
+    connect."""
     first, second = Authority(tmp_path, "stranger"), Authority(tmp_path, "second")
     pair = second.issue("tls", HOST)
     assert pair == (tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -99,8 +101,8 @@ async def test_who_may_connect_is_taken_when_it_has_changed(served: Served, tmp_
 
 
 def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
-    """Unusable TLS files at the start cause an error with the option, path and fix. The service
-    does not prompt for a password."""
+    """If a TLS file is unusable at the start, the error has the option, path and fix. The service
+    never asks for a password."""
     files = ServedFiles(tmp_path / "no.crt", tmp_path / "no.key")
     with pytest.raises(ConfigError, match=r"--tls-cert is .*no\.crt.*cannot be read"):
         given_tls(files, SystemClock())
@@ -115,7 +117,7 @@ def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> 
 
 
 def test_halves_of_the_options_are_named(tmp_path: Path) -> None:
-    """The service refuses incomplete TLS options with an error that names them."""
+    """If only some of the required TLS options are given, the error names them."""
     assert served_files(None, None, None) is None
     for given in ((tmp_path, None, None), (None, None, tmp_path), (None, tmp_path, None)):
         with pytest.raises(ConfigError, match="--tls-cert and --tls-key together"):

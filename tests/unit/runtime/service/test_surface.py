@@ -1,4 +1,4 @@
-"""Test the HTTP server's probes and metrics."""
+"""Tests of the HTTP server that every service has, for probes and metrics."""
 
 import json
 import re
@@ -20,7 +20,8 @@ async def _get(address: Address, path: str) -> tuple[int, str]:
 
 
 async def test_ready_gives_its_reasons_until_there_are_none() -> None:
-    """The readiness probe returns the reasons against readiness until there are none."""
+    """The readiness probe lists the reasons why the service is not ready. If there are none, the
+    service is ready."""
     reasons = ["folded up to 3 of 9", "not connected"]
     server = HttpServer(ANY_PORT, metrics=Metrics(), not_ready=lambda: reasons)
     address = await server.start()
@@ -49,7 +50,7 @@ async def test_a_service_adds_its_own_routes() -> None:
 
 
 async def test_a_taken_port_is_a_setting_to_change() -> None:
-    """If the port is already in use, the error contains the setting, its value and a fix."""
+    """If the port is in use, the error has the setting, its value and a fix."""
     first = HttpServer(ANY_PORT, metrics=Metrics(), not_ready=list)
     address = await first.start()
     second = HttpServer(address, metrics=Metrics(), not_ready=list)
@@ -60,7 +61,7 @@ async def test_a_taken_port_is_a_setting_to_change() -> None:
 
 
 async def test_metrics_are_served_in_prometheus_form() -> None:
-    """The server returns metrics in the Prometheus text format."""
+    """The server returns metrics in Prometheus' text format."""
     metrics = Metrics()
     metrics.appended("ok", 256, 0.004)
     metrics.appended("fence", 1, 0.001)
@@ -83,7 +84,7 @@ async def test_metrics_are_served_in_prometheus_form() -> None:
 
 
 def test_two_processes_worth_of_metrics_do_not_meet() -> None:
-    """Each service has a metrics registry of its own."""
+    """If two services run in one process, each has its own metrics."""
     one, two = Metrics(), Metrics()
     one.counter("apportion_test_total", "x", ("code",)).labels("a").inc()
     two.counter("apportion_test_total", "x", ("code",))

@@ -1,1 +1,1 @@
-"""Unit tests of the watcher that follows a Kubernetes cluster."""
+"""Unit tests of the watcher of a Kubernetes cluster."""

@@ -1,4 +1,5 @@
-"""Test helper: a cluster as the watcher sees it, together with the ledger and the derived facts."""
+"""Test helper: a fake cluster as the watcher sees it, with a ledger and the events that the watcher
+would append ("facts")."""
 
 from typing import Any
 
@@ -20,12 +21,12 @@ OF_NO_NAMESPACE = frozenset(
 
 
 class Followed(Ledger):
-    """A ledger that passes each folded event to the watcher's view of the cluster."""
+    """A ledger that passes each folded event on to the watcher."""
 
     view: ClusterView | None = None
 
     def take(self, data: Payload) -> Change:
-        """Fold an event and pass the change to the watcher."""
+        """Fold the event, and pass the change on to the watcher."""
         change = super().take(data)
         if self.view is not None:
             self.view.volumes.observe(change)
@@ -34,7 +35,7 @@ class Followed(Ledger):
 
 
 class Cluster:
-    """A watcher's view of a cluster, its ledger, and the facts derived from both."""
+    """The watcher's view of a cluster, its ledger, and the facts that follow from both."""
 
     def __init__(self) -> None:
         self.ledger = Followed()
@@ -47,15 +48,15 @@ class Cluster:
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
 
     def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
-        """Let the watcher receive an object from the API server."""
+        """Let the watcher see an object of this kind from the API server."""
         meta = {"uid": uid, "resourceVersion": str(version)}
         meta |= {} if kind in OF_NO_NAMESPACE else {"namespace": "default"}
         document["metadata"] = meta | document["metadata"]
         self.view.audiences[kind].seen(msgspec.json.encode(document))
 
     def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
-        """Let the watcher receive a pod from the API server. With `made`, the pod was created with
-        its node and annotations. Otherwise the binding set them."""
+        """Let the watcher see a pod from the API server. With `made`, its creator set its node and
+        annotations. Otherwise its binding did."""
         node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")
@@ -72,21 +73,22 @@ class Cluster:
         self.see("pods", document, version, uid)
 
     def node_facts(self) -> list[Fact]:
-        """Return the facts about nodes that the watcher would report."""
+        """Return the events about nodes that the watcher would append."""
         return list(self.facts.nodes(self.view.take().nodes))
 
     def pod_facts(self) -> list[Fact]:
-        """Return the facts about pods that the watcher would report."""
+        """Return the events about pods that the watcher would append."""
         marked = self.view.take().pods
         facts = self.facts
         return [*facts.ends(marked), *facts.changes(marked), *facts.arrivals(marked)]
 
     def adoptions(self) -> list[Adoption]:
-        """Return the pods to adopt: those that use devices without a placement in the ledger."""
+        """Return the pods that the watcher would adopt: those that run without a placement in the
+        ledger."""
         return list(self.facts.adoptions(self.view.take().pods))
 
     def write(self, facts: list[Fact]) -> None:
-        """Append the facts to the ledger, and note their revisions."""
+        """Append these events to the ledger, and let the watcher know their revisions."""
         for fact in facts:
             self.ledger.play(fact.data)
             self.revisions.note(subject_of(fact.data), self.ledger.state.revision)

@@ -1,4 +1,6 @@
-"""Tests of the adoption of pods that run without a placement in the ledger, one rule at a time."""
+"""Tests of the adoption of pods that run without a placement in the ledger.
+
+If it is unknown which devices such a pod uses, the node offers no devices of that family."""
 
 import json
 from typing import Any
@@ -31,27 +33,29 @@ VOLCANO_SHARE = {"volcano.sh/gpu-index": "1", "volcano.sh/predicate-time": "1"}
 
 
 def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
-    """Return the annotations that our binder writes for these shares."""
+    """Return the annotations that our binder would write for these shares."""
     text = shares_text(shares)
     return {SHARES: text, ATTEMPT: str(attempt)}
 
 
 def held(cluster: Cluster) -> PodAdopted:
-    """Return the only pod to adopt, and fail if its adoption has a problem."""
+    """Return the only pod to adopt. Fail the test if its adoption has a problem."""
     ((data, problem, _),) = cluster.adoptions()
     assert not problem
     return data
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """Return the device families that are closed on n1."""
+    """Return the device families of which node n1 offers no devices, because a pod uses unknown
+    ones."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families
 
 
 def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
-    """After the ledger was lost, a pod that we bound is adopted from its own annotations."""
+    """If the ledger was lost, a pod that we bound is adopted with the shares in its own
+    annotations."""
     cluster = Cluster()
     notes = said(of("g1", 4000, 0), attempt=3)
     cluster.pod("p", annotations=notes, on="n1", phase="Running", labels={"app": "a"})
@@ -66,7 +70,7 @@ def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
 
 
 def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
-    """The watcher also adopts a pod that we bound and that has no devices."""
+    """The watcher adopts a pod that we bound even if it has no devices."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
     assert held(cluster).submitted.shape.node.cpu_milli == 1000
@@ -74,8 +78,8 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
-    """A pod with our scheduler name and no devices is adopted whatever program bound it. Its CPU is
-    charged once, and it can be evicted."""
+    """The watcher adopts a pod with our scheduler's name and no devices, whatever program bound it.
+    The pod's CPU counts once, and the pod can be evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
     cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
@@ -95,7 +99,8 @@ def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) 
 
 
 def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> None:
-    """A pod without devices is not adopted if its manifest is invalid, so it is never evicted."""
+    """If a pod without devices has an invalid manifest, the watcher does not adopt it. The pod is
+    therefore never evicted."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     unreadable = {"volcano.sh/preemptable": "perhaps"}
@@ -116,8 +121,8 @@ def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> Non
 def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     notes: dict[str, str], limits: dict[str, str], share: Share
 ) -> None:
-    """Another scheduler's pod is adopted with the shares in that scheduler's annotations. The pod's
-    CPU is charged once."""
+    """The watcher adopts another scheduler's pod with the shares in that scheduler's annotations.
+    The pod's CPU counts once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -131,8 +136,8 @@ def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more() -> None:
-    """An init container that uses less of the same GPU than the other containers does not add to
-    the adopted shares."""
+    """If an init container uses less of a GPU than the pod's containers, the watcher adopts no
+    additional share for it."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,50000,0:;g1,NVIDIA,60000,0:;"}
@@ -148,8 +153,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more()
 
 
 def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> None:
-    """If an init container uses more of the same GPU than the other containers, the larger amount
-    is adopted, not the sum."""
+    """If an init container uses more of a GPU than the pod's containers, the watcher adopts the
+    larger amount, not the sum."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,60000,0:;g1,NVIDIA,50000,0:;"}
@@ -165,8 +170,8 @@ def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> N
 
 
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
-    """A MIG instance that Volcano names by group is adopted once the node has reported the GPU.
-    Until then its device family is closed on the node."""
+    """Volcano names a MIG instance by its group. The watcher adopts the pod once the node has
+    reported the GPU; until then the node offers no GPUs."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
@@ -195,7 +200,8 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
 def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
-    """A pod that uses unknown devices closes their device family on its node."""
+    """If a pod uses unknown devices, the watcher does not adopt it. The pod's node then offers no
+    devices of that family."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -204,7 +210,7 @@ def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
 
 
 def charged(cluster: Cluster) -> dict[str, int]:
-    """Return the allocated MiB of each GPU of n1 after the adoption."""
+    """Adopt the pods, and return the MiB that are allocated on each GPU of node n1."""
     cluster.ledger.play(held(cluster))
     return {
         each.device.id: each.device.memory_mib - each.memory_free_mib
@@ -225,7 +231,8 @@ def charged(cluster: Cluster) -> dict[str, int]:
 def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
     limits: dict[str, str], closed: list[str]
 ) -> None:
-    """A pod whose annotations name no device closes as many GPUs as the pod requests."""
+    """If a pod's annotations name no device, the watcher charges the pod for as many whole GPUs as
+    it requested."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
     cluster.see("nodes", kube_node("n1"))
@@ -238,8 +245,8 @@ def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
 
 
 def test_cards_with_the_most_room_are_taken_first() -> None:
-    """A pod whose annotations name no device is charged to the GPUs with the most free memory
-    first."""
+    """If a pod's annotations name no device, the watcher charges the pod to the GPUs with the most
+    free memory."""
     cluster = Cluster()
     cluster.ledger.play(
         node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
@@ -251,7 +258,8 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """A pod whose annotations name no device is charged the largest instance of a free MIG GPU."""
+    """If a pod's annotations name no device, the watcher looks for a free GPU. In MIG mode it
+    charges the pod for that GPU's largest instance."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))
@@ -267,7 +275,7 @@ CUTS = "hami.io/vgpu-mig-allocations"
 
 
 def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
-    """Return a 5 GB MIG instance in HAMi's format."""
+    """Return a 5 GB MIG instance at slice `start`, in the format of HAMi's annotations."""
     placement = {"start": start, "size": 1}
     return {
         "containerIndex": 0, "deviceIndex": at, "gpuUUID": card, "profile": "1g.5gb",
@@ -276,7 +284,7 @@ def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
 
 
 def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fields: Any) -> None:
-    """Let the watcher receive a pod that HAMi bound to n1 with these annotations."""
+    """Let the watcher see a pod that HAMi bound to node n1, with these annotations."""
     notes = {ALLOCATED: text}
     if cuts:
         notes[CUTS] = json.dumps(cuts)
@@ -296,8 +304,7 @@ def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fi
 def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
     text: str, cuts: tuple[dict[str, Any], ...]
 ) -> None:
-    """A pod on a MIG GPU whose instances are unknown closes the device family on its node until the
-    pod ends."""
+    """If a pod's MIG instances are unknown, its node offers no GPUs until the pod ends."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -317,7 +324,7 @@ def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
 
 
 def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
-    """A node offers no device of the family until the last pod with unknown MIG instances has
+    """If the MIG instances of two pods are unknown, their node offers no GPUs until both have
     ended."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
@@ -333,8 +340,8 @@ def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
 
 
 def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None:
-    """A pod that was adopted before its GPU was reported in MIG mode closes that GPU until the pod
-    ends."""
+    """If a pod was adopted before its GPU was reported in MIG mode, no other pod gets this GPU
+    until the pod ends."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     hami_pod(cluster, "early", UNTOLD)
@@ -356,8 +363,8 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
 
 
 def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
-    """A pod whose annotations name no device is charged a free MIG GPU. Without a free one, the pod
-    closes the device family on its node."""
+    """The watcher charges a pod whose annotations name no device for a free MIG GPU. If there is
+    none, the node offers no GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -377,8 +384,8 @@ def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() 
 
 
 def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
-    """A pod of GPU Manager is adopted with the GPU that is annotated for each container, even
-    without a node annotation."""
+    """GPU Manager annotates a GPU per container but no node. The watcher adopts its pod with these
+    GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
@@ -392,8 +399,8 @@ def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
 def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
     notes: dict[str, str], scheduler: str
 ) -> None:
-    """The watcher does not trust annotations of a pod that was created with its node. The pod
-    closes one GPU."""
+    """If a pod was created with its node already set, the watcher does not trust its annotations.
+    It charges the pod for one GPU."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
@@ -432,7 +439,7 @@ def test_what_others_wrote_is_believed_of_schedulers_alone(
 
 
 def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
-    """The watcher does not trust the annotations of a pod without managed fields."""
+    """If a pod has no managed fields, the watcher does not trust its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     document = kube_pod("p", asks_share(), annotations=HAMI, schedulerName="hami-scheduler")
@@ -442,8 +449,8 @@ def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
 
 
 def test_a_number_is_known_once_the_node_has_reported() -> None:
-    """A GPU index is resolved once the node has reported its GPUs. Until then the device family is
-    closed."""
+    """If annotations name a GPU by index, the watcher adopts the pod once the node has reported its
+    GPUs. Until then the node offers none."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     limits = {"volcano.sh/gpu-memory": "3000"}
@@ -456,8 +463,8 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """A pod that does not fit into the ledger's state is reported instead of adopted, and its
-    device family is closed."""
+    """If a pod's shares do not fit into the ledger's state, it is reported and not adopted. Its
+    node offers no devices of that family."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])
@@ -469,8 +476,8 @@ def test_what_does_not_fit_is_told_and_not_held() -> None:
 
 
 def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
-    """If a failed binding attempt took effect after all, the watcher ends the pod and adopts it
-    with the shares in its annotations."""
+    """If an attempt to bind a pod was given up but did bind it, the watcher ends the pod in the
+    ledger. It then adopts it by its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -496,8 +503,8 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """The event that ends an adopted pod is fenced by the last revision of the pod's subject, which
-    is also in the event's id."""
+    """The watcher's event that ends an adopted pod is fenced by the last revision on the pod's
+    subject. That revision is also in the event's id."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))
@@ -512,7 +519,7 @@ def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
 
 
 def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
-    """The watcher reports a missing annotation only on pods for which our binder wrote one."""
+    """If our binder's annotation on a pod was deleted, the watcher reports that."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -531,7 +538,7 @@ def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
 
 
 def test_an_annotation_that_differs_is_told_once() -> None:
-    """The watcher reports an annotation that differs from the ledger once."""
+    """If our annotation on a pod differs from the ledger, the watcher reports that once."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     notes = said(of("g1"))
@@ -547,7 +554,7 @@ def test_an_annotation_that_differs_is_told_once() -> None:
 
 
 def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
-    """A pod with an invalid manifest is still adopted with the shares in its annotations."""
+    """The watcher adopts a pod with an invalid manifest, with the shares in its annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}

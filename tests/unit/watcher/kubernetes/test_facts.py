@@ -1,5 +1,5 @@
-"""Tests of the facts that the watcher derives from its view of the cluster and the ledger's state,
-one rule at a time."""
+"""Tests of which events the watcher would append ("facts"), from its view of the cluster and the
+ledger's state."""
 
 from typing import Any
 
@@ -31,7 +31,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """A pod is submitted once. The fence requires that the pod's subject has no event yet."""
+    """The watcher submits a pod once. The fence requires that there is no event on the pod's
+    subject yet."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -53,7 +54,8 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """The event that ends a pod has the reason, and is fenced by the pod's submission."""
+    """The watcher's event that ends a pod has the reason. It is fenced by the revision of the pod's
+    submission."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())
@@ -89,7 +91,8 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """Our own binding is not a change of the pod, but a later label of the bound pod is."""
+    """The watcher does not report our own binding as a change of the pod. It reports a label that
+    is added later."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -104,7 +107,7 @@ def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
 
 
 def test_a_pod_that_is_being_deleted_is_told_while_it_runs() -> None:
-    """The watcher reports a running pod that is being deleted as terminating."""
+    """If a running pod is being deleted, the watcher reports it as terminating."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -133,7 +136,8 @@ def test_a_pod_that_is_being_deleted_is_told_while_it_runs() -> None:
 
 
 def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None:
-    """A smaller resize frees the node only once the kubelet reports it."""
+    """If a pod is made smaller, its node gets the resources back only when the kubelet reports the
+    resize."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
 
@@ -156,7 +160,7 @@ def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None
 
 
 def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
-    """The watcher does not report a pod as gone before it has seen the pod."""
+    """The watcher does not report a pod as gone if it has not seen the pod yet."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -171,7 +175,8 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
 
 
 def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
-    """A list that started before a pod was submitted does not prove that the pod is gone."""
+    """If a pod was submitted after the watcher began a list, the pod may be missing there. The
+    watcher does not report it as gone."""
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
@@ -183,7 +188,8 @@ def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
 
 
 def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
-    """A node's reported resources exclude other schedulers' pods, but not our own pods."""
+    """The resources that the watcher reports for a node exclude those of other schedulers' pods,
+    but not those of our own pods."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -198,7 +204,7 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
 
 
 def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
-    """The watcher ignores the watch event of our own binding, and processes any other change of the
+    """The watcher ignores the watch event of our own binding. It handles any other change of the
     pod."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
@@ -221,8 +227,8 @@ def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
 
 
 def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
-    """The watcher reports a node's resources again when another scheduler's pod ends, with the
-    resource version of that end."""
+    """When a pod of another scheduler ends, the watcher reports its node's resources again, with
+    the resource version of that end."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=1)
     theirs = {"limits": {"cpu": "3"}, "on": "n1", "schedulerName": "other"}
@@ -246,8 +252,8 @@ ANTI = {
 
 
 def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
-    """A node's report has the labels, host ports and required anti-affinity of other schedulers'
-    pods. Equal pods are reported as one entry with a count."""
+    """The watcher's report of a node has the labels, host ports and required anti-affinity of other
+    schedulers' pods. Equal pods are one entry with a count."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}
@@ -277,7 +283,8 @@ def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
 
 
 def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
-    """A watcher whose view of a node is older than the ledger's reports nothing about that node."""
+    """If the watcher's view of a node is older than the ledger's, it reports nothing about the
+    node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=5)
     (fact,) = cluster.node_facts()
@@ -290,8 +297,8 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """The watcher reports a removed node once. A node that only an agent reported is never reported
-    as gone."""
+    """The watcher reports a node that was removed from Kubernetes as gone, once. It never does so
+    for a node that only an agent has reported."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())
@@ -305,8 +312,8 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
-    """A rejected pod is reported once. The submission of its corrected version is fenced by the
-    rejection."""
+    """The watcher rejects an invalid pod once. When the pod is corrected, its submission is fenced
+    by the rejection."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)
@@ -322,8 +329,8 @@ def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
 
 
 def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
-    """A queue with an unreadable quota keeps its other limits. The problem is reported until it is
-    fixed."""
+    """If a queue's device quota is unreadable, the queue's other limits stay in effect. The watcher
+    reports the problem until it is fixed."""
     cluster = Cluster()
     document: dict[str, Any] = {
         "metadata": {"name": "ml", "namespace": ""},
@@ -341,20 +348,21 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
 
 
 def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
-    """Return a ResourceQuota with limits on CPU and on these HAMi resources."""
+    """Return a ResourceQuota that limits CPU and these resources of HAMi."""
     limits = {f"limits.nvidia.com/{key}": much for key, much in hard.items()}
     return {"metadata": {"name": name}, "spec": {"hard": {"requests.cpu": "8", **limits}}}
 
 
 def quota_facts(cluster: Cluster) -> list[Any]:
-    """Report the facts about quotas and return them."""
+    """Append the facts about quotas to the ledger, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
-    """The watcher reports a device quota when it is created, changed or deleted, in whole units."""
+    """The watcher reports a device quota when it is created, changed or deleted. The limits in the
+    report are whole numbers."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpumem="20k", gpu="4"))
     hard = {"limits.nvidia.com/gpu": 4, "limits.nvidia.com/gpumem": 20_000}
@@ -370,8 +378,8 @@ def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
-    """The watcher does not report a quota without device limits. A quota that loses its device
-    limits is reported as gone."""
+    """The watcher does not report a quota without device limits. If a quota loses its device
+    limits, the watcher reports it as gone."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota())
     assert quota_facts(cluster) == []
@@ -382,7 +390,7 @@ def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
 
 
 def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
-    """The watcher ignores changes of a quota's status."""
+    """The watcher does not report a change of a quota's status."""
     cluster = Cluster()
     cluster.see("resourcequotas", kube_quota(gpu="4"))
     quota_facts(cluster)
@@ -392,7 +400,8 @@ def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
 
 
 def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
-    """The watcher does not report a quota that is older than the ledger's version."""
+    """If the watcher sees an older version of a quota than the ledger has, it does not report
+    it."""
     cluster = Cluster()
     newer = QuotaObserved(namespace="default", quota="gpus", hard={"x/y": 1}, version=7)
     cluster.ledger.play(newer)
@@ -403,7 +412,8 @@ def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
 
 
 def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
-    """A quota with scopes is not applied, and is reported as a problem."""
+    """A quota with scopes applies to some pods only. The watcher reports such a quota as a problem
+    instead of applying it."""
     cluster = Cluster()
     document = kube_quota(gpu="4")
     document["spec"]["scopes"] = ["Terminating"]
@@ -416,7 +426,8 @@ def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
 
 
 def test_counts_of_objects_and_storage_are_no_devices() -> None:
-    """The watcher does not treat a quota's object counts and storage as device limits."""
+    """The watcher does not take a quota's limits on storage and on numbers of objects for device
+    limits."""
     cluster = Cluster()
     names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
     document = {"metadata": {"name": "q"}, "spec": {"hard": dict.fromkeys(names, "1")}}
@@ -425,7 +436,8 @@ def test_counts_of_objects_and_storage_are_no_devices() -> None:
 
 
 def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
-    """Return a PodDisruptionBudget that allows this number of evictions."""
+    """Return a PodDisruptionBudget that allows this number of evictions, for pods with these
+    labels."""
     return {
         "metadata": {"name": "web"},
         "spec": {"minAvailable": 1, "selector": selector or {"matchLabels": {"app": "web"}}},
@@ -434,15 +446,15 @@ def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
 
 
 def budget_facts(cluster: Cluster) -> list[Any]:
-    """Report the facts about disruption budgets and return them."""
+    """Append the facts about disruption budgets to the ledger, and return them."""
     facts = list(cluster.facts.mirrored(cluster.view.take()))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
-    """The watcher reports a disruption budget when it is created, changed or deleted. Irrelevant
-    status changes are ignored."""
+    """The watcher reports a disruption budget when it is created, changed or deleted. It ignores
+    irrelevant changes of the status."""
     cluster = Cluster()
     cluster.see("poddisruptionbudgets", kube_budget())
     app = (LabelExpression(key="app", operator="In", values=("web",)),)
@@ -459,7 +471,8 @@ def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
 
 
 def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """An unreadable disruption budget is not applied, and is reported as a problem."""
+    """If a disruption budget is unreadable, the watcher reports it as a problem instead of applying
+    it."""
     cluster = Cluster()
     odd = {"key": "app", "operator": "Like", "values": ["w"]}
     cluster.see("poddisruptionbudgets", kube_budget(matchExpressions=[odd]))

@@ -1,4 +1,4 @@
-"""Tests of how the watcher converts Kubernetes objects for the ledger."""
+"""Tests of how Kubernetes objects are converted to what the ledger stores."""
 
 import json
 from typing import Any
@@ -16,12 +16,13 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """Return the pod as a reader converts it when it sees the pod for the first time."""
+    """Return the pod as the watcher converts it when it first sees it."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 
 def test_unhealthy_devices_are_read_from_the_annotation() -> None:
-    """The watcher reads unhealthy devices from the annotation of Volcano's device plugin."""
+    """The watcher reads a node's unhealthy devices from the annotation that Volcano's device plugin
+    writes."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -41,8 +42,8 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
 def test_the_plugin_that_registered_devices_on_the_node(
     annotations: dict[str, str], plugin: str | None
 ) -> None:
-    """The watcher recognizes a node's device plugin by the plugin's annotation, unless the
-    annotation is empty."""
+    """The watcher recognizes a node's device plugin by the plugin's annotation on the node, unless
+    the annotation is empty."""
     document = kube_node("n1")
     document["metadata"]["annotations"] = annotations
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
@@ -50,7 +51,7 @@ def test_the_plugin_that_registered_devices_on_the_node(
 
 
 def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
-    """The watcher ignores HAMi's annotation that cordons single devices."""
+    """HAMi can cordon devices by an annotation on the node. The watcher ignores that annotation."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     plain, cordoned = kube_node("n1"), kube_node("n1")
     cordoned["metadata"]["annotations"] = {"hami.io/device-cordon": "GPU-0"}
@@ -59,8 +60,8 @@ def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
 
 
 def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:
-    """The ledger's configuration sets resource names, defaults and scheduler names. Without a
-    configuration, the watcher's options apply."""
+    """Resource names, defaults and scheduler names come from the ledger's configuration. Without
+    one, they come from the watcher's options."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     raw = json.dumps(kube_pod("p", {"a.b/gpu": "1"}, schedulerName="theirs")).encode()
     assert reader.pod(raw, {})[1] is None
@@ -75,8 +76,8 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
 
 
 def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
-    """The watcher reads only the devices of an extended scheduler's pod, and ignores the pod if it
-    has none."""
+    """From an extended scheduler's pod the watcher reads only the devices, not the volumes. It
+    ignores the pod if it requests no devices."""
     names = Configuration(extended_scheduler_names=("default-scheduler",))
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     reader.configure(names)
@@ -94,7 +95,8 @@ def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
 
 
 def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
-    """Pods from one template share a parsed shape, but keep their own names."""
+    """The watcher parses the shape of pods from the same template once. Each pod keeps its own
+    name."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for name, token in (("a", "x1x2x"), ("b", "y9y9y")):
@@ -117,7 +119,8 @@ def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
     ],
 )
 def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
-    """Pods share a parsed template only if they are equal in every relevant field."""
+    """The watcher uses one parsed shape for several pods only if all fields that matter are
+    equal."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for fields in ({}, other):
@@ -138,8 +141,8 @@ def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
 
 
 def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
-    """The watcher reads a queue's device quota from its annotation, and converts CPU and memory to
-    our units."""
+    """The watcher reads a queue's device quota from the queue's annotation. It converts CPU and
+    memory to our units."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     capability = {"cpu": "1500m", "memory": "2Gi", "volcano.sh/vgpu-number": "8"}
     quota = '{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": "2"}'
@@ -163,7 +166,7 @@ def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
     ],
 )
 def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -> None:
-    """An unreadable device quota raises an error that names the annotation."""
+    """If a queue's device quota is unreadable, the error names the annotation."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     with pytest.raises(ManifestError, match=says) as caught:
         reader.queue(kube_queue(quota=quota))
@@ -171,7 +174,8 @@ def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -
 
 
 def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
-    """Return a running pod of another scheduler."""
+    """Return a running pod of another scheduler with this spec and status, as the watcher converts
+    it."""
     document = kube_pod("p", {}, schedulerName="default-scheduler")
     document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     document["spec"] |= {"nodeName": "n1"} | spec
@@ -182,7 +186,7 @@ def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
 
 
 def sized(cpu: str, memory: str = "1Gi", **more: Any) -> dict[str, Any]:
-    """Return a container `c` with these resource requests."""
+    """Return container `c` of a pod's spec with these resource requests."""
     requests = {"cpu": cpu, "memory": memory}
     return {
         "name": "c",
@@ -192,7 +196,7 @@ def sized(cpu: str, memory: str = "1Gi", **more: Any) -> dict[str, Any]:
 
 
 def given(cpu: str, allocated: str, name: str = "c") -> dict[str, Any]:
-    """Return the kubelet's status of a container."""
+    """Return the status that the kubelet reports for a container."""
     return {
         "name": name,
         "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}},
@@ -218,20 +222,22 @@ DEFERRED = INFEASIBLE | {"reason": "Deferred"}
 def test_a_resize_counts_until_the_kubelet_has_done_it(
     wanted: str, status: list[dict[str, Any]], counts: int
 ) -> None:
-    """During a resize the watcher counts the larger of spec and status, as kube-scheduler does."""
+    """During a resize, the watcher counts the larger of the pod's spec and status, as
+    kube-scheduler does."""
     statuses = {"containerStatuses": status, "conditions": [DEFERRED]}
     assert running({"containers": [sized(wanted)]}, statuses).amounts.cpu_milli == counts
 
 
 def test_a_resize_that_is_infeasible_does_not_count() -> None:
-    """The watcher counts the status instead of the spec if a resize is infeasible."""
+    """If a resize is infeasible, the watcher counts the pod's status, not its spec."""
     statuses = {"containerStatuses": [given("1", "1")], "conditions": [INFEASIBLE]}
     view = running({"containers": [sized("64")]}, statuses)
     assert (view.amounts.cpu_milli, view.amounts.memory_mib) == (1000, 1024)
 
 
 def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
-    """Resizes of sidecars and of whole pods count by their status, and include overhead."""
+    """During a resize of a sidecar or of a whole pod, the watcher counts the status, and adds the
+    pod's overhead."""
     sidecar = sized("1", restartPolicy="Always") | {"name": "s"}
     spec: dict[str, Any] = {"containers": [sized("1")], "initContainers": [sidecar]}
     status: dict[str, Any] = {"initContainerStatuses": [given("3", "3", "s")]}
@@ -242,7 +248,8 @@ def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
 
 
 def test_host_ports_of_a_sidecar_of_another_schedulers_pod_are_taken() -> None:
-    """A sidecar's host ports count as used. Host ports of other init containers do not."""
+    """The watcher counts the host ports of a sidecar as used, but not those of other init
+    containers."""
     ports = [{"containerPort": 80, "hostPort": 8080}]
     ends = sized("1") | {"name": "i", "ports": [{"containerPort": 81, "hostPort": 8081}]}
     sidecar = sized("1", restartPolicy="Always", ports=ports) | {"name": "s"}

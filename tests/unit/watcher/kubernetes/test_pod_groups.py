@@ -1,4 +1,4 @@
-"""Tests of when the watcher reports PodGroups."""
+"""Tests of which events about PodGroups the watcher appends."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def pod_group(name: str = "job") -> dict[str, Any]:
-    """Return a PodGroup that is not admitted yet."""
+    """Return a PodGroup that nothing has admitted yet."""
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": 2}}
 
 
@@ -21,8 +21,8 @@ def pod_group(name: str = "job") -> dict[str, Any]:
 def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
     *, seen_before: bool
 ) -> None:
-    """A gang without pods is removed when its PodGroup is deleted, even if the watcher missed the
-    deletion."""
+    """If the PodGroup of a gang without pods is deleted, the gang is removed, even if the watcher
+    missed the deletion."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
@@ -38,7 +38,8 @@ def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
 
 
 def test_a_gang_with_pods_outlives_its_declaration() -> None:
-    """A gang with pods remains after its PodGroup is deleted, and is removed with its last pod."""
+    """If the PodGroup of a gang with pods is deleted, the watcher removes the gang only when its
+    last pod is gone."""
     cluster = Cluster()
     cluster.see("podgroups", pod_group())
     cluster.write(list(cluster.facts.groups(cluster.view.take().others[GROUPS])))
@@ -51,8 +52,8 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
 
 
 def test_three_podgroups_of_one_name_are_three_gangs() -> None:
-    """PodGroups with one name but different APIs are different gangs. Our watcher admits only
-    Volcano's."""
+    """The watcher treats PodGroups of different APIs as different gangs, even if they have the same
+    name. Only Volcano's wait for our admission."""
     cluster = Cluster()
     kinds = {
         "podgroups": "",
@@ -73,7 +74,7 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
 
 
 def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
-    """An unreadable PodGroup is reported as a problem until it is deleted."""
+    """The watcher reports an unreadable PodGroup as a problem until it is deleted."""
     cluster = Cluster()
     kind = f"podgroups.v1alpha3.{KUBERNETES}"
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": [{"name": "x"}]}
@@ -86,7 +87,7 @@ def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
-    """The watcher reads a Kubernetes PodGroup in every supported API version."""
+    """The watcher reads a PodGroup of Kubernetes itself in each supported API version."""
     cluster = Cluster()
     gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     document = {"metadata": {"name": "g"}, "spec": gang}

@@ -1,4 +1,4 @@
-"""Tests of how the watcher reports pods with ResourceClaims."""
+"""Tests of which events the watcher appends for pods with ResourceClaims."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 class Claiming(Cluster):
-    """A cluster in which the watcher supports DRA."""
+    """A fake cluster whose watcher supports DRA."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,17 +20,17 @@ class Claiming(Cluster):
         self.reader.configure(self.ledger.state.configuration)
 
     def claim(self, name: str = "mine", version: int = 1, **status: Any) -> None:
-        """Let the watcher receive a ResourceClaim from the API server."""
+        """Let the watcher see a ResourceClaim from the API server."""
         document = resource_claim(name, request(memory="1Gi"))
         self.see("resourceclaims", document | {"status": status}, version, f"uid-{name}")
 
     def claiming(self, uid: str, claim: str = "mine", version: int = 1, **fields: Any) -> None:
-        """Let the watcher receive a pod with this ResourceClaim from the API server."""
+        """Let the watcher see a pod with this ResourceClaim from the API server."""
         document = claiming_pod(uid, claim, template=fields.pop("template", False))
         self.see("pods", document | {"status": {"phase": "Pending"} | fields}, version, uid)
 
     def told(self) -> list[Any]:
-        """Report the facts to the ledger and return them."""
+        """Append the facts to the ledger, and return them."""
         facts = self.pod_facts()
         for fact in facts:
             self.ledger.take(fact.data)
@@ -38,7 +38,7 @@ class Claiming(Cluster):
 
 
 def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
-    """A pod is submitted once, with the request of its ResourceClaim."""
+    """The watcher submits a pod once, with the devices that the pod's ResourceClaim requests."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -49,8 +49,8 @@ def test_a_pod_comes_with_what_its_claim_asks_for() -> None:
 
 
 def test_a_pod_is_read_again_when_its_claim_comes() -> None:
-    """A pod whose ResourceClaim is missing is rejected with the claim's name, and submitted once
-    the claim exists."""
+    """If a pod's ResourceClaim is missing, the watcher rejects the pod with the claim's name. When
+    the claim exists, it submits the pod."""
     cluster = Claiming()
     cluster.claiming("p")
     (said,) = cluster.told()
@@ -62,7 +62,8 @@ def test_a_pod_is_read_again_when_its_claim_comes() -> None:
 
 
 def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
-    """A pod whose ResourceClaim comes from a template is not reported until the claim exists."""
+    """If a pod's ResourceClaim comes from a template, the watcher reports the pod only once the
+    claim exists."""
     cluster = Claiming()
     cluster.claiming("p", template=True)
     assert cluster.told() == []
@@ -75,8 +76,8 @@ def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
 
 
 def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
-    """The second pod of a ResourceClaim is rejected until the first pod is gone and its reservation
-    is released."""
+    """If two pods use the same ResourceClaim, the watcher rejects the second one. It submits it
+    when the first is gone and the reservation is released."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -98,8 +99,7 @@ def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
 
 
 def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
-    """A change of a ResourceClaim does not revert the watcher's view of the pod to an older
-    version."""
+    """If a ResourceClaim changes, the watcher still has the newest version of its pod."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -113,8 +113,8 @@ def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
 
 
 def test_without_the_setting_claims_are_refused() -> None:
-    """With DRA disabled, a pod with ResourceClaims is rejected with the field and the option that
-    enables DRA."""
+    """If DRA is disabled, the watcher rejects a pod with ResourceClaims. The reason names the field
+    and the option that enables DRA."""
     cluster = Cluster()
     document = claiming_pod("p", "mine")
     cluster.see("pods", document | {"status": {"phase": "Pending"}}, 1, "p")
@@ -125,8 +125,8 @@ def test_without_the_setting_claims_are_refused() -> None:
 
 
 def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
-    """A bound pod is adopted with the shares in its annotations for its ResourceClaims, even with
-    DRA disabled."""
+    """The watcher adopts a bound pod with ResourceClaims with the shares in its annotations, even
+    if DRA is disabled."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("g0")), observed("n1"))
     held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)

@@ -1,4 +1,4 @@
-"""Tests of when the watcher reports volume claims."""
+"""Tests of which events the watcher appends about volumes and their claims."""
 
 from typing import Any
 
@@ -12,14 +12,15 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
-    """Report the facts about volume claims, including those of these pods, and return the facts."""
+    """Append the facts about changed volume claims and about those of these pods. Return the
+    facts."""
     facts = list(cluster.facts.volume_claims(cluster.view.take().others[CLAIMS], uids))
     cluster.write(facts)
     return [fact.data for fact in facts]
 
 
 def kube_claim(**annotations: str) -> dict[str, Any]:
-    """Return a claim for volume v."""
+    """Return a volume claim that is bound to volume v."""
     meta = {"name": "data", "annotations": annotations}
     return {"metadata": meta, "spec": {"volumeName": "v", "storageClassName": "s"}}
 
@@ -31,8 +32,8 @@ MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
 def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
-    """The watcher reports a volume claim with the first pod that mounts the claim, and removes the
-    claim with the last such pod."""
+    """The watcher reports a volume claim with the first pod that mounts it, and removes it with the
+    last one."""
     cluster = Cluster()
     cluster.see("persistentvolumeclaims", kube_claim())
     assert volume_facts(cluster) == []
@@ -51,7 +52,7 @@ def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last
 
 
 def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
-    """The watcher reports volume claims again when their storage class changes."""
+    """If a storage class changes, the watcher reports the volume claims of that class again."""
     cluster = Cluster()
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
     cluster.see("persistentvolumeclaims", claim)
@@ -65,7 +66,8 @@ def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
 
 
 def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """An unreadable volume is reported as a problem. The claim keeps its last reported state."""
+    """The watcher reports an unreadable volume as a problem. The volume's claim keeps the state
+    that was last reported."""
     cluster = Cluster()
     cluster.pod("p", volumes=MOUNTED)
     (told,) = volume_facts(cluster, "p")
@@ -86,7 +88,8 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
 
 
 def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
-    """The watcher reports the claims of other schedulers' running pods with their node."""
+    """The watcher's report of a node has the volume claims of other schedulers' running pods. The
+    watcher reports the claims themselves, too."""
     cluster = Cluster()
     theirs: dict[str, Any] = {
         "schedulerName": "default-scheduler",
@@ -107,7 +110,7 @@ def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
 
 
 def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> None:
-    """The watcher reports the disks of other schedulers' pods with their node, and omits unreadable
+    """The watcher's report of a node has the disks of other schedulers' pods. It omits unreadable
     disks."""
     cluster = Cluster()
     volumes: list[dict[str, Any]] = [
@@ -125,13 +128,14 @@ def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> No
 
 
 def csi_node(count: int, **rest: Any) -> dict[str, Any]:
-    """Return a CSINode of n1 with this volume limit."""
+    """Return the CSINode of node n1 with this limit on volumes."""
     driver = {"name": "csi.example.com", "nodeID": "n1", "allocatable": {"count": count}}
     return {"metadata": {"name": "n1"}, "spec": {"drivers": [driver | rest]}}
 
 
 def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
-    """A node's report has its volume limits. The watcher ignores other changes of the CSINode."""
+    """The watcher's report of a node has the node's limits on volumes. The watcher ignores other
+    changes of the CSINode."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.see("csinodes", csi_node(3))
@@ -148,8 +152,8 @@ def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
 
 
 def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
-    """The watcher reports volume claims again when the capacity of their storage class, or the
-    driver's capacity support, changes."""
+    """The watcher reports volume claims again if the capacity of their storage class changes, or if
+    the driver begins to report capacity."""
     cluster = Cluster()
     cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
     claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}
@@ -187,7 +191,8 @@ HOSTS = {"required": {"nodeSelectorTerms": [{"matchExpressions": LONG}]}}
     ],
 )
 def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[str, Any]) -> None:
-    """An unreadable object does not stop the watch. It is a problem until fixed or deleted."""
+    """If an object is unreadable, the watcher continues to watch. It reports the object as a
+    problem until the object is fixed or deleted."""
     cluster = Cluster()
     document = {"metadata": {"name": "odd"}, **document}
     cluster.see(kind, document)
@@ -197,14 +202,16 @@ def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[
 
 
 def test_H13_a_node_without_drivers_has_no_limits() -> None:
-    """A node has no volume limits if its CSINode has null drivers."""
+    """If the drivers in a CSINode are null, the watcher reports no limits on volumes for the
+    node."""
     cluster = Cluster()
     cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
     assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
 
 
 def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
-    """A pod's event omits claim names that are too long, and claims beyond the limit."""
+    """The watcher's event about a pod omits claims whose names are too long, and claims beyond the
+    maximum number."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
@@ -220,7 +227,7 @@ def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
 
 
 def test_a_claim_that_was_deleted_behind_the_watchers_back() -> None:
-    """A claim that was deleted while the watcher was down is reported as missing after the first
+    """If a claim was deleted while the watcher was down, it is reported as missing after the first
     list."""
     cluster = Cluster()
     told = VolumeClaimObserved(namespace="default", claim="data", state="bound")

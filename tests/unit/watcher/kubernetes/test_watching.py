@@ -1,4 +1,5 @@
-"""Tests of how the watcher handles differences that no watch event reports, in virtual time."""
+"""Tests of what the watcher does about differences between cluster and ledger that no watch event
+reports, in virtual time."""
 
 import asyncio
 import json
@@ -48,7 +49,8 @@ HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
 
 
 class LateLink(PerfectKubeLink):
-    """A network that fails unless `up`, and holds watch events back unless `clear` is set."""
+    """A network to the API server. It fails unless `up` is set, and holds watch events back unless
+    `clear` is set."""
 
     up = True
 
@@ -57,19 +59,19 @@ class LateLink(PerfectKubeLink):
         self.clear.set()
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
-        """See KubeLink."""
+        """Pass the request on, or fail if `up` is not set."""
         if not self.up:
             raise KubeUnavailable("connection refused")
         return await super().ask(method, act)
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
-        """See KubeLink."""
+        """Pass watch events on, as soon as `clear` is set."""
         await self.clear.wait()
         return await super().carry(lines, idle_s)
 
 
 class Watched:
-    """An in-memory cluster with one node, an in-memory ledger, and a watcher between them."""
+    """An in-memory cluster with one node, an in-memory ledger, and a watcher between the two."""
 
     def __init__(self) -> None:
         self.kube, self.link = MemoryKube(), LateLink()
@@ -98,7 +100,7 @@ class Watched:
         self.watching.observe(change)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a user's request and return the API server's answer."""
+        """Send a user's request to the API server, and return the answer."""
         raw = json.dumps(body or {}).encode()
         answer = self.kube.handle(
             method, path, query=None, body=raw, content_type="application/json"
@@ -108,13 +110,13 @@ class Watched:
         return found
 
     def write(self, data: Payload, role: str = "watcher") -> None:
-        """Append an event of another service."""
+        """Append an event as a service with this role would."""
         identity = f"other-{self.server.last_revision}"
         draft = Draft(subject_of(data), identity, encode(event_of(data)))
         self.server.append([draft], {}, role=role, writer="other")
 
     def place(self, uid: str) -> None:
-        """Place and bind the pod on n1 without a device, as scheduler and binder do."""
+        """Place the pod on node n1 without a device and bind it, as scheduler and binder do."""
         known = self.state.pods[uid]
         chain = self.state.nodes["n1"].chain
         placed = PodPlaced(
@@ -131,7 +133,7 @@ class Watched:
         self.write(PodBound(pod=uid, node="n1", attempt=known.attempt), "binder")
 
     async def run(self) -> None:
-        """Run the reader and the watcher until cancelled."""
+        """Run the ledger reader and the watcher until the task is cancelled."""
         async with self._commit, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reader.run())
             tasks.create_task(
@@ -140,7 +142,7 @@ class Watched:
 
 
 def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
-    """Run the check on a cluster whose watcher is in sync."""
+    """Run the check in virtual time, on a cluster that its watcher has completely reported."""
 
     async def main() -> None:
         cluster = Watched()
@@ -154,7 +156,8 @@ def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
 
 
 def test_a_comparison_finds_what_no_watch_has_told() -> None:
-    """The periodic comparison finds a pod that exists only in the ledger, and ends that pod."""
+    """A pod may be in the ledger but not in the cluster. The watcher finds it when it compares
+    both, and ends it."""
 
     async def check(cluster: Watched) -> None:
         cluster.ask("POST", PODS, kube_pod("a", share()))
@@ -171,7 +174,8 @@ def test_a_comparison_finds_what_no_watch_has_told() -> None:
 
 
 def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() -> None:
-    """The watcher ends a missing pod only once the API server is reachable again."""
+    """While the API server is unreachable, the watcher does not end a pod that seems to be
+    missing."""
 
     async def check(cluster: Watched) -> None:
         cluster.write(pod("ghost", ask(1000)))
@@ -186,7 +190,8 @@ def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() ->
 
 
 def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
-    """A watcher whose watch is late does not adopt a pod that another watcher reported as gone."""
+    """If another watcher has reported a pod as gone, a watcher whose watch is late does not adopt
+    it."""
 
     async def check(cluster: Watched) -> None:
         running = kube_pod("a", share(), schedulerName="someone-else")
@@ -208,7 +213,7 @@ def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
 
 
 def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() -> None:
-    """A watcher whose watch is late does not reject a pod that another scheduler has bound."""
+    """If another scheduler has bound a pod, a watcher whose watch is late does not reject it."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share() | {"nvidia.com/gpumem": "much"}))[
@@ -232,7 +237,7 @@ def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() 
 def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The watcher does not keep comparing a deleted pod that a finalizer keeps."""
+    """If a finalizer keeps a deleted pod, the watcher does not compare it over and over."""
 
     async def check(cluster: Watched) -> None:
         body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})
@@ -253,7 +258,8 @@ def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
 
 
 def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped() -> None:
-    """A pod can still change and end after its newest ledger record was trimmed."""
+    """If a pod's newest record was trimmed from the ledger, the watcher can still report the pod's
+    changes and its end."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
@@ -276,7 +282,7 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """A missing ledger record of one pod does not affect the fences of older pods."""
+    """If one pod's record is missing in the ledger, the fences of older pods stay as they are."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):
@@ -298,7 +304,8 @@ def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
 
 
 def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> None:
-    """A pod can still change after the fold refused an event on the pod's subject."""
+    """After the fold has refused an event on a pod's subject, the watcher can still report changes
+    of the pod."""
 
     async def check(cluster: Watched) -> None:
         uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
@@ -317,7 +324,7 @@ def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> 
 
 
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
-    """A pod that is deleted at any step of its submission ends soon, without a repair by the
+    """If a pod is deleted at any moment of its submission, the watcher ends it without the periodic
     comparison."""
 
     async def check(cluster: Watched) -> None:
@@ -338,7 +345,7 @@ def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
 
 
 def bind(cluster: Watched, name: str) -> None:
-    """Bind the pod to n1 in the cluster and in the ledger, as scheduler and binder do."""
+    """Bind the pod to node n1 in the cluster and in the ledger, as scheduler and binder do."""
     (uid,) = [uid for uid, pod in cluster.state.pods.items() if pod.submitted.name == name]
     target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
     notes = {"apportion.dev/attempt": str(cluster.state.pods[uid].attempt)}
@@ -351,14 +358,15 @@ def bind(cluster: Watched, name: str) -> None:
 
 
 def names(cluster: Watched) -> list[str]:
-    """Return the names of the pods in the ledger."""
     return sorted(pod.submitted.name for pod in cluster.state.pods.values())
 
 
 @pytest.mark.parametrize("cut", ["silent", "broken", "away"])
 def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(cut: str) -> None:
-    """After the API server is restored from a backup, the watcher is not ready until ledger and
-    cluster match. New pods end, deleted pods return and lost bindings are undone."""
+    """If the API server is restored from a backup, the watcher is not ready until ledger and
+    cluster match again.
+
+    Pods from after the backup end, deleted pods return and lost bindings are undone."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):
@@ -411,7 +419,8 @@ KUBERNETES = "scheduling.k8s.io"
 
 @pytest.mark.parametrize("served", [(), ("v1",)])
 def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...]) -> None:
-    """A pod is rejected if the API server does not serve the kind or version of its PodGroup."""
+    """If the API server does not serve the kind or version of a pod's PodGroup, the watcher rejects
+    the pod."""
 
     async def check(cluster: Watched) -> None:
         cluster.kube.more_kinds |= {(f"{KUBERNETES}/{version}", "podgroups") for version in served}
@@ -430,8 +439,8 @@ def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...])
 
 
 def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
-    """A pod that was rejected for a missing PodGroup kind is submitted once the API server serves
-    the kind."""
+    """If the watcher rejected a pod because PodGroups were not served, it submits the pod once they
+    are."""
 
     async def check(cluster: Watched) -> None:
         for kind in ("podgroups", "queues"):
@@ -458,15 +467,15 @@ QUEUES = f"/apis/{VOLCANO}/queues"
 
 
 def told(cluster: Watched) -> list[tuple[str, str]]:
-    """Return the kind and name of each object with a Kubernetes event about ignored fields."""
+    """Return the kind and name of each object that has a Kubernetes event about ignored fields."""
     events = cluster.kube.store.all("events")
     about = [each["involvedObject"] for each in events if each["reason"] == REASON]
     return sorted((each["kind"], each["name"]) for each in about)
 
 
 def test_the_owner_is_told_once_what_has_no_effect() -> None:
-    """Ignored fields of a Queue, PodGroup or pod are reported in one event. A new event is written
-    only if the ignored fields change."""
+    """The watcher reports all ignored fields of a Queue, PodGroup or pod in one Kubernetes event.
+    It writes another only if these fields change."""
 
     async def check(cluster: Watched) -> None:
         queue: dict[str, Any] = {
@@ -494,8 +503,8 @@ def test_the_owner_is_told_once_what_has_no_effect() -> None:
 
 
 def test_what_has_no_effect_is_told_once_the_api_server_answers() -> None:
-    """The watcher writes events about ignored fields at a limited rate, and retries after the API
-    server was unreachable."""
+    """Kubernetes events about ignored fields are written at a limited rate. If the API server is
+    unreachable, the watcher retries."""
 
     async def check(cluster: Watched) -> None:
         made = []

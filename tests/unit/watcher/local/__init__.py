@@ -1,1 +1,1 @@
-"""Unit tests of the watcher that follows a folder of manifests."""
+"""Unit tests of the watcher of a folder of manifests, for use without Kubernetes."""

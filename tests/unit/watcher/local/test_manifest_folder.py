@@ -1,4 +1,4 @@
-"""Tests of a manifest folder as a source: which pods it requests, and which pods count as gone."""
+"""Tests of a folder of manifests: which pods it requests, and which pods count as gone."""
 
 import logging
 import os
@@ -26,12 +26,12 @@ spec:
 
 
 def pod(name: str, gpus: str = "1") -> str:
-    """Return a pod manifest."""
+    """Return a pod manifest that requests this number of GPUs."""
     return POD.format(name=name, gpus=gpus)
 
 
 def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
-    """Write a file whose modification time is `age_s` seconds ago."""
+    """Write a manifest file that was last modified `age_s` seconds ago."""
     path = folder / name
     path.write_text("---\n".join(documents))
     _, _, _, _, _, _, _, _, mtime, _ = path.stat()
@@ -39,18 +39,17 @@ def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
 
 
 def source_of(folder: Path) -> ManifestFolder:
-    """Return a source that reads this folder only when a test asks for it."""
+    """Return a manifest folder that is read only when a test asks for it."""
     return ManifestFolder(folder, name="test", interval_s=30, clock=SystemClock())
 
 
 def keys(observation: Observation) -> set[str]:
-    """Return the keys of the requested pods."""
     return set(observation.pods)
 
 
 async def test_files_come_change_and_go(tmp_path: Path) -> None:
-    """Each reading returns the requested pods. Without a change, the source returns the same
-    object."""
+    """Each reading of the folder returns the requested pods. If nothing has changed, it returns the
+    same object as before."""
     source = source_of(tmp_path)
     empty = await source.observe()
     assert (keys(empty), empty.whole) == (set(), True)
@@ -72,7 +71,7 @@ async def test_files_come_change_and_go(tmp_path: Path) -> None:
 async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that is deleted during a reading does not affect the other files."""
+    """If a file is deleted while the folder is read, all other files are read."""
     write(tmp_path, "a.yaml", pod("a"))
     write(tmp_path, "b.yaml", pod("b"))
     look = Path.stat
@@ -94,8 +93,8 @@ async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
 async def test_what_stands_beside_workloads_is_passed_over_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The source skips and logs documents that are not workloads. A pod that is removed from its
-    file is no longer requested."""
+    """The folder's reader skips and logs documents that are not workloads. A pod that is removed
+    from its file is no longer requested."""
     beside = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
     urgent = (
         "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\n"
@@ -114,7 +113,7 @@ async def test_what_stands_beside_workloads_is_passed_over_and_said(
 
 
 async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
-    """A Job requests its pods and their gang."""
+    """A Job in the folder requests its pods and their gang."""
     write(
         tmp_path,
         "job.yaml",
@@ -128,8 +127,8 @@ async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
-    """The source does not read a file that was modified just now, and keeps the file's previous
-    pods."""
+    """If a file was modified just now, it may be incomplete. The folder's reader skips it and keeps
+    its previous pods."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     source = source_of(tmp_path)
     await source.observe()
@@ -144,8 +143,8 @@ async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
 async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pods of a file that became invalid stay, and other files are read. The log names the
-    file, the field and the fix."""
+    """If a file in the folder becomes invalid, its pods stay and other files are read. The log
+    names the file, the field and the fix."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     write(tmp_path, "z.yaml", pod("z"))
     source = source_of(tmp_path)
@@ -167,7 +166,8 @@ async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
 
 
 async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None:
-    """While a file has never been readable, only pods that were seen before can count as gone."""
+    """A file that has never been readable may contain any pod. While such a file exists, only pods
+    that were seen in another file can be gone."""
     write(tmp_path, "bad.yaml", "kind: [")
     write(tmp_path, "a.yaml", pod("a"))
     source = source_of(tmp_path)
@@ -183,7 +183,7 @@ async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None
 async def test_a_folder_that_cannot_be_read_keeps_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All pods stay if the folder becomes unreadable. The error is logged once."""
+    """If the folder becomes unreadable, all its pods stay. The error is logged once."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     write(folder, "a.yaml", pod("a"))
@@ -201,13 +201,14 @@ async def test_a_folder_that_cannot_be_read_keeps_all(
 
 
 async def test_a_folder_that_was_never_there(tmp_path: Path) -> None:
-    """No pod counts as gone if the folder never existed."""
+    """If the folder has never existed, no pod counts as gone."""
     seen = await source_of(tmp_path / "none").observe()
     assert not seen.whole
 
 
 async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """If two files define the same pod, the first file counts and the second is reported once."""
+    """If two files in the folder have pods of the same name, the first file counts. The second is
+    reported once."""
     write(tmp_path, "a.yaml", pod("a", gpus="1"))
     write(tmp_path, "b.yaml", pod("a", gpus="2"))
     source = source_of(tmp_path)
@@ -231,7 +232,7 @@ async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCapture
     ids=["empty", "bomb", "deep", "50,000 containers", "binary"],
 )
 async def test_hostile_files(tmp_path: Path, text: str) -> None:
-    """A malicious file counts as a problem, and the other files are read."""
+    """A malicious file in the folder is reported as a problem. The other files are read."""
     write(tmp_path, "a.yaml", text)
     write(tmp_path, "b.yaml", pod("b"))
     source = source_of(tmp_path)
@@ -240,8 +241,8 @@ async def test_hostile_files(tmp_path: Path, text: str) -> None:
 
 
 def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> None:
-    """A uid is derived from source, pod name and incarnation, and is reproducible. The source does
-    not recognize uids of other sources."""
+    """A uid depends only on the folder's name, the pod's name and its incarnation. Uids of other
+    sources are not recognized."""
     source = source_of(tmp_path)
     uid = source.uid("default/a", 3)
     assert uid == "manifest-51e564291e9e4528b7eea136-3"
@@ -259,7 +260,7 @@ def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> N
 
 
 async def test_E8_manifests_mean_what_the_configuration_says(tmp_path: Path) -> None:
-    """The source reads every file again when the configuration changes."""
+    """If the ledger's configuration changes, all files in the folder are read again."""
     source = source_of(tmp_path)
     write(tmp_path, "a.yaml", pod("a"))
     plain = await source.observe()

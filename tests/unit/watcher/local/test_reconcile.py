@@ -1,4 +1,5 @@
-"""Tests of the events that a watcher derives from a source and a state, without clock or files."""
+"""Tests of which events the watcher appends for the pods that a source requests, without clock or
+files."""
 
 import msgspec
 import pytest
@@ -27,26 +28,26 @@ GANG = PodGroupObserved(group="d/gang", min_available=2)
 
 
 class Named(Source):
-    """A source with readable uids."""
+    """A source whose uids are easy to read."""
 
     def uid(self, key: str, incarnation: int) -> str:
         """Return a uid such as `mine:d/a:1`."""
         return f"mine:{key}:{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """Return 0 for pods of other sources."""
+        """Return the incarnation in the uid, or 0 if the uid is of another source."""
         mine, _, rest = uid.partition(":")
         return int(rest.rpartition(":")[2]) if mine == "mine" and key in rest else 0
 
 
 def draft(name: str, **fields: object) -> PodDraft:
-    """Return a pod in namespace d."""
+    """Return a pod in the namespace `d`."""
     plain = PodDraft(namespace="d", name=name, shape=Shape(), dialect="plain")
     return msgspec.structs.replace(plain, **fields)
 
 
 def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Observation:
-    """Return a complete observation that requests these pods and gangs."""
+    """Return a complete observation in which these pods and gangs are requested."""
     return Observation(
         pods={f"d/{pod.name}": pod for pod in drafts},
         groups={group.group: group for group in groups},
@@ -54,7 +55,7 @@ def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Obs
 
 
 class World:
-    """An in-memory ledger that is folded as by a watcher."""
+    """An in-memory ledger with the state that a watcher folds from it."""
 
     def __init__(self) -> None:
         self.source = Named()
@@ -62,18 +63,18 @@ class World:
         self.known = Known(self.source)
 
     def take(self, *payloads: Payload) -> None:
-        """Append and fold the events."""
+        """Append the events and fold them."""
         for data in payloads:
             event = Event(id="x", source="test", time=TIME, data=data)
             change = fold.apply(self.state, self.state.revision + 1, event)
             self.known.observe(self.state, change)
 
     def next(self, wanted: Observation) -> list[Fact]:
-        """Return the facts that the watcher would append."""
+        """Return the events ("facts") that the watcher would append now."""
         return next_facts(self.source, self.known, self.state, wanted)
 
     def settle(self, wanted: Observation) -> list[Fact]:
-        """Append facts until none is left, and return all appended facts."""
+        """Append events until the watcher has none left, and return all of them."""
         written: list[Fact] = []
         while facts := self.next(wanted):
             written += facts
@@ -83,8 +84,8 @@ class World:
 
 
 def test_a_pod_comes_stays_and_goes() -> None:
-    """The watcher submits a pod once and leaves it alone while it is requested. The watcher ends a
-    pod that is no longer requested."""
+    """The watcher submits a requested pod once. When the pod is no longer requested, the watcher
+    ends it."""
     world = World()
     (came,) = world.settle(wanting(draft("a")))
     assert isinstance(came.data, PodSubmitted)
@@ -96,7 +97,8 @@ def test_a_pod_comes_stays_and_goes() -> None:
 
 
 def test_each_return_is_another_pod() -> None:
-    """A pod that is removed and requested again gets the next incarnation."""
+    """If a pod's manifest is removed and comes back, the watcher submits a new pod with the next
+    incarnation."""
     world = World()
     world.settle(wanting(draft("a")))
     world.settle(wanting())
@@ -106,7 +108,7 @@ def test_each_return_is_another_pod() -> None:
 
 
 def test_a_changed_manifest_replaces_the_pod() -> None:
-    """After a manifest changed, the watcher ends the old pod, then submits a new one."""
+    """If a manifest changes, the watcher ends the old pod and then submits a new one."""
     world = World()
     world.settle(wanting(draft("a")))
     gone, came = world.settle(wanting(draft("a", priority=7)))
@@ -116,7 +118,8 @@ def test_a_changed_manifest_replaces_the_pod() -> None:
 
 
 def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
-    """Without Kubernetes, the watcher ends an evicted pod and submits it again."""
+    """If a pod is evicted, the watcher ends it and submits it again, since there is no Kubernetes
+    to do so."""
     world = World()
     wanted = wanting(draft("a"), draft("h", priority=9))
     world.settle(wanted)
@@ -135,7 +138,7 @@ def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
 
 
 def test_pods_of_others_are_left_alone() -> None:
-    """The watcher leaves pods of other sources alone, even those with the same name."""
+    """The watcher does not touch pods of other sources, even if they have the same name."""
     world = World()
     world.take(PodSubmitted(uid="theirs", namespace="d", name="a", shape=Shape(), dialect="plain"))
     assert world.settle(wanting()) == []
@@ -143,7 +146,7 @@ def test_pods_of_others_are_left_alone() -> None:
 
 
 def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
-    """With an incomplete reading, the watcher ends only pods that were seen before."""
+    """If a reading is incomplete, the watcher ends only pods that it has seen before."""
     world = World()
     world.settle(wanting(draft("a"), draft("b")))
     partly = Observation(pods={}, groups={}, seen={"d/b"}, whole=False)
@@ -151,7 +154,7 @@ def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
 
 
 def test_two_live_pods_of_one_name() -> None:
-    """If two running pods have the same name, the watcher ends the earlier one."""
+    """If two pods with the same name are alive, the watcher ends the earlier one."""
     world = World()
     for uid in ("mine:d/a:1", "mine:d/a:2"):
         world.take(PodSubmitted(uid=uid, namespace="d", name="a", shape=Shape(), dialect="plain"))
@@ -160,7 +163,8 @@ def test_two_live_pods_of_one_name() -> None:
 
 
 def test_a_gang_is_declared_before_its_pods() -> None:
-    """The watcher declares a gang before its pods, and again only when the gang changes."""
+    """The watcher declares a gang before the gang's pods. It declares the gang again only if the
+    gang changes."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     assert [type(fact.data) for fact in world.settle(wanted)] == [PodGroupObserved, PodSubmitted]
@@ -170,7 +174,8 @@ def test_a_gang_is_declared_before_its_pods() -> None:
 
 
 def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
-    """The watcher declares a gang again before the new pod if the gang's last pod was replaced."""
+    """If the last pod of a gang is replaced, the gang ends with the old pod. The watcher declares
+    the gang again before the new pod."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     first = world.settle(wanted)[0]
@@ -184,7 +189,7 @@ def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 3, 4])
 def test_any_prefix_leads_to_the_same_end(events: int) -> None:
-    """A watcher that restarts after any event appends exactly the remaining events."""
+    """If the watcher restarts after any of its events, it appends exactly those that are left."""
     wanted = wanting(draft("a", group="d/gang"), draft("b"), draft("c"), groups=(GANG,))
     straight = World().settle(wanted)
     world = World()

@@ -1,4 +1,5 @@
-"""Tests that two watchers of one folder do not undo each other's newer events."""
+"""Tests of two watchers of the same folder. If one is late, it must not undo what the other has
+appended since."""
 
 import asyncio
 import contextlib
@@ -41,7 +42,7 @@ spec: {{containers: [{{name: main}}]}}
 
 
 class LateFolder(ManifestFolder):
-    """A folder on a slow disk: unless `clear` is set, the source holds its readings back.
+    """A manifest folder on a slow disk. A reading is held back until `clear` is set.
 
     `looking` counts the readings."""
 
@@ -52,7 +53,7 @@ class LateFolder(ManifestFolder):
         self.looking = 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
-        """See Source."""
+        """Read the folder, and return the result once `clear` is set."""
         seen = await super().observe(configuration)
         self.looking += 1
         await self.clear.wait()
@@ -60,7 +61,7 @@ class LateFolder(ManifestFolder):
 
 
 class Watcher:
-    """A watcher of the folder, over an in-memory ledger."""
+    """A watcher of a `LateFolder`, with an in-memory ledger."""
 
     def __init__(self, server: MemoryServer, folder: Path, name: str) -> None:
         self.source = LateFolder(folder)
@@ -78,12 +79,12 @@ class Watcher:
         self._watching.observe(change)
 
     def folded(self, kind: type[Payload]) -> int:
-        """Return the number of folded events of this type."""
+        """Return how many events of this type the watcher has folded."""
         return sum(isinstance(each.data, kind) for each in self._folded)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Watcher"]:
-        """Run the watcher until the `with` block ends."""
+        """Run the watcher for the duration of a `with` block."""
         async with self._commit, asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._reader.run()),
@@ -94,17 +95,17 @@ class Watcher:
                 task.cancel()
 
     async def holds_a_look(self) -> None:
-        """Wait until the watcher has read the folder's current content. Hold that reading back."""
+        """Wait until the watcher has read what is in the folder now, and hold that reading back."""
         self.source.clear.clear()
         await self._looks(1)
 
     def answers(self) -> None:
-        """Release the reading that is held back, and hold back the next one."""
+        """Let the watcher have the reading that is held back, and hold back the next one."""
         self.source.clear.set()
         self.source.clear.clear()
 
     async def compares(self) -> None:
-        """Release the reading that is held back, and wait until the watcher has compared it."""
+        """Let the watcher have the reading that is held back, and wait until it has compared it."""
         self.source.clear.set()
         await self._looks(2)
 
@@ -114,7 +115,7 @@ class Watcher:
 
 
 async def holds(check: Callable[[], bool], what: str) -> None:
-    """Wait until the condition is true."""
+    """Wait until the check returns True."""
 
     async def seen() -> bool:
         return check()
@@ -133,7 +134,7 @@ def write(folder: Path, name: str) -> None:
 
 @pytest.fixture
 async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
-    """Provide two running watchers of one folder."""
+    """Provide two running watchers of the same folder."""
     server = MemoryServer()
     one, two = (Watcher(server, tmp_path, name) for name in ("one", "two"))
     async with one.running(), two.running():
@@ -143,7 +144,8 @@ async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
 async def test_a_pod_that_came_after_a_look_is_not_ended(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """A watcher does not end a pod that another watcher submitted after the reading."""
+    """If another watcher submitted a pod after a watcher's reading, the watcher does not end that
+    pod."""
     _quick, late = watchers
     await late.holds_a_look()
     write(tmp_path, "a")
@@ -155,7 +157,8 @@ async def test_a_pod_that_came_after_a_look_is_not_ended(
 async def test_a_pod_that_went_after_a_look_does_not_come_back(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """A watcher does not submit a pod again that another watcher ended after the reading."""
+    """If another watcher ended a pod after a watcher's reading, the watcher does not submit it
+    again."""
     _quick, late = watchers
     write(tmp_path, "a")
     await holds(lambda: late.folded(PodSubmitted) == 1, "a pod")
@@ -167,7 +170,8 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
 
 
 async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
-    """A reading does not become outdated because of unrelated events."""
+    """If the ledger gets events about other objects after a watcher's reading, the watcher still
+    uses the reading."""
     server = MemoryServer()
     async with Watcher(server, tmp_path, "late").running() as late:
         write(tmp_path, "a")

@@ -1,1 +1,1 @@
-"""Unit tests of `cli/verbs/act`."""
+"""Unit tests of the verbs that change the cluster."""

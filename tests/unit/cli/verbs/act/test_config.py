@@ -1,4 +1,4 @@
-"""`apportion config check`: settings without effect are named once and are not errors."""
+"""Tests of `apportion config check`."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ hygon: {resourceCountName: hygon.com/dcunum}
 
 
 def test_what_has_no_effect_is_named_and_nothing_is_wrong(golden: Golden, tmp_path: Path) -> None:
-    """Settings without effect are listed on stderr, and the configuration is valid."""
+    """`config check` lists settings without effect on standard error. The configuration still
+    counts as valid."""
     file = tmp_path / "device-config.yaml"
     file.write_text(CHART)
     done = CliRunner().invoke(command, ["check", str(file)])

@@ -1,5 +1,4 @@
-"""The cordons that `cordon` finds already set, and the devices that `uncordon` reports as still
-unschedulable."""
+"""Tests of what `cordon` and `uncordon` print if another cordon exists."""
 
 import pytest
 
@@ -20,7 +19,8 @@ OF_NODE = NodeCordoned(node="n1", by="bob", reason="move")
 
 
 def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
-    """The detail of a node with two devices, at revision 7."""
+    """Return the gateway's answer about a node with two devices after these events, at revision
+    7."""
     node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
     return NodeDetail(7, node=node_answer(node), devices=tuple(device_answers(node)))
 
@@ -44,7 +44,8 @@ def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
 def test_what_is_off_offer_for_another_reason(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
-    """`uncordon` reports what is still unschedulable: all devices of a node, or the one device."""
+    """After uncordoning a node or device, `uncordon` prints what is still unschedulable there, and
+    why."""
     assert still_off(detail_after(events), device) == said
 
 
@@ -61,8 +62,8 @@ def test_what_is_off_offer_for_another_reason(
 def test_who_uncordons_a_node_for_its_card_is_told(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
-    """Uncordoning a node without a cordon mentions its devices' cordons, and the other way
-    round."""
+    """If only devices of a node are cordoned, `uncordon` for the node points to them. If only the
+    node is cordoned, `uncordon` for a device points to the node."""
     told = not_cordoned(detail_after(events), device)
     assert told.startswith(f"{device or 'n1'} is not cordoned")
     assert told.endswith(f" 7{said}")
@@ -79,7 +80,7 @@ def test_who_uncordons_a_node_for_its_card_is_told(
     ],
 )
 def test_a_cordon_that_stands_already(device: str, by: str, reason: str, since: int) -> None:
-    """Repeating a cordon by the same person for the same reason keeps the first one."""
+    """If the same person cordons again for the same reason, the first cordon stays."""
     said = NodeCordoned(node="n1", by="ann", reason="drain: fan")
     node = Ledger(rack("n1", 2), said, CORDONED).state.nodes["n1"]
     detail = NodeDetail(3, node=node_answer(node), devices=tuple(device_answers(node)))

@@ -1,4 +1,5 @@
-"""Test what `drain` reports about its plan, and what a stopped drain reports about itself."""
+"""Tests of what `drain` prints: its plan in a dry run, and its report when it ends or is
+stopped."""
 
 import io
 import os
@@ -48,14 +49,15 @@ from tests.support.golden import Golden
     ],
 )  # fmt: skip
 def test_how_far_it_came(report: Report, said: list[str]) -> None:
-    """A drain reports the number of moved, pending and remaining pods, on one line each."""
+    """The report of a drain has one line each for the pods that were moved, are pending or
+    remain."""
     assert how_far(report) == said
 
 
 def test_one_count_of_those_without_a_place(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped drain reports the number of pending pods only once."""
+    """The report of a stopped drain has the number of pending pods only once."""
     report = Report(target="n", revision=7, moved={"a": "m"}, waiting={"c": "no room"})
     _tell(report, dry_run=False)
     whole = capsys.readouterr().out
@@ -69,7 +71,7 @@ def test_one_count_of_those_without_a_place(
 def test_what_nobody_decided_does_not_wait_yet(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped drain does not report pods as refused that the scheduler has not decided yet."""
+    """A stopped drain does not report a pod as refused while the scheduler has yet to decide."""
     waiting = {"a": UNDECIDED, "b": "no room"}
     _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
     golden({"a was not looked at, b was refused": capsys.readouterr().out})
@@ -86,8 +88,8 @@ def test_what_nobody_decided_does_not_wait_yet(
 def test_a_stop_behind_the_last_pod_left_nothing(
     report: Report, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain suggests another run if it was stopped early, but not if it was stopped after its
-    last pod."""
+    """If a drain was stopped before its last pod, its report suggests to run it again. After the
+    last pod it does not."""
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     told = [line for line in capsys.readouterr().out.splitlines()
@@ -113,7 +115,8 @@ def test_a_stop_behind_the_last_pod_left_nothing(
 def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
     planned: dict[str, str], along: list[str], headline: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain counts gang pods on other nodes separately from the pods of the drained node."""
+    """A drain also moves a gang's pods on other nodes. It counts them separately from the node's
+    own pods."""
     left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
     report = Report(target="n", planned=planned, with_gang=along, left=left)
     report.was = dict.fromkeys(planned, "n") | dict.fromkeys(along, "far")
@@ -132,7 +135,7 @@ def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
 def test_a_dry_run_ends_as_the_drain_would(
     planned: dict[str, str], left: dict[str, str], code: int | None
 ) -> None:
-    """A dry run ends with the same exit code as the real drain would."""
+    """A dry run of `drain` has the exit code that the real drain would have."""
     report = Report(target="n", planned=planned, left=left)
     with pytest.raises(SystemExit) if code else nullcontext() as ended:
         _end(report, as_json=True, dry_run=True)
@@ -142,8 +145,8 @@ def test_a_dry_run_ends_as_the_drain_would(
 def test_who_would_be_placed_instead_is_named(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain names the pods that are placed instead of a drained pod, both in the dry run and in
-    the final report."""
+    """If another pod takes the room of a drained pod, the dry run and the final report name that
+    pod."""
     report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
     report.instead = {"r2": "m"}
     _tell(report, dry_run=True)
@@ -159,8 +162,7 @@ def test_who_would_be_placed_instead_is_named(
 def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
     golden: Golden, capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
-    """A drain of a silent node reports, both in a dry run and at its end, that the agent is
-    silent."""
+    """If a node's agent is silent, the dry run and the report of a drain say so."""
     order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
     silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
     there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
@@ -179,7 +181,7 @@ def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
 def test_who_comes_back_to_where_he_was_has_not_moved(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A gang pod that returns to its node does not count as moved."""
+    """A gang's pod that is placed on its former node again does not count as moved."""
     report = Report(target="n", revision=7, moved={"a": "m", "b": "m"}, with_gang=["b"])
     report.was = {"a": "n", "b": "m"}
     _tell(report, dry_run=False)
@@ -189,7 +191,7 @@ def test_who_comes_back_to_where_he_was_has_not_moved(
 def test_what_many_wait_for_is_said_once(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain prints a reason that many pods share only once."""
+    """If many pods are pending for the same reason, `drain` prints the reason once."""
     names = [f"g-{number}" for number in range(4)]
     left = {**dict.fromkeys(names, "would wait: no room"), "a": "would move", "b": "would move"}
     planned = {**dict.fromkeys(names, ""), "a": "m", "b": "m"}
@@ -204,7 +206,7 @@ def test_what_many_wait_for_is_said_once(
 def test_how_many_pods_had_their_turn_is_told_of_all_pods(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A drain's progress counts every pod of a gang, both in a pipe and on a terminal."""
+    """The progress of a drain counts each pod of a gang, both on a terminal and in a pipe."""
     pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
     units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
     progress = Progress(units)
@@ -214,7 +216,7 @@ def test_how_many_pods_had_their_turn_is_told_of_all_pods(
 
 
 def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C does not cut off the final report of a drain."""
+    """If Ctrl-C stops a drain, it still prints its complete report."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:
@@ -237,7 +239,7 @@ def test_ctrl_c_does_not_cut_what_was_done(golden: Golden, monkeypatch: pytest.M
 def test_ctrl_c_before_anything_is_done(
     golden: Golden, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """A drain that gets Ctrl-C while it waits for the gateway reports that it has done nothing."""
+    """If Ctrl-C stops a drain while it waits for the gateway, it reports that nothing was done."""
     with socket.create_server(("127.0.0.1", 0)) as gateway:
         url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
         verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
@@ -254,7 +256,7 @@ def test_ctrl_c_before_anything_is_done(
 
 
 def test_only_a_drain_that_cordons_needs_a_reason(tmp_path: Path) -> None:
-    """A drain requires a reason, but a dry run does not."""
+    """`drain` requires `--reason` unless it is a dry run."""
     nowhere = ["n-1", "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
     env = {"APPORTION_DATA": str(tmp_path)}
     without = CliRunner().invoke(command, nowhere, env=env)

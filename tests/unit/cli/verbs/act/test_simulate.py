@@ -1,5 +1,5 @@
-"""Test what `simulate` treats as the agent's report, and that it refuses a reason for a lost
-node."""
+"""Tests of `simulate`: which health it takes as the agent's report, and that a lost node has no
+reason."""
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +17,7 @@ FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="X
 
 @pytest.mark.parametrize("verb", ["lose", "return"])
 def test_a_lost_node_has_no_reason_and_that_is_said(verb: str) -> None:
-    """`simulate lose` and `simulate return` refuse a reason and explain why."""
+    """`simulate lose` and `simulate return` refuse a reason, and the error explains why."""
     refused = CliRunner().invoke(command, [verb, "n1", "--reason", "PSU"])
     assert refused.exit_code == USAGE
     assert refused.output.endswith(f"Error: {NO_REASON}\n")
@@ -32,8 +32,8 @@ def test_a_lost_node_has_no_reason_and_that_is_said(verb: str) -> None:
     ],
 )
 def test_a_mark_of_kubernetes_is_no_word_of_the_agent(event: Payload, said: str) -> None:
-    """A device that only Kubernetes has marked as unusable is still healthy in the agent's
-    report."""
+    """If only Kubernetes marks a device as unusable, `simulate` treats it as healthy, since its
+    agent reports no failure."""
     node = Ledger(rack("n1", 1), event).state.nodes["n1"]
     (device,) = device_answers(node)
     assert (device.healthy, bool(device.health_reason)) == (False, True)

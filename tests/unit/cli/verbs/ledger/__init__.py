@@ -1,1 +1,1 @@
-"""Unit tests of `cli/verbs/ledger`."""
+"""Unit tests of the verbs that check ledgers and archives."""

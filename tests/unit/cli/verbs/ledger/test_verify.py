@@ -1,4 +1,4 @@
-"""Test what `apportion verify` reports about the events of an archive that had no effect."""
+"""Tests of what `apportion verify` prints about events in an archive that changed nothing."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ LATE = CONTRADICTIONS_NAMED + 5
 def archive(tmp_path: Path) -> Path:
     """Return the path of an archive of PodGone events for unknown pods.
 
-    There are more of these events than `verify` lists."""
+    It has more such events than `verify` lists."""
     path = tmp_path / "ledger.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         for revision in range(1, LATE + 1):
@@ -34,7 +34,8 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) -> None:
-    """`verify` lists the newest events without effect with their reasons, and counts the others."""
+    """`verify` lists the newest events that changed nothing, with their reasons, and counts the
+    others."""
     said = CliRunner().invoke(root, ["verify", "--archive", str(archive)], catch_exceptions=False)
     named = [line for line in said.stdout.splitlines() if line.startswith("revision ")]
     assert len(named) == CONTRADICTIONS_NAMED
@@ -44,7 +45,7 @@ def test_events_that_changed_nothing_are_named(golden: Golden, archive: Path) ->
 def test_that_every_event_changed_something_is_no_count_of_none(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """If every event had an effect, `verify` reports that without a count of zero."""
+    """If every event changed something, `verify` says so instead of counting zero events."""
     path = tmp_path / "sound.jsonl"
     with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
         data = NodeCordoned(node="n1", by="ada", reason="fan")
@@ -55,7 +56,8 @@ def test_that_every_event_changed_something_is_no_count_of_none(
 
 
 def test_a_script_reads_them_too(archive: Path) -> None:
-    """`verify --json` contains the events without effect as rows, and their number."""
+    """`verify --json` has a row for each listed event that changed nothing, and the number of
+    all."""
     said = CliRunner().invoke(root, ["verify", "--json", "--archive", str(archive)])
     told = json.loads(said.stdout)
     assert (told["ok"], told["contradictions"]) == (True, LATE)

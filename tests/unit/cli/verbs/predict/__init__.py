@@ -1,1 +1,1 @@
-"""Unit tests of `cli/verbs/predict`."""
+"""Unit tests of the verbs that predict what the schedulers would do."""

@@ -1,4 +1,4 @@
-"""Test `apportion check` on real files, without a cluster or a ledger."""
+"""Tests of `apportion check`, which reads manifest files without a cluster or a ledger."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,6 @@ spec:
 
 
 def check(*arguments: object, text: str = "") -> Result:
-    """Run `check` with these arguments and return its result."""
     return CliRunner().invoke(command, [str(each) for each in arguments], input=text)
 
 
@@ -53,7 +52,7 @@ def report(*arguments: object, text: str = "") -> Any:
 
 
 def test_every_example_would_be_taken() -> None:
-    """`check` accepts every example, including those in subfolders."""
+    """`check` accepts all our example manifests, including those in subfolders."""
     done = check("-f", ROOT / "examples")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1].endswith("accepted, 0 rejected")
@@ -61,8 +60,8 @@ def test_every_example_would_be_taken() -> None:
 
 
 def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
-    """`check` reports the dialect, the requests and the ignored fields of a workload's pod
-    template. It skips other kinds."""
+    """For a workload, `check` reports the dialect, requests and ignored fields of its pod template.
+    It skips other kinds of objects."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "set.yaml").write_text(SET)
     found = report("-f", tmp_path)
@@ -77,8 +76,8 @@ def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None:
-    """`check` reports a rejected document with its line and field, checks the other documents, and
-    exits with code 1."""
+    """For a rejected document, `check` prints the line and the field and exits with 1. It still
+    checks the other documents."""
     (tmp_path / "a.yaml").write_text(CLAIM)
     (tmp_path / "b.yaml").write_text(SET)
     done = check("-f", tmp_path / "a.yaml", "-f", tmp_path / "b.yaml")
@@ -126,8 +125,8 @@ spec:
     ],
 )
 def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: str) -> None:
-    """`check` reads Volcano job templates with all their pods and the priority classes of the same
-    file. Field paths are complete."""
+    """`check` reads all pods of a Volcano Job or of its templates, with priority classes from the
+    same file. It prints complete field paths."""
     head = kind[1:].replace(", ", "\n") + "\nmetadata: {name: n}\n"
     made = (
         "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
@@ -151,7 +150,7 @@ SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
 
 
 def test_each_skipped_document_is_named() -> None:
-    """`check` lists each skipped document with its file, number, line and name, and whether it
+    """For each skipped document, `check` prints its file, number, line and name, and whether it
     contains pods."""
     found = report("-f", "-", text=f"{SERVICE}---{TFJOB}")
     keys = ("source", "document", "line", "name", "holds_pods")
@@ -174,14 +173,14 @@ def test_each_skipped_document_is_named() -> None:
     ],
 )
 def test_skipped_documents_decide_the_exit_code(text: str, codes: tuple[int, int]) -> None:
-    """`check` fails if it accepts no document. With --strict, it also fails if it skips a
+    """If `check` accepts no document, it fails. With `--strict` it fails if it skips any
     document."""
     plain, strict = check("-f", "-", text=text), check("-f", "-", "--strict", text=text)
     assert (plain.exit_code, strict.exit_code) == codes
 
 
 def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
-    """`check` rejects a Helm template and calls it a Helm template."""
+    """`check` rejects a Helm template with an error that calls it a Helm template."""
     (tmp_path / "pod.yaml").write_text("{{- if .Values.on }}\nkind: Pod\n{{- end }}\n")
     done = check("-f", tmp_path)
     assert done.exit_code == 1
@@ -189,7 +188,7 @@ def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
 
 
 def test_names_of_the_cluster_by_its_configuration(tmp_path: Path) -> None:
-    """`check` recognizes the resource names of a given cluster configuration."""
+    """Given a cluster's configuration, `check` recognizes the resource names in it."""
     (tmp_path / "cluster.yaml").write_text("nvidia: {resourceCountName: team.io/gpu}")
     pod = (
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: x, "
@@ -201,7 +200,7 @@ def test_names_of_the_cluster_by_its_configuration(tmp_path: Path) -> None:
 
 
 def test_links_lead_nowhere_else(tmp_path: Path) -> None:
-    """`check` does not follow symbolic links that lead out of a folder."""
+    """`check` reads no file outside a given folder through a symbolic link."""
     outside, folder = tmp_path / "outside.yaml", tmp_path / "folder"
     outside.write_text(SET)
     folder.mkdir()
@@ -232,8 +231,8 @@ spec: {hard: {limits.nvidia.com/gpumen: 1}}
 
 
 def test_what_decides_everything_is_not_called_without_effect() -> None:
-    """`check` lists warnings before ignored fields and counts them in its summary. With --strict,
-    warnings make it fail."""
+    """`check` lists warnings before ignored fields, and counts warnings in its summary. With
+    `--strict` a warning makes it fail."""
     text = pod_of("a", "nvidia.com/gpus: 1, nvidia.com/gpucores: 150", "os: {name: linux}, ")
     done = check("-f", "-", text=text)
     lines = [line.split("  ")[1] for line in done.stdout.splitlines()[1:-1]]
@@ -263,7 +262,7 @@ def test_strict_minds_what_is_doubtful_alone(text: str, is_doubtful: bool) -> No
 
 
 def test_no_device_is_said_with_the_amount_that_says_so() -> None:
-    """`check` notes a GPU count of zero and names its field."""
+    """If a pod requests zero GPUs, `check` notes that with the field's name."""
     (note,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 0"))["documents"][0]["notes"]
     assert note["field"] == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
     assert (note["why"][:2], note["doubtful"]) == ("0 ", False)
@@ -275,8 +274,8 @@ def test_every_example_is_meant_as_it_is_written() -> None:
 
 
 def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) -> None:
-    """`check` lists requests for CPU, memory and other node resources next to the requested
-    devices."""
+    """Next to the requested devices, `check` lists the requested CPU, memory and other node
+    resources."""
     text = pod_of("a", "nvidia.com/gpu: 1, cpu: 500, memory: 16Gi, example.com/nic: 2")
     (row,) = report("-f", "-", text=text)["documents"]
     [said] = row["node"]
@@ -287,7 +286,7 @@ def test_what_is_asked_of_the_node_is_said_beside_the_devices(golden: Golden) ->
 
 
 def test_documents_are_said_as_they_stand_in_the_file() -> None:
-    """`check` reports documents in the order of the file, whether accepted, skipped or rejected."""
+    """`check` reports accepted, skipped and rejected documents in the order of the file."""
     unknown = (
         "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: t}\n"
         "spec: {template: {spec: {containers: [{name: c, image: x}]}}}\n"

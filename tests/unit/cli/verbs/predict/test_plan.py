@@ -1,4 +1,5 @@
-"""Test what `plan` prints about the plan as a whole."""
+"""Tests of what `plan` prints about the cluster as a whole and about pods that are not in the
+manifest."""
 
 import io
 
@@ -22,25 +23,26 @@ AFTER = Totals(
 
 
 def test_what_a_change_is_compared_with_is_not_called_the_present(golden: Golden) -> None:
-    """`plan` does not label the totals before the change as the present state."""
+    """`plan` prints the totals without and with the change as "before" and "after". It does not
+    call the former the present state."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
     golden({"before and after": totals_words(answer)})
 
 
 def test_nothing_that_stays_as_it_is_is_told_twice(golden: Golden) -> None:
-    """`plan` prints the totals only once if they do not change."""
+    """If the totals do not change, `plan` prints them only once."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=AFTER, after=AFTER)
     golden({"the same": totals_words(answer)})
 
 
 def waits(name: str, why: str, was: str = "n1", *, line: int = 1) -> PlannedPod:
-    """Return a pod that would lose its placement on node `was` and become pending."""
+    """Return a planned pod that loses its place on node `was` and becomes pending."""
     return PlannedPod("default", name, "not-now", cause=why, was=was, line=line)
 
 
 def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
-    """Pending gang pods with the same reason and node share a row. Placed pods have rows of their
-    own."""
+    """`plan` prints one row for all pods of a gang that are pending for the same reason. Each
+    placed pod has its own row."""
     finds = [PlannedPod("default", f"f-{n}", "fits", "fits", was="n1", node="n2") for n in (0, 1)]
     gang = [waits(f"g-{number}", "gang of 4: no room") for number in range(4)]
     pods = [
@@ -57,7 +59,7 @@ def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
 
 
 def shown(answer: PlanAnswer) -> list[str]:
-    """Return the printed lines about other pods that would be pending."""
+    """Return the lines that `plan` prints about pending pods outside the manifest."""
     out = Screen(file=io.StringIO(), width=120, color_system=None)
     _show_waiting(out, answer)
     assert isinstance(out.file, io.StringIO)
@@ -69,7 +71,7 @@ MOVED = Ahead("default", "moved", 9, 8, "room", line=2)
 
 
 def test_of_all_before_it_a_row_counts_those_that_are_not_named(golden: Golden) -> None:
-    """A row about the pods ahead of a pod counts the pods that are not named."""
+    """If many pods are ahead of a pod in the queue, `plan` names some and counts the others."""
     row = Ahead("default", "g-0", 0, 6, "gang", line=3, alike=50)
     pods = (structs.replace(waits("new", "gang"), ahead=60),)
     lines = shown(after(61, row, structs.replace(row, pod="g-1"), pods=pods))
@@ -77,7 +79,7 @@ def test_of_all_before_it_a_row_counts_those_that_are_not_named(golden: Golden) 
 
 
 def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> PlanAnswer:
-    """Return a plan at revision 7 with this number of pending pods, of which some are named."""
+    """Return a plan at revision 7 that leaves `waiting` pods pending, and lists `named` of them."""
     totals = structs.replace(AFTER, waiting=waiting)
     return PlanAnswer(
         revision=7, outcome="fits", sentence="", pods=pods, waiting=named, after=totals
@@ -85,8 +87,8 @@ def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> Pla
 
 
 def test_for_whom_nothing_changes_is_counted_and_not_shown(golden: Golden) -> None:
-    """`plan` counts the pods that are pending in any case, and lists the pods that are pending
-    because of the plan."""
+    """`plan` lists the pods that become pending because of the plan. It only counts those that are
+    pending without it."""
     assert shown(after(0)) == []
     golden({
         "one as before, one for the plan": "\n".join(shown(after(2, LONG, MOVED))),
@@ -96,7 +98,7 @@ def test_for_whom_nothing_changes_is_counted_and_not_shown(golden: Golden) -> No
 
 
 def test_who_waits_before_a_pod_of_the_manifest_is_shown(golden: Golden) -> None:
-    """`plan` lists a pending pod that is ahead of a pod of the manifest."""
+    """`plan` lists a pending pod that is ahead of one of the manifest's pods in the queue."""
     pod = PlannedPod(namespace="default", name="new", outcome="not-now", sentence="", ahead=1)
     two, five = (shown(after(waiting, LONG, pods=(pod,))) for waiting in (2, 5))
     assert five[:-1] == two
@@ -106,7 +108,8 @@ def test_who_waits_before_a_pod_of_the_manifest_is_shown(golden: Golden) -> None
 def test_a_sentence_ends_its_lines_between_words_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`plan` wraps its sentence between words on a terminal, and prints one line into a pipe."""
+    """On a terminal, `plan` wraps its summary between words. Into a pipe, it prints the summary as
+    one line."""
     sentence = " ".join(["sentence"] * 30)
     answer = PlanAnswer(revision=7, outcome="fits", sentence=sentence)
     for terminal, lines in ((True, 4), (False, 1)):
@@ -120,7 +123,7 @@ def test_a_sentence_ends_its_lines_between_words_on_a_terminal(
 
 
 def test_help_promises_nothing_of_a_plan_of_nothing() -> None:
-    """`plan` without arguments is a usage error. Its help lists the options that need no
+    """`plan` without arguments is a usage error. Its help lists the options that work without a
     manifest."""
     assert CliRunner().invoke(command, []).exit_code == 2
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())

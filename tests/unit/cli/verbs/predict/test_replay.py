@@ -1,4 +1,4 @@
-"""Test the table and the bar charts of `apportion replay`."""
+"""Tests of the table and the bar charts that `apportion replay` prints."""
 
 import io
 
@@ -31,13 +31,13 @@ from apportion.lab.meter import Meter
 
 
 def test_bars_are_as_high_as_their_values() -> None:
-    """The bars of a chart are scaled to the highest value."""
+    """The bars of a chart are scaled so that the highest value fills the chart."""
     assert bars([0.0, 2.0, 4.0], 4.0) == ["  █", "  █", " ██", " ██"]
     assert bars([1.0], 8.0) == [" ", " ", " ", "▄"]
 
 
 def test_bars_for_terminals_with_ascii_alone() -> None:
-    """On an ASCII-only terminal, bars are drawn in ASCII characters with the same heights."""
+    """On an ASCII-only terminal, the bars have the same heights in ASCII characters."""
     drawn = bars([4.0, 2.0, 0.5], 4.0, in_ascii=True)
     assert len(drawn) == HEIGHT
     assert set("".join(drawn)) <= set(ASCII)
@@ -46,7 +46,7 @@ def test_bars_for_terminals_with_ascii_alone() -> None:
 
 
 def test_a_narrow_terminal_has_fewer_bars() -> None:
-    """On a narrow terminal, `replay` merges neighbouring bars into one that shows their highest
+    """On a narrow terminal, `replay` merges neighbouring bars. The merged bar shows their highest
     value."""
     values = [float(number) for number in range(60)]
     assert fitted(values, 80 - SCALE_CELLS) == values
@@ -65,7 +65,7 @@ def test_a_narrow_terminal_has_fewer_bars() -> None:
     ],
 )
 def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
-    """`replay` shows a saving of zero as `same`."""
+    """If nothing is saved, `replay` prints `same` instead of zero."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     before, after = (structs.replace(course, gpu_hours_waited=each) for each in (9.0, 9.0 - hours))
@@ -77,7 +77,8 @@ def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None
 
 
 def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
-    """The saving in the closing line of `replay` equals the difference in its table."""
+    """The saving that `replay` states in its closing line is the difference of the rounded values
+    in its table."""
     course = Meter(State(), 0.0, 1.0).measured()
     before, after = (structs.replace(course, gpu_hours_waited=each) for each in (0.3449, 0.4251))
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
@@ -94,7 +95,8 @@ def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
     [(0, 2, "; evicted pods: 2 more"), (2, 1, "; evicted pods: 1 fewer"), (3, 3, ": same")],
 )
 def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: str) -> None:
-    """The closing line of `replay` compares the numbers of evicted pods."""
+    """In its closing line, `replay` compares how many pods were evicted with how many the replay
+    evicts."""
     course = Meter(State(), 0.0, 1.0).measured()
     before, after = (structs.replace(course, evicted=each) for each in (happened, replayed))
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
@@ -113,7 +115,7 @@ def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: st
     ],
 )
 def test_what_came_to_nothing_is_said_with_its_kind(types: dict[str, int], facts: str) -> None:
-    """`replay` counts by type the events that had no effect in the replay."""
+    """`replay` counts the events without effect in the replay, by event type."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     answer = ReplayAnswer(
@@ -129,7 +131,7 @@ def test_what_came_to_nothing_is_said_with_its_kind(types: dict[str, int], facts
     [(0.0004, "0"), (12, "12"), (2.0, "2"), (1234.5, "1,234.5"), (0.126, "0.13")],
 )
 def test_two_digits_behind_the_point_and_no_more(value: float, words: str) -> None:
-    """`replay` prints amounts with at most two decimals."""
+    """`replay` prints amounts with no more than two decimals."""
     assert amount(value) == words
 
 
@@ -146,12 +148,13 @@ def test_nothing_is_no_bar() -> None:
      (0.3449, 0.4251, "", "+0.09"), (0.9051, 0.8349, "", "-0.08"), (2.5049, 2.4951, "", "")],
 )  # fmt: skip
 def test_percentages_differ_by_points(before: float, after: float, unit: str, words: str) -> None:
-    """`replay` shows differences of percentages in points, computed from the rounded values."""
+    """`replay` prints the difference between two percentages in percentage points of the rounded
+    values."""
     assert difference(before, after, unit) == words
 
 
 def test_a_beginning_before_the_ledgers_is_noted() -> None:
-    """`replay` notes that a requested span starts before the first event."""
+    """If the requested time span starts before the first event, `replay` prints a note."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=0, from_time="2026-01-02T03:04:05.6Z", to_revision=9,
                 to_time="2026-01-02T03:09:05.6Z", seconds=300.0)  # fmt: skip
@@ -169,7 +172,8 @@ def test_a_beginning_before_the_ledgers_is_noted() -> None:
 
 
 def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
-    """Each bar chart has a heading with its resolution, and a note explains how shares count."""
+    """The heading of each bar chart says how much time a bar covers. A note explains how shares of
+    GPUs are counted."""
     course = Meter(State(), 0.0, 600.0).measured()
     span = Span(from_revision=1, from_time="2026-01-02T03:04:05Z", to_revision=9,
                 to_time="2026-01-02T03:14:05Z", seconds=600.0)  # fmt: skip

@@ -1,4 +1,5 @@
-"""Test what `shadow` prints if there is nothing to compare."""
+"""Tests of `shadow`, which compares our placements with those of another scheduler, for the case
+that there is nothing to compare."""
 
 from pathlib import Path
 
@@ -12,15 +13,14 @@ GUIDE = "docs/tasks/shadow.md"
 
 
 def test_nothing_to_compare_says_what_a_shadow_needs(golden: Golden) -> None:
-    """If there are no pods to compare, `shadow` prints its requirements and names the guide."""
+    """If there are no pods to compare, `shadow` prints what it needs and names the guide."""
     said = summary(ShadowAnswer(1, 9, (), 0, 0, 0, 0, 0, 0))
     assert said.endswith(GUIDE)
     golden({"no pods": said})
 
 
 def test_help_says_first_what_a_shadow_needs() -> None:
-    """The help of `shadow` begins with the requirement of Kubernetes, and names an existing
-    guide."""
+    """The help of `shadow` says first that it needs Kubernetes, and names a guide that exists."""
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert said.index("Kubernetes") < said.index("Exit codes")
     assert GUIDE in said

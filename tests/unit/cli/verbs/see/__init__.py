@@ -1,1 +1,1 @@
-"""Unit tests of `cli/verbs/see`."""
+"""Unit tests of the verbs that show the cluster and its history."""

@@ -1,4 +1,5 @@
-"""Test how `diff` prints where a pod was and is, and the event behind the change, at any width."""
+"""Tests of the tables that `diff` prints: where each pod was, where it is, and which event changed
+that."""
 
 import io
 
@@ -28,8 +29,8 @@ def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
 
 
 def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
-    """A diff from revision 1 notes that its first event belongs to the earlier state. A diff from a
-    later revision does not."""
+    """A diff that starts at revision 1 notes that the first event is part of the earlier state.
+    Other diffs have no such note."""
     said = []
     for begin in (1, 2):
         first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))
@@ -44,7 +45,7 @@ NOWHERE = Side()
 
 
 def held(node: str, device: str, memory_mib: int) -> Side:
-    """Return a side with a share of this much memory on one GPU."""
+    """Return one side of a diff: a pod with a share of this much memory on one GPU."""
     share = Share(container="main", device=device, memory_mib=memory_mib, cores=0)
     return Side(node=node, shares=(share,))
 
@@ -53,7 +54,7 @@ HELD = held("n1", "g0", 1)
 
 
 def moved(before: Side, after: Side) -> DiffRow:
-    """Return a row about a placement that moved from one side to the other."""
+    """Return the diff row of a pod whose placement changed from `before` to `after`."""
     name = "default/distributed-gpu-training-worker-0"
     row = DiffRow(name=name, what="placement", was=before, now=after, revision=129,
                   time="2026-01-02T03:04:05.678Z", by="scheduler/one")  # fmt: skip
@@ -61,8 +62,8 @@ def moved(before: Side, after: Side) -> DiffRow:
 
 
 def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
-    """A moved pod takes one line with its revision at 80 columns. Its shares are shown if there is
-    space."""
+    """At 80 columns, a pod that moved takes one line with its revision. Its shares are shown only
+    if there is room."""
     row = moved(Side(node="v100-1", shares=CARDS), Side(node="a100-1", shares=CARDS))
     narrow, wide = (shown("placements", row, width=width) for width in (80, 300))
     assert [len(narrow), len(wide)] == [2, 2]
@@ -76,7 +77,7 @@ def test_a_column_of_nothing_is_left_out() -> None:
 
 
 def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden) -> None:
-    """`diff` shows from the two sides of a row whether a pod is new, ended or resized."""
+    """`diff` says if a pod is new, has ended or was resized."""
     lines = shown(
         "placements", moved(NOWHERE, HELD), moved(HELD, NOWHERE), moved(HELD, held("n1", "g0", 2)),
         width=80,
@@ -85,7 +86,7 @@ def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden
 
 
 def test_what_a_resized_pod_holds_is_said_once() -> None:
-    """`diff` shows the shares of a resized pod only once."""
+    """For a resized pod, `diff` prints its shares once, not for both sides."""
     resized = moved(HELD, held("n1", "g0", 2))
     [head, line] = shown("placements", resized, width=300)
     assert ("SHARES BEFORE" in head, "SHARES AFTER" in head) == (False, False)
@@ -95,13 +96,15 @@ def test_what_a_resized_pod_holds_is_said_once() -> None:
 
 
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
-    """`diff` shows the reason of a move instead of the service that placed the pod."""
+    """If an event says why a pod had to move, `diff` prints that reason instead of the service that
+    placed the pod."""
     drained = structs.replace(moved(HELD, held("n2", "g0", 1)), cause="drained by ann: fan")
     assert shown("placements", drained, width=300)[1].endswith(f"Z {drained.cause}")
 
 
 def test_pods_that_wait_and_limits_are_lists_of_their_own(golden: Golden) -> None:
-    """`diff` prints pending pods and limits as separate lists with their own columns."""
+    """`diff` prints pending pods and changed limits as separate tables, each with its own
+    columns."""
     waits = DiffRow(name="default/a", what="waiting", before="", after="waits", by="agent")
     assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "waits", "agent"]
     limit = DiffRow(name="queue ml", what="weight", before="1", after="2", by="watcher")

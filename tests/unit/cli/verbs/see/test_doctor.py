@@ -1,4 +1,4 @@
-"""Test how `doctor` prints its findings, and what it prints if it can check nothing."""
+"""Tests of how `doctor` prints its findings, and of what it prints if it can reach no service."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.support.golden import Golden
 
 
 def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
-    """If neither the ledger nor the gateway is running, `doctor` reports that once, with the
-    options for both."""
+    """If neither ledger nor gateway is running, `doctor` says so once and names the options for
+    both."""
     env = {"APPORTION_DATA": str(tmp_path), "APPORTION_NATS_URL": "", "APPORTION_GATEWAY": ""}
     alone = CliRunner().invoke(command, [], env=env)
     assert alone.exit_code == UNREACHABLE
@@ -28,7 +28,8 @@ def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
 def test_what_is_told_in_lines_is_shown_in_lines(
     golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`doctor` prints a finding of several lines as lines, without control characters."""
+    """`doctor` prints a finding that has several lines as several lines, without control
+    characters."""
     check = CheckAnswer(id="cordons", state="ok", words="cordoned: n1: fan;\nn2: \x1b[2Jhot")
     _show(DoctorAnswer(revision=9, checks=(check,)))
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Test that `tail` refuses a pattern that can match nothing, instead of waiting for ever."""
+"""Tests of the patterns by which `tail` selects channels of events."""
 
 import click
 import pytest
@@ -9,7 +9,8 @@ from apportion_schemas import CATALOGUE
 
 @pytest.mark.parametrize("prefix", ["", "apportion.v1."])
 def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
-    """`tail` accepts every channel of the catalogue, with and without the prefix."""
+    """`tail` accepts every channel of the event catalogue, with or without the prefix
+    `apportion.v1.`."""
     assert pattern_of(f"{prefix}>") == "apportion.v1.>"
     assert pattern_of(f"{prefix}*.node-1") == "apportion.v1.*.node-1"
     for channel in {row.channel for row in CATALOGUE}:
@@ -29,8 +30,8 @@ def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
     ],
 )
 def test_a_pattern_of_nothing_is_met_with_what_there_is(text: str, says: str) -> None:
-    """`tail` refuses a pattern that can match nothing and lists the valid channels, without
-    contacting the ledger."""
+    """If no event can ever match a pattern, `tail` refuses it and lists the valid channels.
+    Otherwise it would wait forever."""
     with pytest.raises(click.ClickException, match=says) as refused:
         pattern_of(text)
     assert refused.value.exit_code == 2

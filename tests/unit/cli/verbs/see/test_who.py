@@ -1,4 +1,4 @@
-"""Test what `apportion who` prints about an unschedulable device or node."""
+"""Tests of what `apportion who` prints about pods on a device or node."""
 
 import json
 import threading
@@ -21,8 +21,8 @@ from tests.support.pods import cards, pod
 
 
 def test_who_is_on_a_failed_card_is_told_what_moves_him() -> None:
-    """For a failed device with pods, `who` suggests a drain of that device. For one without pods it
-    suggests no drain."""
+    """For a failed device with pods, `who` suggests to drain the device. Without pods it suggests
+    nothing."""
     ledger = Ledger(rack("n1", 2), pod("a", cards())).settle()
     (share,) = ledger.shares("a")
     for held in ledger.node("n1").devices:
@@ -38,7 +38,7 @@ def test_who_is_on_a_failed_card_is_told_what_moves_him() -> None:
 
 
 class _Decisions(BaseHTTPRequestHandler):
-    """A gateway that serves the shares of one node in pages of two rows."""
+    """A fake gateway that serves the shares of a node in pages of two rows."""
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -63,7 +63,7 @@ class _Decisions(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def gateway() -> Iterator[str]:
-    """Yield the address of a running `_Decisions` gateway."""
+    """Run the fake gateway and yield its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Decisions) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -73,7 +73,8 @@ def gateway() -> Iterator[str]:
 
 
 def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None:
-    """`who` groups the shares of a node by device index and lists removed devices last."""
+    """`who` for a node lists shares by device index. Shares of devices that were removed come
+    last."""
     by_card = [("n1-z", 8), ("n1-b", 7), ("n1-b", 8), ("n1-a", 9), ("n1-0", 6)]
     asked = ["n1", "--gateway", gateway]
     wide = {"COLUMNS": "200"}
@@ -90,7 +91,7 @@ def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None
 
 
 def held(device: str, decision: int, *, cores: int = 30) -> WhoRow:
-    """Return a row about a share that a pod has had since the decision at this revision."""
+    """Return a row about a share that a pod got by the decision at this revision."""
     return WhoRow(
         namespace="default", pod="a", uid="a", container="main", device=device, node="n1",
         memory_mib=1000, cores=cores, from_revision=decision, from_time="2026-01-01T00:00:00Z",
@@ -105,8 +106,8 @@ NODE = Ledger(node("n1", *CARDS)).node("n1")
 
 
 def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
-    """For a silent node with pods, `who` suggests a drain. For one without pods it suggests no
-    drain."""
+    """For a silent node with pods, `who` suggests to drain the node. Without pods it suggests
+    nothing."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", cards())).settle()
     on = ledger.where("a")
     for name in ("n1", "n2"):

@@ -1,4 +1,4 @@
-"""Test what `why` shows about a placed pod."""
+"""Tests of what `why` prints about a placed pod."""
 
 from io import StringIO
 
@@ -11,7 +11,7 @@ from tests.support.pods import ask, pod
 
 
 def test_a_table_of_scores_says_how_many_it_leaves_out() -> None:
-    """The score table of `why` states how many nodes it leaves out, if any."""
+    """If the score table of `why` omits nodes, it states how many."""
     ledger = Ledger(*(rack(f"n{at}", 1) for at in range(9))).submit(pod("a", ask(1_000))).settle()
     few = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("a", ask(1_000))).settle()
     for each, said in ((ledger, True), (few, False)):

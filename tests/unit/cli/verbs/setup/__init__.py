@@ -1,1 +1,1 @@
-"""Unit tests of `cli/verbs/setup`."""
+"""Unit tests of the verbs that set up an installation."""

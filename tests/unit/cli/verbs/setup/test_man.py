@@ -1,4 +1,4 @@
-"""Test that the manual pages have the content of `--help`, in valid roff."""
+"""Tests that the manual pages say the same as `--help` and are valid roff."""
 
 import re
 import shutil
@@ -14,14 +14,14 @@ PAGES = dict(pages(root))
 
 
 def test_every_verb_has_its_page() -> None:
-    """Every verb has a manual page, including verbs in groups."""
+    """Every verb has a manual page, including the verbs of a group."""
     assert {f"apportion-{verb}" for verb in VERBS} < set(PAGES)
     assert {"apportion", "apportion-get-pods", "apportion-ledger-trim"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_is_well_formed(name: str) -> None:
-    """A manual page has its sections in order, only known macros, and escaped hyphens in
+    """A manual page has its sections in order, uses only known macros, and escapes the hyphens of
     options."""
     lines = PAGES[name].splitlines()
     assert lines[0].startswith(f'.TH "{name.upper()}" "1"')
@@ -34,7 +34,7 @@ def test_a_page_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_all_that_is_listed_is_described(name: str) -> None:
-    """Every argument and option in a manual page has a description."""
+    """A manual page describes every argument and option that it lists."""
     lines = PAGES[name].splitlines()
     for place, line in enumerate(lines):
         if line == ".TP":
@@ -42,7 +42,7 @@ def test_all_that_is_listed_is_described(name: str) -> None:
 
 
 def test_the_formatter_has_nothing_to_say(tmp_path: Path) -> None:
-    """The formatter groff, if installed, reports no warnings about the manual pages."""
+    """If groff is installed, it formats every manual page without a warning."""
     groff = shutil.which("groff")
     if groff is None:
         pytest.skip("no groff on this machine")

@@ -1,1 +1,1 @@
-"""Unit tests of the NATS server's users and monitoring."""
+"""Unit tests of the NATS server's users and of its monitoring port."""

@@ -1,4 +1,5 @@
-"""Test the client of nats-server's monitoring port, also against other servers on that port."""
+"""Tests of the client of nats-server's monitoring port. Another server may be listening on that
+port."""
 
 import asyncio
 
@@ -18,7 +19,7 @@ from apportion.runtime.jetstream.server.embedded import server_says
     ],
 )
 async def test_what_is_no_monitoring_port_says_nothing(answer: bytes) -> None:
-    """An answer that is not from a monitoring port counts as no information."""
+    """If another server answers on the monitoring port, the client returns no information."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

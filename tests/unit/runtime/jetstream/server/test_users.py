@@ -1,4 +1,4 @@
-"""Test the errors for unknown roles and users."""
+"""Tests of the errors about unknown NATS roles and users."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from apportion.runtime.jetstream.server.users import Users, UsersFailed
 def test_a_role_that_nobody_may_add_is_never_offered(
     role: str, name: str, says: str, tmp_path: Path
 ) -> None:
-    """The error for an unknown role suggests only roles that can be added."""
+    """The error about an unknown role suggests only roles that an operator can give to a user."""
     with pytest.raises(UsersFailed) as failed:
         Users(tmp_path).add(role, name, ())
     assert says in str(failed.value)
@@ -29,7 +29,7 @@ def test_a_role_that_nobody_may_add_is_never_offered(
 
 
 def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
-    """The error for an unknown user suggests a similar name or lists the users that can be
+    """The error about an unknown user suggests a similar name or lists all users that can be
     revoked."""
     users = Users(tmp_path)
     users.begin()
