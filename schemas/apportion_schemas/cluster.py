@@ -152,7 +152,7 @@ class BudgetObserved(Payload, frozen=True):
 
 @event("cluster.budget.{namespace}.{budget}", "watcher")
 class BudgetGone(Payload, frozen=True):
-    """A `PodDisruptionBudget` was deleted."""
+    """A `PodDisruptionBudget` was deleted in Kubernetes."""
 
     namespace: Name
     budget: Name

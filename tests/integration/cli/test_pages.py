@@ -209,6 +209,7 @@ def test_every_call_of_apportion_runs(page: str, folder: Path) -> None:
         up.up()
         gateway = re.search(r"Console: http://([\d.:]+)", up.output)
         assert gateway is not None
+        wait_until(lambda: not up.run("get", "pods", "--at", "-1s").returncode, "a second to pass")
         for command in run_here(page):
             words = [word for call in calls(command) for word in call[1:]]
             prepare(folder, page, words, made=False)
