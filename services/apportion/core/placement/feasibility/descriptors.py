@@ -34,49 +34,40 @@ class Hint(NamedTuple):
     when: int = TAKEN
 
 
+def _each(asks: int, *kinds: type[Payload], when: int = TAKEN) -> tuple[Hint, ...]:
+    return tuple(Hint(kind, asks, when) for kind in kinds)
+
+
 LEFT: Final = (
-    Hint(events.PodGone, SOME),
-    Hint(events.PlacementVoided, SOME),
+    # a changed pod's host requests may be lower
+    *_each(SOME, events.PodGone, events.PlacementVoided, events.PodChanged, events.PodResized),
     Hint(events.PodPlaced, SOME, REFUSED),
-    Hint(events.PodChanged, SOME),  # its host requests may be lower
-    Hint(events.PodResized, SOME),
 )
-TOLD: Final = (Hint(events.NodeObserved, SOME), Hint(events.NodeReported, SOME))
+TOLD: Final = _each(SOME, events.NodeObserved, events.NodeReported)
 HEARD: Final = (*TOLD, Hint(events.NodeHeard, SOME))
-UNCORDONED: Final = (Hint(events.NodeUncordoned, SOME), Hint(events.NodeCordonLifted, SOME))
+UNCORDONED: Final = _each(SOME, events.NodeUncordoned, events.NodeCordonLifted)
 # other MIG geometries; the document may also set a policy
-CUT: Final = (Hint(events.ConfigurationChanged, REORDERED),)
+CUT: Final = _each(REORDERED, events.ConfigurationChanged)
 PARTS: Final = (*TOLD, *CUT)
 # another order of devices may let in a gang, or containers that collided
-ORDERED: Final = (Hint(events.PolicyChanged, REORDERED), Hint(events.PricesLearnt, REORDERED), *CUT)
+ORDERED: Final = (*_each(REORDERED, events.PolicyChanged, events.PricesLearnt), *CUT)
 HOST: Final = (*LEFT, *TOLD)
-OFFERED: Final = (
-    *TOLD,
-    Hint(events.DeviceHealthChanged, SOME),
-    Hint(events.DeviceUncordoned, SOME),
-    Hint(events.DeviceCordonLifted, SOME),
-    *CUT,
-)
+_MENDED: Final = (events.DeviceHealthChanged, events.DeviceUncordoned, events.DeviceCordonLifted)
+OFFERED: Final = (*TOLD, *_each(SOME, *_MENDED), *CUT)
 # a policy may make devices exclusive, so it affects amounts as well
 DEVICE: Final = (*LEFT, *OFFERED, *ORDERED)
+_ENDED: Final = (events.PlacementVoided, events.PodGone, events.PodChanged)
 NEAR: Final = (
     Hint(events.PodPlaced, SOME, MOVED | REFUSED),
-    Hint(events.PodAdopted, SOME, MOVED),
-    Hint(events.PlacementVoided, SOME, MOVED),
-    Hint(events.PodGone, SOME, MOVED),
-    Hint(events.PodChanged, SOME, MOVED),
-    Hint(events.NamespaceObserved, SOME, MOVED),  # terms may select other namespaces now
-    Hint(events.NamespaceGone, SOME, MOVED),
+    *_each(SOME, events.PodAdopted, *_ENDED, when=MOVED),
+    # terms may select other namespaces now
+    *_each(SOME, events.NamespaceObserved, events.NamespaceGone, when=MOVED),
     Hint(events.NodeGone, SOME),  # its domain may be gone with it
     *TOLD,
 )
 HELD: Final = (
-    Hint(events.PodGone, SOME, FREED),
-    Hint(events.PodChanged, SOME, FREED),
-    Hint(events.PodResized, SOME, FREED),
-    Hint(events.PlacementVoided, SOME, FREED),
+    *_each(SOME, *_ENDED, events.PodResized, events.NodeGone, when=FREED),
     Hint(events.PodPlaced, SOME, REFUSED),
-    Hint(events.NodeGone, SOME, FREED),
     *TOLD,
     *ORDERED,
 )
@@ -85,24 +76,21 @@ HELD_BY_QUEUE: Final = (
     Hint(events.QueueObserved, SOME),
     Hint(events.PodGroupObserved, SOME, FREED),  # its pods may be in another queue now
 )
-HELD_BY_NAMESPACE: Final = (*HELD, Hint(events.QuotaObserved, SOME), Hint(events.QuotaGone, SOME))
+HELD_BY_NAMESPACE: Final = (*HELD, *_each(SOME, events.QuotaObserved, events.QuotaGone))
 KEPT: Final = (
     *LEFT,
     *TOLD,
     Hint(events.PodPlaced, SOME, FREED | REFUSED),  # the pod for which the node was kept is placed
     Hint(events.PodRefused, SOME, FREED),  # or refused, although it needs no eviction any more
 )
-CLAIMED: Final = (Hint(events.VolumeClaimObserved, SOME), Hint(events.VolumeClaimGone, SOME))
+CLAIMED: Final = _each(SOME, events.VolumeClaimObserved, events.VolumeClaimGone)
 CLAIMED_THERE: Final = (*CLAIMED, *TOLD)
 # the pod that mounted the claim, or was in the way, may be gone with its node
 MOUNTED: Final = (*CLAIMED, *HOST, Hint(events.NodeGone, SOME))
-FEWER: Final = (
-    Hint(events.PodGroupObserved, GANG),
-    Hint(events.PodPlaced, GANG),
-    Hint(events.PodAdopted, GANG),
-    Hint(events.PodChanged, GANG),
+FEWER: Final = _each(
+    GANG, events.PodGroupObserved, events.PodPlaced, events.PodAdopted, events.PodChanged
 )
-COMPLETED: Final = (*FEWER, Hint(events.PodSubmitted, GANG), Hint(events.PlacementVoided, GANG))
+COMPLETED: Final = (*FEWER, *_each(GANG, events.PodSubmitted, events.PlacementVoided))
 
 
 class Unit(Enum):
