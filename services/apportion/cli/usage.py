@@ -62,7 +62,7 @@ class Verb(click.Command):
             if isinstance(each, click.Argument)
         ]
         if any(re.search(r"\bDEVICE\b", name) for name in names):
-            from apportion.core.explain.text.device_names import RULE  # rarely needed and slow
+            from apportion.core.explain.text.names import RULE  # rarely needed and slow
 
             text, codes = described(self)
             said = "; ".join(f"{code} {meaning}" for code, meaning in codes)

@@ -12,9 +12,9 @@ from msgspec import Struct, structs
 from apportion.core.answers.plans import PlanChange
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.explain.health import pods_on
-from apportion.core.explain.text import device_names
+from apportion.core.explain.text import names as device_names
 from apportion.core.explain.text.answer_text import change_with_text
-from apportion.core.explain.text.suggestions import did_you_mean, named
+from apportion.core.explain.text.names import did_you_mean, named
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.lab.course import Course

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from apportion.cli import main as entry
 from apportion.cli.exits import INTERNAL, USAGE
 from apportion.cli.main import RUN, VERBS, root
-from apportion.core.explain.text.device_names import RULE
+from apportion.core.explain.text.names import RULE
 from apportion_schemas import Policy
 from tests.support.golden import Golden
 

@@ -27,9 +27,9 @@ from apportion.core.answers.reads import (
     QuotaAnswer,
     RevisionAnswer,
 )
-from apportion.core.explain.text import device_names
+from apportion.core.explain.text import names as device_names
+from apportion.core.explain.text.names import did_you_mean, named
 from apportion.core.explain.text.printable import escaped
-from apportion.core.explain.text.suggestions import did_you_mean, named
 from apportion.core.explain.text.words import device_words, listed
 from apportion.core.names import natural
 

@@ -11,8 +11,8 @@ from apportion.cli.client.gateway_client import Gateway, at_of
 from apportion.cli.exits import NotFound
 from apportion.core.answers.past import PodNames
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail, PodAnswer, Why
-from apportion.core.explain.text import device_names
-from apportion.core.explain.text.suggestions import target_meant
+from apportion.core.explain.text import names as device_names
+from apportion.core.explain.text.names import target_meant
 from apportion.core.explain.text.words import listed
 from apportion.core.names import near
 

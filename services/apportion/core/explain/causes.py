@@ -122,18 +122,18 @@ def _authored(
     """Return the first of these nodes or devices with their cordons, and how many more there are.
 
     The number is None if the search stopped before the end."""
-    of_device = code is RefusalCode.DEVICE_CORDONED
-    cordoned = tuple(
-        reads.OffOffer(
-            node=state.node_of_device.get(name, "") if of_device else name,
-            device=name if of_device else "",
-            cordons=cordon_answers(
-                state.device_cordons[name] if of_device else state.nodes[name].cordons
-            ),
-        )
-        for name in names[:CORDONS_NAMED]
-    )
-    return cordoned, None if len(names) == NODES_WEIGHED else len(names) - len(cordoned)
+    off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
+    more = None if len(names) == NODES_WEIGHED else max(len(names) - CORDONS_NAMED, 0)
+    return tuple(off(state, name) for name in names[:CORDONS_NAMED]), more
+
+
+def _node_off(state: State, name: str) -> reads.OffOffer:
+    return reads.OffOffer(node=name, cordons=cordon_answers(state.nodes[name].cordons))
+
+
+def _device_off(state: State, device: str) -> reads.OffOffer:
+    cordons = cordon_answers(state.device_cordons[device])
+    return reads.OffOffer(state.node_of_device.get(device, ""), device, cordons=cordons)
 
 
 def cordon_answers(cordons: Iterable[Cordon]) -> tuple[reads.CordonAnswer, ...]:
@@ -369,7 +369,7 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, rea
     closed: set[str] = set()
     for name, node in state.nodes.items():
         if node.cordons and node.cordons[0].revision > refused and room.holds(shape, node):
-            yield name, reads.OffOffer(node=name, cordons=cordon_answers(node.cordons))
+            yield name, _node_off(state, name)
         elif node.cordons:
             closed.add(name)
     for device, cordons in state.device_cordons.items():
@@ -377,8 +377,7 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, rea
         if cordons[0].revision <= refused or not where or where in closed:
             continue
         if room.holds(shape, state.nodes[where]):
-            off = reads.OffOffer(node=where, device=device, cordons=cordon_answers(cordons))
-            yield f"{device_words(device)} of {where}", off
+            yield f"{device_words(device)} of {where}", _device_off(state, device)
 
 
 LIMITED = "a pod over a limit evicts no other pod"

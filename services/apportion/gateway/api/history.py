@@ -20,7 +20,7 @@ from apportion.core.answers.past import (
     WhoPage,
 )
 from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
-from apportion.core.explain.text import device_names
+from apportion.core.explain.text import names as device_names
 from apportion.core.explain.text.answer_text import mark_with_text
 from apportion.core.explain.text.event_text import Teller
 from apportion.gateway.api.endpoint import Audience, Endpoint

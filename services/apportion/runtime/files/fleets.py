@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from apportion.core.devices.catalogue import NVIDIA
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
-from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.explain.text.names import did_you_mean
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 from apportion_schemas import HOSTNAME, Device, Host
 from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural

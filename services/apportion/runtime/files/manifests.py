@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.explain.text.names import did_you_mean
 from apportion.core.explain.text.words import listed
 from apportion.core.names import natural
 from apportion.core.workloads.dialects import ManifestError

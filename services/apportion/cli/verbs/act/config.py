@@ -18,7 +18,7 @@ from apportion.cli.usage import VerbGroup
 from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
-from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.explain.text.names import did_you_mean
 from apportion_schemas import ConfigurationChanged
 
 _FILE = click.argument("file", metavar="FILE|-")

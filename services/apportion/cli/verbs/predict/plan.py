@@ -19,8 +19,8 @@ from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
 from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, PlanRequest, Totals
 from apportion.core.explain.text import words
-from apportion.core.explain.text.device_names import RULE
 from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.text.names import RULE
 from apportion.core.explain.text.vocabulary import OUTCOMES
 from apportion.core.explain.text.words import device_words, eviction, many
 from apportion.core.workloads.reading import passed_over_words

@@ -28,7 +28,7 @@ from apportion.cli.render.rows import Rows
 from apportion.cli.usage import FILE, hinting
 from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.explain.health import moment
-from apportion.core.explain.text.device_names import RULE
+from apportion.core.explain.text.names import RULE
 from apportion.core.explain.text.words import many
 from apportion_schemas import Policy
 

@@ -17,7 +17,7 @@ from apportion.cli.render.output import between, console, plain, print_json
 from apportion.cli.usage import Verb
 from apportion.core.answers.past import HistoryPage, HistoryRow
 from apportion.core.answers.reads import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
-from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.explain.text.names import did_you_mean
 
 LISTS = "list names with `apportion get pods`, `get nodes` or `get devices`"
 NAME_CELLS = 20

@@ -24,7 +24,7 @@ from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.render.output import console, print_json, say
 from apportion.cli.usage import Verb
 from apportion.core.explain.text.event_text import Teller
-from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.explain.text.names import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
 from apportion.runtime.jetstream import client, stream
 from apportion.runtime.jetstream.client import JetStreamLedger

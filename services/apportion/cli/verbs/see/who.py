@@ -22,8 +22,8 @@ from apportion.cli.usage import Verb
 from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
 from apportion.core.answers.reads import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
-from apportion.core.explain.text import device_names
-from apportion.core.explain.text.suggestions import target_meant
+from apportion.core.explain.text import names as device_names
+from apportion.core.explain.text.names import target_meant
 from apportion.core.explain.text.words import device_words
 from apportion.core.names import natural
 

@@ -24,7 +24,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.explain.text.names import did_you_mean
 from apportion.core.identity.configuration import User, configuration, password_variable
 from apportion.core.identity.identity import EVERY_NODE, Identity, check_name
 from apportion.core.identity.permissions import role_of

@@ -2,8 +2,9 @@
 
 import pytest
 
-from apportion.core.explain.text.device_names import meant, unclear
+from apportion.core.explain.text.names import did_you_mean, meant, unclear
 from apportion.core.explain.text.words import device_words
+from apportion.core.names import near
 
 A, B, OTHER = "GPU-1a2b3c4d-0001", "GPU-1a2b3c4d-0002", "GPU-1a2bffff-0003"
 MIG, BARE = "MIG-GPU-9f8e7d6c-1", "card-in-a-long-rack-7"
@@ -52,3 +53,11 @@ def test_what_is_wrong_with_a_name() -> None:
         said = f"{short!r} is too little of a device id, which takes four characters after GPU-"
         assert unclear(short, meant(short, ALL)) == said
     assert not unclear("node-7", meant("node-7", ALL))
+
+
+def test_of_names_that_look_the_same_all_are_offered_the_likest_first() -> None:
+    """All look-alike names are suggested, the closest first. Case and look-alike digits are
+    ignored."""
+    assert did_you_mean("gpu-l", ["GPU-1", "gpu-1"]) == "did you mean gpu-1, GPU-1?"
+    assert near("pool-1", ["pool-l", "pool-1", "other"])[0] == "pool-1"
+    assert near("pool-l", ["pool-l", "pool-1", "other"])[0] == "pool-l"
