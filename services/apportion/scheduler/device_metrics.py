@@ -8,9 +8,9 @@ Invariant: a scrape shows the state at one revision."""
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
-from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.runtime.process.metrics import Family, Metrics, Sample
+from apportion_schemas import Device
 
 _MIB: Final = 1 << 20
 _PERCENT: Final = 100
@@ -37,14 +37,8 @@ _OURS = _gauges(
 
 
 def _ours(state: State) -> Iterator[Sample]:
-    for node, device in _devices(state):
-        of = device.device
-        values = (
-            of.memory_mib * _MIB,
-            (of.memory_mib - device.memory_free_mib) * _MIB,
-            (of.cores - device.cores_free) / _PERCENT,
-            of.slots - device.slots_free,
-        )
+    for node, of, used_mib, cores, shares in _devices(state):
+        values = (of.memory_mib * _MIB, used_mib * _MIB, cores / _PERCENT, shares)
         yield from _each(_OURS, (node.name, of.id), values)
 
 
@@ -63,15 +57,8 @@ _VOLCANO_PODS = _gauges(
 
 
 def _volcano(state: State) -> Iterator[Sample]:
-    for node, device in _devices(state):
-        of = device.device
-        values = (
-            of.memory_mib,
-            of.memory_mib - device.memory_free_mib,
-            of.cores - device.cores_free,
-            of.slots - device.slots_free,
-        )
-        yield from _each(_VOLCANO, (of.id, node.name), values)
+    for node, of, *used in _devices(state):
+        yield from _each(_VOLCANO, (of.id, node.name), (of.memory_mib, *used))
     for node in state.nodes.values():
         held: dict[tuple[str, str, str], tuple[int, int]] = {}
         for pod, _, device_id, memory_mib, cores in _shares(node.pods.values()):
@@ -103,12 +90,10 @@ _HAMI_PODS = _gauges(
 
 
 def _hami(state: State) -> Iterator[Sample]:
-    for node, device in _devices(state):
-        of = device.device
+    for node, of, used_mib, cores, shares in _devices(state):
         labels = (node.name, of.id, str(of.index), of.model)
-        used_mib, cores = of.memory_mib - device.memory_free_mib, of.cores - device.cores_free
         part = _PERCENT * used_mib / of.memory_mib if of.memory_mib else 0.0
-        values = (of.memory_mib * _MIB, of.cores, of.slots - device.slots_free, cores, part)
+        values = (of.memory_mib * _MIB, of.cores, shares, cores, part)
         yield from _each(_HAMI, labels, values)
         yield from _each(_HAMI_ALLOCATED, (*labels, str(cores)), (used_mib * _MIB,))
     for node in state.nodes.values():
@@ -140,11 +125,13 @@ def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
         metrics.looked_up([family for each in names for family in _TABLE[each][0]], found)
 
 
-def _devices(state: State) -> Iterator[tuple[NodeState, DeviceState]]:
+def _devices(state: State) -> Iterator[tuple[NodeState, Device, int, int, int]]:
+    """Yield node, device, and what is allocated of the device: MiB, percent of cores and shares."""
     for node in state.nodes.values():
-        for device in node.devices:
-            if device.present:
-                yield node, device
+        for held in node.devices:
+            if held.present:
+                of, used_mib = held.device, held.device.memory_mib - held.memory_free_mib
+                yield node, of, used_mib, of.cores - held.cores_free, of.slots - held.slots_free
 
 
 def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:

@@ -80,9 +80,8 @@ def causes_say_all(explained: Explained) -> bool:
     """Return True if the refusal has no cause besides those counted per node."""
     if explained.never and not explained.limit:
         return True
-    refused = explained.refused
-    one_of_gang = words.whose(refused, explained.shape)
-    return not (words.blocking_limit(explained) or one_of_gang) and refused.nodes > 0
+    whole = words.blocking_limit(explained) or words.whose(explained.refused, explained.shape)
+    return not whole and explained.refused.nodes > 0
 
 
 def refused_answer(
@@ -166,8 +165,7 @@ def _cause_row(
         cordoned, more = _authored(state, code, liftable[0])
         row = structs.replace(row, cordoned=cordoned, cordoned_more=more)
     besides = _besides(explainer, pod, explained, code) if shape is not None else ""
-    if not recovers:
-        besides += AND_END
+    besides += "" if recovers else AND_END
     command = ""
     if liftable is not None:
         command, cure = _uncordoned(explainer, code, refused, liftable)
