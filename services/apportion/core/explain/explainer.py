@@ -253,15 +253,15 @@ class Explainer:
     def _limit_key(self, pod: PodState, refused: PodRefused) -> str:
         """Return a key that is equal for all pods blocked by the same limit."""
         if refused.queue is not None:
-            return f"queue {self.queue_of(pod)} {refused.queue.resource}"
+            return f"queue/{self.queue_of(pod)}/{refused.queue.resource}"
         resource = refused.quota.resource if refused.quota is not None else ""
-        return f"quota {pod.submitted.namespace} {resource}"
+        return f"quota/{pod.submitted.namespace}/{resource}"
 
     def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
         """Return the pods that use the resource of the refusal's limit, most usage first.
 
         If none uses it (a limit by model, or not of devices), return all pods under the limit."""
-        key = f"holders of {self._limit_key(pod, refused)}"
+        key = f"holders/{self._limit_key(pod, refused)}"
         return self.once((key, b""), lambda: self._holders(pod, refused))
 
     def _holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
@@ -295,8 +295,8 @@ class Explainer:
         group = state.groups.get(submitted.group)
         whole = group if group is not None and group.observed and group.together else None
         sort = pod.shape_key if whole is None else b""  # a gang counts as a whole for each pod
-        whose = f"{submitted.group} {submitted.namespace} {self.queue_of(pod)}"
-        about = f"within {whose} {refused.queue is not None} {refused.quota is not None}"
+        whose = f"{submitted.group}/{submitted.namespace}/{self.queue_of(pod)}"
+        about = f"within/{whose}/{refused.queue is not None}/{refused.quota is not None}"
         return self.once((about, sort), lambda: self._smallest_limit(pod, refused, whole))
 
     def _smallest_limit(
@@ -340,7 +340,7 @@ class Explainer:
 
         The model that the engine named, the last one tried, may not be in the limit at all."""
         limit = self._limit_key(pod, refused)
-        key = f"card of {limit} {refused.gang} {pod.submitted.group}", pod.shape_key
+        key = f"card/{limit}/{refused.gang}/{pod.submitted.group}", pod.shape_key
         found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
         return structs.replace(refused, queue=found)
 
@@ -406,7 +406,7 @@ class Explainer:
             return refused, 0
         if self.wishes(pod) is None:
             return refused, 0
-        about = f"places of {pod.submitted.group} {pod.refused_revision}"
+        about = f"places/{pod.submitted.group}/{pod.refused_revision}"
         own, lifted = self.once((about, b""), lambda: self._own_places(pod, refused, found))
         near = [miss for miss in refused.nearest if miss.node not in own]
         if own and len(near) < NEAREST_KEPT:

@@ -22,7 +22,8 @@ from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State, spec_digest
 from apportion.core.placement.feasibility.causes import ranked
-from apportion_schemas import PodRejected
+from apportion.core.placement.feasibility.evaluator import facts_refusal
+from apportion_schemas import Ask, NodeConstraints, PodRejected, Shape, Toleration
 
 REFUSED = "refused"  # the displayed phase of a pending pod that was refused
 REJECTED = "rejected"  # the displayed phase of a pod that cannot be read
@@ -176,8 +177,13 @@ def node_answer(node: NodeState) -> reads.NodeAnswer:
     return node_with_text(answer)
 
 
+# it requests a device and tolerates all taints: what refuses it closes the node's devices
+_ALL = NodeConstraints(tolerations=(Toleration(operator="Exists"),))
+_ANY = Shape(asks=(Ask(container="main", family="nvidia"),), node=_ALL)
+
+
 def _devices_open(node: NodeState) -> int:
-    offered = node.ready and not node.cordoned
+    offered = not node.cordoned and facts_refusal(_ANY, node) is None
     return sum(device.open for device in node.devices) if offered else 0
 
 

@@ -638,11 +638,6 @@ def texts_of(explained: Explained) -> dict[str, Any]:
 
 def cause_text(explained: Explained, code: RefusalCode) -> str:
     """Return one cause of a refusal: the limit, or what the nodes lack."""
-    refused = explained.refused
     if code not in LIMIT_CODES:
         return named(code, explained.shape, never=explained.never)
-    if refused.queue is not None and not explained.limit:
-        return queue(refused.queue)
-    if refused.quota is not None and not explained.limit:
-        return quota(refused.quota)
-    return limit_words(explained)
+    return limit_words(explained) or next(iter(of_refusal(explained.refused)), "")
