@@ -62,12 +62,12 @@ LOOK_S: Final = 1.0
 @click.option("--fill-in", "scheduler", default=OURS[0], show_default=True, metavar="NAME",
               help="schedulerName for pods that request a device and have none.")  # fmt: skip
 @click.option("--scheduler-name", "schedulers", multiple=True, default=OURS, show_default=True,
-              metavar="NAME",
-              help="Admit pods with this schedulerName, like the watcher; repeatable.")  # fmt: skip
+              metavar="NAME", help="schedulerName of the pods to admit, as in the watcher."
+)  # fmt: skip
 @click.option(
     "--namespace", default=NAMESPACE, envvar="APPORTION_NAMESPACE", show_default=True,
     show_envvar=True, metavar="NAME",
-    help="Namespace of the services; its binder may write Apportion's annotations.",
+    help="Namespace of the services; the binder there may write Apportion's annotations.",
 )  # fmt: skip
 @serving_tls_options
 @dra_option

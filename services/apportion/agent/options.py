@@ -62,7 +62,7 @@ _OPTIONS = (
         "--metrics-as",
         type=click.Choice(NAMES),
         multiple=True,
-        help="Also export usage under the metric names of this system.",
+        help="Also export usage under the metric names of another system.",
     ),
     folder("--proc", "/proc", "The node's /proc."),
     seconds(

@@ -108,7 +108,7 @@ class Showing:
             try:
                 return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
             except NotPermitted as error:  # an earlier build's rights, until a new connection
-                _log.warning("cannot serve reads of agents yet", error=str(error))
+                _log.warning("cannot answer agents' read requests yet", error=str(error))
             await self._clock.pause(LISTEN_AGAIN_S)
         raise LedgerUnavailable("nats-server does not let this intake receive agents' requests")
 

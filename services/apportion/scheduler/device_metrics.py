@@ -20,7 +20,7 @@ Names = Literal["apportion", "hami", "volcano"]
 
 def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Family, ...]:
     """Build gauges with these labels, which are separated by spaces; `meanings` is by name."""
-    said = f", named as by {source}'s scheduler." if source else "."
+    said = f" (as named by {source}'s scheduler)." if source else "."
     return tuple(
         Family(f"{prefix}{name}", meaning + said, tuple(labels.split()))
         for name, meaning in meanings.items()

@@ -122,7 +122,7 @@ class NvmlBackend:
                 self._shut()
             raise DevicesUnavailable(
                 f"the NVIDIA driver does not answer ({error}); install it (nvidia-smi must work "
-                "here), or simulate devices: agent --simulate 8xH100-80GB, up without --gpus local"
+                "here), or simulate devices: agent --simulate 8xH100-80GB; up: omit --gpus local"
             ) from None
 
     async def inventory(self) -> tuple[Device, ...]:

@@ -111,7 +111,7 @@ class IntakeClient:
         except msgspec.DecodeError as error:
             raise LedgerUnavailable(f"cannot read the intake's answer: {error}") from None
         if answer.held:
-            _log.warning("report deferred until it is confirmed: %s", answer.why)
+            _log.warning("the intake waits for a report that confirms this: %s", answer.why)
             raise HeldBack(answer)
         if answer.again_s:
             raise LedgerUnavailable(

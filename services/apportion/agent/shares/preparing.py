@@ -123,8 +123,8 @@ class SharePreparing:
         if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
             return
         problem = (
-            f"only the annotations and phase of {_name(claim)} claim a share, which this node "
-            "did not provide; delete the pod, so that it is recreated"
+            f"by its annotations and phase, {_name(claim)} has a share, but this node never "
+            "provided it; delete the pod, so that it is recreated"
         )
         _log.warning("%s", problem)
         raise NotPrepared(problem)

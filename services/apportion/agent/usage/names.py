@@ -109,7 +109,7 @@ def _ours(seen: Seen) -> Iterator[Sample]:
 _HAMI = _Monitor(
     _gauges(
         "hami_",
-        "{}, named as by HAMi's monitor.",
+        "{} (as named by HAMi's monitor).",
         ("namespace", "pod", "container", "vdevice_index", "device_uuid"),
         ("vgpu_memory_limit_bytes", "Memory limit of the share in bytes", "memory_limit"),
         ("vgpu_memory_used_bytes", "Memory in use in bytes", "memory_used"),
@@ -122,7 +122,7 @@ _HAMI = _Monitor(
     ),
     _gauges(
         "hami_",
-        "{}, named as by HAMi's monitor.",
+        "{} (as named by HAMi's monitor).",
         ("node", "device_index", "device_uuid", "device_type"),
         ("host_gpu_memory_used_bytes", "Memory in use on the device in bytes", "memory"),
         ("host_gpu_utilization_ratio", "Compute in use on the device in percent", "cores"),
@@ -135,7 +135,7 @@ _VOLCANO_LABELS = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuui
 _VOLCANO = _Monitor(
     _gauges(
         "",
-        "{}, named as by the vGPU plugin's monitor.",
+        "{} (as named by Volcano's vGPU plugin).",
         _VOLCANO_LABELS,
         ("vGPU_device_memory_limit_in_bytes", "Memory limit of the share in bytes", "memory_limit"),
         ("vGPU_device_memory_usage_in_bytes", "Memory in use in bytes", "memory_used"),
@@ -144,7 +144,7 @@ _VOLCANO = _Monitor(
     ),
     _gauges(
         "",
-        "{}, named as by the vGPU plugin's monitor.",
+        "{} (as named by Volcano's vGPU plugin).",
         ("deviceidx", "deviceuuid", "zone"),
         ("HostGPUMemoryUsage", "Memory in use on the device in bytes", "memory"),
         ("HostCoreUtilization", "Compute in use on the device in percent", "cores"),
@@ -170,12 +170,12 @@ def _volcano(seen: Seen) -> Iterator[Sample]:
 
 _MANAGED = ("container_name", "namespace", "node", "pod_name")
 _USED_MEMORY, _USED_CORES, _ASKED_MEMORY, _ASKED_CORES = _MANAGERS = tuple(
-    Family(name, meaning, (*_MANAGED, label))
+    Family(name, f"{meaning} (as named by gpu-manager).", (*_MANAGED, label))
     for name, meaning, label in (
-        ("container_gpu_memory_total", "Memory in use in MiB, as by gpu-manager.", "gpu_memory"),
-        ("container_gpu_utilization", "Compute in use in percent, as by gpu-manager.", "gpu"),
-        ("container_request_gpu_memory", "Limit in MiB, as by gpu-manager.", "req_of_gpu_memory"),
-        ("container_request_gpu_utilization", "Limit in GPUs, as by gpu-manager.", "req_of_gpu"),
+        ("container_gpu_memory_total", "Memory in use in MiB", "gpu_memory"),
+        ("container_gpu_utilization", "Compute in use in percent", "gpu"),
+        ("container_request_gpu_memory", "Memory limit in MiB", "req_of_gpu_memory"),
+        ("container_request_gpu_utilization", "Compute limit in GPUs", "req_of_gpu"),
     )
 )
 _TOTAL = "total"

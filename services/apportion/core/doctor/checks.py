@@ -39,7 +39,7 @@ CURE: Final = (
 CURES: Final[dict[str, str]] = {
     "device-of-another-node": "start the agent of the device's previous node, or delete that node",
     "flapping": "`apportion history NODE` shows which device fails and recovers; cordon it",
-    "implausible-device": "add a new model to the device catalogue; otherwise the data is wrong",
+    "implausible-device": "add the model to the device catalogue, or correct the wrong report",
     "implausible-time": "correct the clock of that node",
     "unknown-format": "upgrade the intakes before the agents",
 }

@@ -40,7 +40,7 @@ CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
 NO_CURE = "no fix: none of these could ever run the pod"
 SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
 LIFTED = "nothing to do: uncordoned since then"  # the causes are those of the decision
-LEFT = "nothing to do: the cordoned device has left"
+LEFT = "nothing to do: the cordoned device is no longer on the node"
 AND_END = ", then wait for pods there to end"  # if no cordoned node has room for the pod now
 BESIDES: Final = {
     Lifting.SUFFICES: "",

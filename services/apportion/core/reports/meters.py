@@ -138,5 +138,5 @@ class Meters:
                 del self._meters[key]
         if len(self._cells) > CELLS_MAX:
             raise TooMuch(
-                f"more than {CELLS_MAX:,} values of rows and steps; use longer steps or fewer rows"
+                f"more than {CELLS_MAX:,} values (rows x steps); use longer steps or fewer rows"
             )

@@ -300,7 +300,7 @@ def length_of(field: str, text: str) -> int:
     if text and (match is None or not int(match[1])):
         fix = "write a number followed by s, m, h or d, such as 15m, 1h or 1d"
         raise PeriodError(
-            field, f"{text[:40]!r} is no {'step' if field == 'step' else 'length'}", fix
+            field, f"{text[:40]!r} is not a valid {'step' if field == 'step' else 'length'}", fix
         )
     return int(match[1]) * _SECONDS[match[2]] * SECOND if match else 0
 

@@ -305,9 +305,7 @@ class ReceiptCheck:
             self.last, self.time = signed.last, signed.time
             self._signed = signed
         elif not self._named:
-            text = (
-                f"a record from here to {signed.last} differs from what was signed; the receipt's"
-            )
+            text = f"a record from here to revision {signed.last} was changed; the receipt's"
             yield (
                 signed.first,
                 f"{text} fingerprints are gone, so only a good copy of the ledger shows which",

@@ -149,7 +149,7 @@ def answering(
         try:
             body = await handle(request)
         except BadBody as error:
-            return refused(400, str(error), "send what a Kubernetes API server or scheduler sends")
+            return refused(400, str(error), "send a body as a Kubernetes API server would")
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:  # noqa: BLE001 - one bad request must not look like an outage

@@ -90,7 +90,7 @@ class Report(msgspec.Struct, kw_only=True):
               "ResourceQuota. Folders are read without subfolders.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="CSV",
-              help="Submit a trace with the columns of the openb traces.")  # fmt: skip
+              help="Submit the pods of a trace in the format of Alibaba's openb.")  # fmt: skip
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

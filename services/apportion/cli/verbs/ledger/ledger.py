@@ -337,7 +337,7 @@ def set_aside(
         print_json({"revisions": outcome, "by": who, "reason": reason})
         return
     for revision, at in outcome.items():
-        say(f"revision {revision} skipped, by revision {at}")
+        say(f"revision {revision} is skipped, as recorded at revision {at}")
 
 
 def _parsed(text: str) -> tuple[str, int]:

@@ -71,8 +71,8 @@ ROWS = (
     Row("evicted", "evicted", "pods evicted to make room for others"),
     Row("GPU-hours pending", "gpu_hours_waited", "GPUs requested by pending pods x time"),
     Row("wait, mean", "wait_mean_s", "from submission to placement, or to the pod's end", " s"),
-    Row("wait, median", "wait_median_s", "half of the pods waited no longer", " s"),
-    Row("wait, 95th percentile", "wait_p95_s", "95% of the pods waited no longer", " s"),
+    Row("wait, median", "wait_median_s", "half of the pods waited at most this long", " s"),
+    Row("wait, 95th percentile", "wait_p95_s", "95% of the pods waited at most this long", " s"),
     Row("GPU-hours of capacity", "gpu_hours", "GPUs of the fleet x time"),
     Row(
         "GPU-hours allocated",

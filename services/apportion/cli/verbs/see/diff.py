@@ -24,7 +24,7 @@ SIDED = ("nodes", "devices", "limits")  # lists whose items can differ in severa
 
 # why a node that joined first is missing in a difference from the beginning
 FROM_THE_FIRST = (
-    "Revision 1 is the first event of the ledger; what it added counts as there before."
+    "Revision 1 is the first event of the ledger; what it added counts as already present."
 )
 
 

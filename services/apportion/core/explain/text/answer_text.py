@@ -142,7 +142,7 @@ def planned_with_text(pod: PlannedPod) -> PlannedPod:
         cause = f"{pod.phase} on {pod.node}"
         if pod.differs:
             wanted = "; ".join(differing(pod.differs))
-            cause += f"; the manifest differs: {wanted}"
+            cause += f"; it differs from the manifest: {wanted}"
         failed = failed_words(pod.failed_devices)
         cause += f". {failed[:1].upper()}{failed[1:]}" if failed else ""
         cause += consequences(pod.unready, pod.phase, pod.failed_devices)

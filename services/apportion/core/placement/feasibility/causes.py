@@ -67,7 +67,7 @@ TOGETHER: Final[tuple[Cause[Any], ...]] = (
           "free devices on one NUMA node, or remove the NUMA binding", DEVICE, unit=Unit.DEVICES,
           fix_when_empty="use a node with more such devices per NUMA node, or remove the "
           "NUMA binding"),
-    Cause(_C.MODULES_IN_USE, "enough devices fit, but too few complete modules",
+    Cause(_C.MODULES_IN_USE, "enough devices are free, but not enough complete modules",
           "wait for the other devices of a module to be freed", DEVICE, unit=Unit.DEVICES,
           fix_when_empty=LARGER),
     Cause(_C.CONTAINERS_COLLIDE,
@@ -92,7 +92,7 @@ OF_NO_NODE: Final[tuple[Cause[Any], ...]] = (
           "wait for that pod to end", MOUNTED),
     Cause(_C.GANG_INCOMPLETE, "the gang does not have enough pods yet",
           "submit the rest of the gang", COMPLETED, unit=Unit.PODS),
-    Cause(_C.GANG_TOO_LARGE, "the gang must start more pods at once than one decision supports",
+    Cause(_C.GANG_TOO_LARGE, "the gang must start more pods at once than one decision can place",
           "lower minAvailable (minMember)", FEWER, unit=Unit.PODS),
     Cause(_C.QUEUE_CLOSED, "the pod's queue is closed", "open the queue, or use another one",
           HELD_BY_QUEUE, kind=Kind.LIMIT),

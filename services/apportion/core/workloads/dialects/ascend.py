@@ -156,7 +156,7 @@ def _paired(devices: int, count: Amount | None) -> int:
 def _either(amounts: Amounts, name: str) -> Amount | None:
     exact, lower = amounts.get(name), amounts.get(name.lower())
     if exact and lower:
-        raise lower.refusal(f"is set next to {name}", "keep one of the two spellings")
+        raise lower.refusal(f"cannot be combined with {name}", "keep one of the two spellings")
     return exact or lower
 
 

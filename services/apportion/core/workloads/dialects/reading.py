@@ -178,7 +178,7 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
         fix = 'write "slot=1,core=1,memory=3"'
-        raise notes.refusal(key, "does not set slot, core and memory once each", fix)
+        raise notes.refusal(key, "must set each of slot, core and memory exactly once", fix)
     if not all(value.isascii() and value.isdecimal() for value in found.values()) or any(
         len(value) > WEIGHT_DIGITS_MAX or int(value) > WEIGHT_MAX for value in found.values()
     ):

@@ -6,8 +6,8 @@ test with a real API server checks that no other field is ignored."""
 from collections.abc import Mapping
 
 _KUBELET = "handled by the kubelet, in the same way on every node"
-_NETWORK = "names and addresses, the same on every node"
-_SECURITY = "permissions of the containers, the same on every node"
+_NETWORK = "names and addresses, which do not depend on the node"
+_SECURITY = "permissions of the containers, which do not depend on the node"
 _ANY_NODE = "available or created on every node"
 _CLAIMS = "refers to entries of `spec.resourceClaims`, which Apportion reads or rejects"
 
@@ -103,7 +103,7 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/qos-level": "nodes are not oversubscribed, and all pods count the same",
     "volcano.sh/resource-strategy-scoring-type": _POLICY,
     "volcano.sh/resource-strategy-weight": _POLICY,
-    "volcano.sh/revocable-zone": "nodes are available at any time",
+    "volcano.sh/revocable-zone": "no node is limited to certain hours",
     "volcano.sh/sla-waiting-time": "waiting longer does not move a pod forward in the queue",
     "volcano.sh/task-priority": "the pods of a job are ordered by their own priority",
     "volcano.sh/task-topology-affinity": _TOGETHER,
