@@ -25,7 +25,7 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as a line of input. Each `Effect` is written as the event that it
+    """Return the history as one line of input, with each `Effect` replaced by the event that it
     becomes."""
     line: list[list[str] | None] = []
 
