@@ -1,4 +1,6 @@
-"""Tests of what an ask needs on a device, for each kind of device and each sharing mode."""
+"""Tests of how much of a device one request (an "ask") uses.
+
+They cover each kind of device and each sharing mode."""
 
 import pytest
 from msgspec import structs

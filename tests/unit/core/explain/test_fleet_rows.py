@@ -1,5 +1,6 @@
-"""Tests of packed rows, the short form of a node for lists: they have the same facts as the full
-answer."""
+"""Tests of packed rows, the short form in which lists show a node.
+
+A packed row must state the same facts as the full answer about the node."""
 
 import msgspec
 

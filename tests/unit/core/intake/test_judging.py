@@ -107,7 +107,9 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 
 
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
-    """An agent may not sign for another node, and may not use a basis in the future."""
+    """The intake refuses an event that an agent signs for another node.
+
+    It also refuses an event whose basis is a future revision."""
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 

@@ -1,5 +1,5 @@
-"""Tests of the operators' rules about the ledger: which event formats are enabled, and which
-revisions are set aside. Every reader must apply them alike."""
+"""Tests of operators' rules about the ledger: which event formats are enabled, and which revisions
+all readers ignore ("set aside"). Every reader must apply the rules alike."""
 
 import json
 from collections.abc import Sequence

@@ -28,8 +28,9 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with the two interfaces for kube-scheduler: a query whether nodes fit, and its
-    choices."""
+    """A ledger with the two interfaces for kube-scheduler, for tests.
+
+    One answers which nodes fit a pod; the other takes the nodes that kube-scheduler has chosen."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()

@@ -35,8 +35,9 @@ def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
 
 
 def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
-    """A running pod grows and shrinks on its device. The device's free amounts, the pod's request
-    and `why` follow."""
+    """A running pod grows and shrinks on its device.
+
+    The device's free amounts, the pod's request and the answer of `why` change accordingly."""
     ledger = running(ask(4000, cores=30))
     answer(ledger, wish(memory_mib=9000, cores=60))
     (share,) = ledger.pod("a").placement.shares  # type: ignore[union-attr]

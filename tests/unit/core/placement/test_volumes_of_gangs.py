@@ -1,4 +1,6 @@
-"""Tests of gangs and of equal pods whose claims differ: each pod's own claims decide about it."""
+"""Tests of gangs and of identical pods whose volume claims differ.
+
+Whether a pod is placed or retried depends on its own claims, not on those of its peers."""
 
 from typing import Any
 

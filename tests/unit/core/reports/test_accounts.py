@@ -15,8 +15,9 @@ HALF = 40_960
 
 
 def test_a_share_is_the_part_of_its_cards_memory() -> None:
-    """A share counts as the part of its GPU's memory, whatever its cores: half of a GPU for four
-    hours is two GPU-hours."""
+    """A share counts as its fraction of the GPU's memory, whatever its cores.
+
+    Half of a GPU for four hours is two GPU-hours."""
     accounted = Accounted().at(0, rack("n1", 2), pod("p1"))
     accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
     answer = accounted.report()
@@ -29,7 +30,7 @@ def test_a_share_is_the_part_of_its_cards_memory() -> None:
 
 
 def test_a_share_without_memory_counts_by_its_cores() -> None:
-    """A share without memory counts as the part of its GPU's cores."""
+    """A share without memory counts as its fraction of the GPU's cores."""
     accounted = Accounted().at(0, rack("n1", 1), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", 0, 25)]))
     assert accounted.rows()["default"].granted_gpu_hours == 2.5

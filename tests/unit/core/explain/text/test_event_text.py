@@ -1,5 +1,6 @@
-"""Tests of the one-line text of every event, with the pod's name once an earlier event contained
-it."""
+"""Tests of the one-line text that `tail` prints for every event.
+
+If an event has only a pod's uid, the line shows the name that an earlier event gave the pod."""
 
 import msgspec
 import pytest
@@ -50,7 +51,7 @@ def sample(row: EventType) -> object:
 
 @pytest.mark.parametrize("code", ["raised", "zeroed", "removed", "unheld"])
 def test_a_breach_is_told_with_its_amounts(code: BreachCode) -> None:
-    """The line of a breach shows the granted and the observed amount."""
+    """If a container exceeds its share, the event's line shows the granted and the found amount."""
     breach = ShareBreached(
         pod="u1", node="n1", attempt=1, container="main", device="GPU-1", code=code,
         memory_mib=700, memory_found_mib=14_000,

@@ -173,8 +173,10 @@ def test_amounts_are_of_the_ask_that_lacks_something() -> None:
 
 
 def test_a_device_that_never_will_do_is_no_advice() -> None:
-    """The query normally returns the device that lacks least. With `large_enough`, it returns only
-    a device that could fit the pod once free."""
+    """A refusal normally names the device that lacks least.
+
+    With `large_enough`, it names only a device that could fit the pod once other pods have ended.
+    """
     devices = (gpu("big", memory_mib=1000), gpu("small", memory_mib=790, index=1))
     ledger = Ledger(node("n1", *devices), pod("p1"))
     ledger.play(placed("p1", shares=[share("big", 800, cores=0)]))

@@ -248,8 +248,9 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """A MIG device has no value for pods that accept only MPS. If such pods are frequent, a pod
-    with a whole GPU therefore gets the MIG device."""
+    """A MIG device has no value for pods that accept only MPS.
+
+    If such pods are frequent, a pod that requests a whole GPU therefore gets the MIG device."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)

@@ -233,8 +233,9 @@ def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str
 def test_no_device_is_asked_for(
     golden: Golden, limits: dict[str, Any], slips: int, notes: int
 ) -> None:
-    """A count of zero devices causes no warning, because charts write it. With other device amounts
-    next to it, it does."""
+    """A count of zero devices causes no warning, because Helm charts render it.
+
+    It causes a warning if the container requests other device amounts too."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     said = found(document)
