@@ -489,7 +489,8 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record an operator who enables an event format, and one who sets a mistaken cordon aside.
+    """Record an operator who enables an event format, and one who makes readers ignore a mistaken
+    cordon.
 
     No build writes events of the enabled format."""
     pens = Pens(bus, facts)

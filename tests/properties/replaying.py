@@ -1,4 +1,5 @@
-"""A program that plays histories from its input, and prints digests of states and decisions.
+"""A program that reads histories, applies each to an empty state, and prints digests of the
+results.
 
     python -m tests.properties.replaying < histories
 

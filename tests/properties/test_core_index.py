@@ -323,8 +323,8 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
     """Return the placement class's answer for each node.
 
-    An answer is the node's score, the rank of the filter that refuses the node as a whole, and the
-    position of the chosen device (-1 if the node does not fit)."""
+    The first number is the node's score. The second is the rank of the filter that refuses the node
+    as a whole. The third is the position of the chosen device, or -1 if the node does not fit."""
     return {
         columns.names[row]: (
             int(class_.board.points[row]),

@@ -83,8 +83,7 @@ def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
-    """With queues, the engine at some point has nothing left to decide. A new engine then places no
-    pod either."""
+    """With queues, the engine finishes deciding, and a new engine then finds no pod to place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)

@@ -65,8 +65,7 @@ def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> No
 @SETTINGS
 @given(limited_histories())
 def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
-    """With quotas, the engine at some point has nothing left to decide. A new engine then places no
-    pod either."""
+    """With quotas, the engine finishes deciding, and a new engine then finds no pod to place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)

@@ -135,8 +135,9 @@ def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
 
 
 def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) -> None:
-    """The answer advises lifting a cordon only on nodes that the pod could use: not on full nodes,
-    nor on nodes that its selector excludes."""
+    """The answer advises lifting a cordon only on nodes that the pod could use.
+
+    It does not advise this on full nodes, nor on nodes that the pod's selector excludes."""
     ledger = Ledger(rack("a", 1), rack("b", 1), rack("c", 1))
     for name, pool in {"a": "infer", "b": "train", "c": "train"}.items():
         ledger.play(observed(name, labels={"pool": pool}))

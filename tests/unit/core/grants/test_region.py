@@ -1,5 +1,6 @@
-"""Tests of HAMi-core's usage region, a file that holds a container's limits and usage, and of the
-monitor that blocks or limits containers through it."""
+"""Tests of HAMi-core's usage region, a file with a container's limits and usage.
+
+They also cover the monitor, which blocks or limits containers through their regions."""
 
 import struct
 

@@ -1,5 +1,6 @@
-"""Tests of the GPU memory and cores that a node shows as allocatable to Kubernetes, and of why they
-may exceed what the GPUs have."""
+"""Tests of the GPU memory and cores that a node shows to Kubernetes as allocatable.
+
+They explain why these amounts may exceed what the GPUs have."""
 
 import pytest
 from msgspec import structs

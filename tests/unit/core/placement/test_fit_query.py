@@ -1,5 +1,7 @@
-"""Tests of the two ways in which kube-scheduler uses Apportion: a query for nodes whose devices fit
-a pod, and the placement of a pod on the node that kube-scheduler chose."""
+"""Tests of the two interfaces that kube-scheduler uses.
+
+One returns the nodes whose devices fit a pod. The other places a pod on the node that
+kube-scheduler chose."""
 
 from typing import Any
 

@@ -83,8 +83,9 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
 
 
 def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
-    """If a device offers less than its pods use, its capacity counts as what they use, so that the
-    rows still add up to the capacity."""
+    """If a device offers less than its pods use, the used amount counts as its capacity.
+
+    The rows of the report therefore still add up to the capacity."""
     accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
     total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total

@@ -161,8 +161,7 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
 
 
 def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
-    """The line of a refusal has the wording of `why` as long as `tail` remembers the pod's
-    request."""
+    """A refusal's line is worded as in `why`, as long as `tail` remembers the pod's request."""
     teller = Teller()
     held = PodRefused(
         pod="u0", namespace="default", name="a", nodes=1,

@@ -147,8 +147,9 @@ def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
 
 
 def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
-    """If a node has two GPUs and a pod requests four, the code says that there are too few devices,
-    not that there are none."""
+    """If a node has two GPUs and a pod requests four, the refusal code is DEVICES_TOO_FEW.
+
+    Devices of another family on the node do not change this."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("u0"), npu("u1")))
     wanted = shape(cards(4))
     for occupancy in (now, empty):

@@ -423,8 +423,9 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
 def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """A request for a whole device by a name that HAMi's device plugin also offers causes a
-    warning, because that plugin would reject the pod."""
+    """A pod causes a warning if HAMi's device plugin also offers the whole device that it requests.
+
+    That plugin would reject the pod."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = suspects(document, CONFIG)
