@@ -131,7 +131,9 @@ BINDER = ("binder",)
 
 
 class Pens:
-    """Writes events as the services and people would to whom these event types belong."""
+    """Appends events to the ledger on behalf of the services and people who normally write them.
+
+    Each event is written with the NATS account of the role that may append its type."""
 
     def __init__(self, bus: Bus, facts: Facts) -> None:
         self._bus = bus
@@ -140,7 +142,8 @@ class Pens:
         self._number = 0
 
     async def write(self, *payloads: Payload) -> list[int]:
-        """Append these events one by one. Return their revisions."""
+        """Append these events one by one, and wait until each has been read back. Return their
+        revisions."""
         revisions = []
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
@@ -163,7 +166,7 @@ async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publi
 
 @contextlib.asynccontextmanager
 async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
-    """Run each of these services in a process of its own until the block ends."""
+    """Start each of these services in its own process, and stop them when the block ends."""
     async with contextlib.AsyncExitStack() as stack:
         for verb, *options in commands:
             url = bus.server.url_for(verb)
@@ -245,8 +248,10 @@ async def _end(pens: Pens, facts: Facts) -> None:
 
 
 async def agree(bus: Bus, facts: Facts) -> None:
-    """Record how a lost ledger is rebuilt before any agent reports, and how it is used
-    afterwards."""
+    """Record a ledger that is rebuilt from the cluster after its loss, and the normal use that
+    follows.
+
+    The rebuild takes place before any agent reports."""
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
@@ -356,9 +361,10 @@ async def evict(bus: Bus, facts: Facts) -> None:
 
 
 async def mount(bus: Bus, facts: Facts) -> None:
-    """Record pods that wait for their claims and are placed where their volumes are.
+    """Record pods that wait for their volume claims and are then placed on nodes that can reach the
+    volumes.
 
-    One claim can be used by only one pod."""
+    One of the claims can be used by only one pod."""
     pens = Pens(bus, facts)
     zone = NodeExpression(key="zone", operator="In", values=("b",))
     data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
@@ -382,8 +388,9 @@ async def mount(bus: Bus, facts: Facts) -> None:
 
 
 async def resize(bus: Bus, facts: Facts) -> None:
-    """Record running pods that are resized. One resize is refused, and one pod ends before the
-    answer."""
+    """Record running pods that are resized.
+
+    One resize is refused, and one pod ends before its resize is answered."""
     pens = Pens(bus, facts)
     async with services(bus, AGENT, SCHEDULER, BINDER):
         await facts.count(NodeReported, 1)
@@ -442,7 +449,8 @@ async def use(bus: Bus, facts: Facts) -> None:
 
 
 async def silence(bus: Bus, facts: Facts) -> None:
-    """Record lost agents. Pods wait for them or are placed elsewhere, and one agent returns."""
+    """Record nodes whose agents are lost. Pods wait for an agent or are placed elsewhere, and one
+    agent returns."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -481,9 +489,10 @@ async def cordon(bus: Bus, facts: Facts) -> None:
 
 
 async def rule(bus: Bus, facts: Facts) -> None:
-    """Record how an operator enables an event format, and sets a mistaken cordon aside.
+    """Record an operator who enables an event format, and one who makes readers ignore a mistaken
+    cordon.
 
-    No build writes events of that format."""
+    No build writes events of the enabled format."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -502,10 +511,9 @@ async def rule(bus: Bus, facts: Facts) -> None:
 
 
 async def lie(bus: Bus, facts: Facts) -> None:
-    """Record reports of an agent that claims another node's devices. The intake refuses these
-    reports.
+    """Record an agent that claims the devices of another node.
 
-    It accepts the agent's true report."""
+    The intake refuses these reports, and accepts the agent's true report."""
     pens = Pens(bus, facts)
     agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
     async with services(bus, agents, SCHEDULER, BINDER):
@@ -539,7 +547,8 @@ SCENES = {
 
 
 async def record(path: Path) -> None:
-    """Run the scenario with this file's name, and archive its ledger in the file."""
+    """Run the scenario that belongs to this file name, and archive the resulting ledger in the
+    file."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_bus(Path(folder) / "nats") as bus:
             facts = Facts(bus)
@@ -569,13 +578,15 @@ def folded(path: Path) -> State:
 
 
 def write_digest(path: Path, state: State) -> None:
-    """Write the digest of the folded state to a file next to the ledger."""
+    """Write the digest of this state, folded from the ledger at `path`, to a file next to the
+    ledger."""
     told = {"revision": state.revision, "digest": digest(state)}
     path.with_suffix(".digest.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 def write_snapshot(path: Path, state: State) -> None:
-    """Write the folded state to the folder of snapshots, in this build's format."""
+    """Write this state, folded from the ledger at `path`, to the snapshots folder in this build's
+    format."""
     name = f"format-{snapshot.FORMAT}-{path.stem}.snapshot"
     folder = path.parents[1] / "snapshots"
     folder.mkdir(exist_ok=True)
@@ -586,9 +597,9 @@ def write_snapshot(path: Path, state: State) -> None:
 
 
 def snapshot_fields() -> dict[str, list[str]]:
-    """Return the fields that a snapshot stores by position, by struct.
+    """Return the names of the fields that a snapshot stores by position, for each struct.
 
-    An older snapshot could be misread if one of these structs gets a new field."""
+    If one of these structs gets a new field, an older snapshot could be misread."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
     held = (*parts, PodState, Placement, Rationale, RefusedEvent, RefusedReport)
     return {of.__name__: list(of.__struct_fields__) for of in held}

@@ -54,8 +54,7 @@ def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_our_annotations_identify_the_placement(name: str) -> None:
-    """Our own annotations have the placement's revision in the ledger, the dialect and all
-    shares."""
+    """Our own annotations contain the placement's ledger revision, dialect and shares."""
     vector, notes = rendered(name)
     assert notes["apportion.dev/placement-revision"] == "42"
     assert notes["apportion.dev/dialect"] == vector.pod.dialect

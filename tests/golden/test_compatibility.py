@@ -1,4 +1,5 @@
-"""The compatibility page is generated from its table and from the tests that exist now."""
+"""The compatibility page matches what is generated from its table and from the tests that exist
+now."""
 
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from tools.compatibility import (
 
 
 def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """The committed compatibility page is up to date, and every row has a test. Fix: `make
-    generate`."""
+    """The committed compatibility page is up to date, and every row has a test.
+
+    If it is outdated, run `make generate`."""
     assert main(["--check"]) == 0, capsys.readouterr().err
 
 
@@ -44,14 +46,16 @@ def test_a_test_is_found_by_its_name() -> None:
 
 
 def test_a_row_shows_its_tests_and_what_is_missing(golden: Golden) -> None:
-    """A row of the page lists its tests, and what still has to be tried on real hardware."""
+    """A row of the compatibility page lists its tests, and what must still be tested on real
+    hardware."""
     rows = Table((System("S", (Row("A1", "one", real="a GPU"),)),))
     shown = {"A1": [Shown("tests/t.py", "test_A1_the_card_s_own", 'Says "so" | so.')]}
     golden({"A1": page(rows, shown).splitlines()[-1]})
 
 
 def test_a_difference_shows_what_happens_and_its_tests(golden: Golden) -> None:
-    """The page describes a difference by what Apportion does, and lists its tests if it has any."""
+    """The compatibility page shows what Apportion does differently, and the tests of that
+    difference if there are any."""
     rows = Table((), (Difference("F1", "there", "here"), Difference("F2", "that", "this")))
     shown = {"F1": [Shown("tests/t.py", "test_F1_so", "So.")]}
     assert problems(rows, shown) == []

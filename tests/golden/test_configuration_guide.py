@@ -40,8 +40,9 @@ def table() -> list[str]:
 
 
 def test_the_guide_has_every_key() -> None:
-    """The guide's table has a row for every key. If the test fails, copy the table from its
-    output."""
+    """The guide's table has a row for every key.
+
+    If rows are missing, the test prints the correct table to copy."""
     lines = GUIDE.read_text().splitlines()
     at = lines.index(HEAD[0]) if HEAD[0] in lines else -1
     assert lines[at : at + len(table())] == table(), "\n".join(table())

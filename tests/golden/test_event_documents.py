@@ -1,8 +1,8 @@
-"""Committed events in the format of today's ledgers, which later builds must still read.
+"""Tests of committed events in today's ledger format, which later builds must still read.
 
-Encoding such an event again must give the same bytes. `PodPlaced.json` has the newest version. When
-an event type gets a new version, its old document stays as `PodPlaced.1.json`; reading it converts
-it to the new version."""
+Decoding and encoding such an event must give the same bytes. `PodPlaced.json` has the newest
+version. When an event type gets a new version, its old document is kept as `PodPlaced.1.json`, and
+reading it converts it to the new version."""
 
 import json
 from pathlib import Path
@@ -88,7 +88,8 @@ def test_every_older_version_has_a_document_that_is_lifted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_used(name: str) -> None:
-    """No field of a committed event has its default value, so that a lost field is noticed."""
+    """No field in a committed event has its default value; otherwise a field that is lost would go
+    unnoticed."""
     data = event(name).data
     for field in msgspec.structs.fields(data):
         default = field.default

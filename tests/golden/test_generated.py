@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class PodGone(Payload, frozen=True):
-    """A PodGone event of a later version, with other fields, for the tests."""
+    """A made-up later version of the PodGone event, with other fields than today's."""
 
     uid: Name
     exit_code: int = 0
@@ -85,8 +85,9 @@ def test_an_older_version_keeps_its_fields(golden: Golden) -> None:
 def test_a_version_of_before_the_first_release_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If an event type was first released with version 2, version 1 has no schema and no
-    fingerprint."""
+    """Event versions from before the first release need neither a schema nor a fingerprint.
+
+    The event type in this test was first released with version 2."""
     raised = ROW._replace(payload=PodGone, older=(LIFTED,))
     lock = events.relocked([raised], {})
     monkeypatch.setitem(BORN, "PodGone", 2)
@@ -98,9 +99,9 @@ def test_a_version_of_before_the_first_release_is_forgotten(
 
 
 def test_every_version_has_its_schema() -> None:
-    """Every version of an event has a schema file, also older ones.
+    """Every version of an event type has its own schema file, including the older versions.
 
-    Ledgers contain all versions, and readers in other languages need their schemas."""
+    Ledgers contain all versions, and readers in other languages need the schemas."""
     made = events.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
     schemas = {
         version: json.loads(made[f"{events.PACKAGE}/json/PodGone{suffix}.json"])
@@ -114,9 +115,10 @@ def test_every_version_has_its_schema() -> None:
 
 
 def test_descriptions_may_change() -> None:
-    """A changed description in a schema needs no new version.
+    """A changed description in a schema needs no new version of the event.
 
-    A field that is named `description` counts as part of the schema."""
+    If an event has a field that is named `description`, that field still counts as part of the
+    schema."""
     schema = events.event_schema(ROW)
     assert events.fingerprint(schema | {"description": "x"}) == events.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}
@@ -124,7 +126,7 @@ def test_descriptions_may_change() -> None:
 
 
 def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
-    """The check names each generated file that is missing, outdated or no longer generated."""
+    """The check names each file that is missing, outdated, or present but no longer generated."""
     folder = tmp_path / events.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
@@ -136,7 +138,8 @@ def test_differences_are_named(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_every_event_is_on_the_page_and_in_a_channel() -> None:
-    """Every event type is on the page of events, and is a message of AsyncAPI with its subject."""
+    """Every event type is on the page of events, and is an AsyncAPI message in the channel of its
+    subject."""
     made = events.files(CATALOGUE, {})
     page, document = made["docs/reference/events.md"], events.asyncapi(CATALOGUE)
     addresses = {

@@ -1,8 +1,9 @@
-"""Whole ledgers that were recorded once from a real run. Every later build must fold them alike.
+"""Tests that fold whole ledgers, recorded once from a real run. Every later build must get the same
+state.
 
-A ledger that folds to another state breaks a promise to users. If that is intended, the event gets
-a new version. If only the encoding of the state has changed, `record_ledger --digest` writes the
-digest again, and the snapshot format gets a new number."""
+If a recorded ledger folds to another state, a promise to users is broken. If the change is
+intended, the event gets a new version. If only the encoding of the state has changed, write the
+digest again with `record_ledger --digest`, and give the snapshot format a new number."""
 
 import json
 from pathlib import Path
@@ -30,13 +31,14 @@ def audited(records: list[Record]) -> tuple[State, list[Violation]]:
 
 
 def rules_in(records: list[Record]) -> Rules:
-    """Return the rules that these records set: enabled formats and events that are set aside."""
+    """Return the rules that these records set: enabled event formats and events to ignore."""
     said = [said_at(r.revision, r.subject, r.payload) for r in records]
     return rules_of(each for each in said if each is not None)
 
 
 def told(path: Path) -> dict[str, object]:
-    """Return the revision and digest that were recorded for this ledger."""
+    """Return the content of the digest file next to this ledger: its last revision and its state's
+    digest."""
     found: dict[str, object] = json.loads(path.with_suffix(".digest.json").read_text())
     return found
 
@@ -58,7 +60,7 @@ def version_of(path: Path) -> int:
 def test_every_type_of_the_version_is_recorded(version: int) -> None:
     """The recorded ledgers of a version contain every event type of that version.
 
-    Only what they contain is promised to stay readable."""
+    Later builds need to read only what the recorded ledgers contain, so no type may be missing."""
     records = [r for path in LEDGERS if version_of(path) == version for r in read_archive(path)]
     written = {json.loads(r.payload)["type"] for r in records if _version(r) == version}
     assert written >= {row.type for row in CATALOGUE if row.version >= version}
@@ -118,8 +120,8 @@ def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
 def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
-    """A snapshot at any revision and the events after it fold to the same bytes as the whole
-    ledger."""
+    """A snapshot at any revision, plus the events after that revision, folds to the same state as
+    the whole ledger."""
     records = list(read_archive(path))
     whole, _ = audited(records)
     auditor = Auditor(State(rules=rules_in(records)))

@@ -1,5 +1,4 @@
-"""Hypothesis strategies for nodes of every kind and the events about them, as parts of
-histories."""
+"""Hypothesis strategies that draw nodes of every kind, and the events about these nodes."""
 
 from typing import Any, Literal
 
@@ -64,7 +63,7 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 @st.composite
 def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
-    """Draw a device of the node. Sometimes its id is one that another node may also report."""
+    """Draw a device of this node. Sometimes its id is one that another node may report too."""
     home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(

@@ -1,10 +1,10 @@
-"""Hypothesis strategies for histories of a small, crowded cluster.
+"""Hypothesis strategies that draw the history of a small, crowded cluster.
 
 A history is a list of steps: valid events, events that contradict earlier ones, and decisions.
-There are few names, and amounts are small. So pods compete, nodes report the same devices, and the
+Names are few and amounts are small. So pods compete, several nodes report the same device, and the
 fold refuses most events of a faulty writer. An `Effect` becomes an event only when the history is
-played: it picks a pod in the required phase. In this way, pods reach the end of their life cycle.
-"""
+played: it then picks a pod in the required phase. In this way, pods reach the end of their life
+cycle."""
 
 import os
 from itertools import pairwise
@@ -106,9 +106,9 @@ T = TypeVar("T")
 
 
 def trying(examples: int) -> settings:
-    """Return Hypothesis settings with this many examples and no deadline.
+    """Return Hypothesis settings that try this many examples, without a deadline.
 
-    Crowded histories are long, so an example may be slow."""
+    Crowded histories are long, so a single example may be slow."""
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
     return settings(
@@ -117,23 +117,27 @@ def trying(examples: int) -> settings:
 
 
 def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
-    """Choose one of these strategies by its weight, and draw from it."""
+    """Return a strategy that draws from one of these strategies, chosen in proportion to its
+    weight."""
     return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
         lambda part: part
     )
 
 
 class Effect(NamedTuple):
-    """A step that becomes an event about a pod or device when the history is played.
+    """A step of a history that becomes an event about a pod or device only when the history is
+    played.
 
-    Of the pods or devices for which the event is possible, it is about number `pick`."""
+    `kind` is the event's type. `pick` is an index into the list of pods or devices for which such
+    an event is possible at that time."""
 
     kind: type[Payload]
     pick: int
     final: bool = False
 
     def about(self, state: State) -> Payload | None:
-        """Return the event of this step, or None if no pod or device is in the required phase."""
+        """Return the event that this step becomes, or None if no pod or device is in a suitable
+        phase."""
         if self.kind is DeviceHealthChanged:
             return self._about_device(state)
         phases = _PHASES[self.kind]
@@ -184,10 +188,10 @@ _PHASES: dict[type[Payload], set[Phase]] = {
 
 
 class Decide(NamedTuple):
-    """A step in which a scheduler makes a decision.
+    """A step of a history in which a scheduler makes a decision.
 
-    The decision's events are folded. If `lost` is set, they are lost, and the scheduler must retry.
-    If `rival` is set, another scheduler decides."""
+    The decision's events are folded into the state. If `lost` is set, they are dropped instead, and
+    the scheduler must retry. If `rival` is set, another scheduler makes the decision."""
 
     lost: bool = False
     rival: bool = False
@@ -318,7 +322,7 @@ odd_shapes = st.builds(
 
 
 def _usual_shapes() -> list[Shape]:
-    """Return shapes of which most fit on some node."""
+    """Return pod shapes, most of which fit on some node."""
     usual = [
         (300, None, 0, 1), (500, None, 10, 1), (1000, None, 50, 1), (None, 50, 10, 1),
         (None, None, 100, 1), (None, None, 100, 2), (300, None, 50, 2), (300, None, 100, 1),
@@ -367,9 +371,9 @@ def submissions(
     namespaces: tuple[str, ...] = ("default",),
     wanted: st.SearchStrategy[Shape] | None = None,
 ) -> st.SearchStrategy[PodSubmitted]:
-    """Draw a submitted pod, perhaps in a gang.
+    """Draw a submitted pod, which may belong to a gang.
 
-    It is usually in one of these queues and namespaces, and rarely in another one."""
+    Its queue and namespace are drawn from `queues` and `namespaces`."""
     usual = (queues, namespaces) == (("",), ("default",))
 
     def submitted(uid: str, group: str, namespace: str, **rest: Any) -> PodSubmitted:
@@ -425,8 +429,9 @@ forgeries = st.sampled_from(("",) * 9 + ("forged",))
 
 @st.composite
 def claims(draw: st.DrawFn) -> PodPlaced:
-    """Draw a placement by a faulty writer that has checked nothing. The fold refuses most of
-    them."""
+    """Draw a placement by a faulty scheduler that has checked nothing.
+
+    The fold refuses most of these placements."""
     node, uid = draw(names), draw(pods)
     return PodPlaced(
         pod=uid,
@@ -579,7 +584,7 @@ def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list
 
 
 def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Draw a history in which queues with limits contain pods and gangs, and one node is large."""
+    """Draw a history in which pods and gangs are in queues with limits, and one node is large."""
     start = st.tuples(
         st.just([rack("roomy", 8)]),
         st.lists(reports(), max_size=2),

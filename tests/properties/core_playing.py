@@ -1,7 +1,7 @@
 """Play histories of `core_histories`, and check every decision.
 
 The property tests of the engine, queues and quotas share this module. Invariant: a history consists
-of events and decisions only, so whatever fails here can happen to a real scheduler."""
+only of events and decisions, so every failure found here could also happen to a real scheduler."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +19,11 @@ ROUNDS_MAX = 60
 
 
 def certain(decision: Decision) -> list[DecisionEvent]:
-    """Return the events of a decision without refusals and evictions.
+    """Return the events of a decision, leaving out refusals and evictions.
 
-    An old and a new engine must agree on these events. They may differ in the others: the old
-    engine may have reported a refusal earlier, and an engine evicts pods only if it has no refusal
-    to report."""
+    An engine that has seen the whole history and a new engine must agree on these events. They may
+    differ in refusals, because the old engine may have reported a refusal earlier. They may also
+    differ in evictions, because an engine evicts pods only if it has no refusal to report."""
     untold = (PodRefused, PodEvicted)
     return [event for event in decision.events if not isinstance(event, untold)]
 
@@ -34,13 +34,14 @@ def evictions(decision: Decision) -> list[DecisionEvent]:
 
 
 def unheard(decision: Decision, ledger: Ledger) -> set[str]:
-    """Return the pods that this decision refuses and no earlier decision has refused."""
+    """Return the pods that this decision refuses and that no earlier decision had refused."""
     refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
 def tried_again(fresh: Decision, decision: Decision) -> bool:
-    """Return True if a new engine places a pending gang that the old engine did not place.
+    """Return True if the decision `fresh` of a new engine places a gang that `decision` does not
+    place.
 
     The engine's invariant allows this difference."""
     return bool(gangs_placed(fresh) - gangs_placed(decision))
@@ -54,8 +55,8 @@ def gangs_placed(decision: Decision) -> set[str]:
 def decision_of(ledger: Ledger, step: Decide) -> Decision:
     """Let the ledger's engine decide, and return its decision without folding it.
 
-    Check that the decision does not change the state, that a new engine decides alike, and that no
-    pod has two events."""
+    Check that deciding does not change the state, that a new engine makes the same decision, and
+    that no pod is in two of its events."""
     before = ledger.digest()
     fresh = decided(Engine(ledger.state), events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
@@ -74,8 +75,9 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
 
 
 def told(ledger: Ledger, step: Payload | Effect) -> Payload | None:
-    """Return the event of a step that is no decision, or None if no pod is in the required
-    phase."""
+    """Return the event of this step, which is not a decision.
+
+    Return None if the step is an `Effect` and no pod is in the phase that it requires."""
     return step.about(ledger.state) if isinstance(step, Effect) else step
 
 
@@ -84,10 +86,10 @@ def follow(
     steps: list[Step],
     watched: Callable[[State], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Play the history, and check the invariants after every event.
+    """Play the history, and check the state's invariants after every event.
 
-    The context `watched` is entered around the events of each decision, and may check what they
-    change."""
+    The events of each decision are folded inside the context `watched`, which may check the
+    changes."""
     for step in steps:
         if not isinstance(step, Decide):
             data = told(ledger, step)
@@ -111,7 +113,7 @@ def fall_silent(ledger: Ledger) -> None:
 
 
 def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
-    """Play the history, and yield its state changes. Each decision is made by a new engine."""
+    """Play the history, and yield each change of the state. A new engine makes each decision."""
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]

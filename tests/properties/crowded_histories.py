@@ -1,4 +1,5 @@
-"""Hypothesis strategies for histories with evictions: few devices, and many pods of all priorities.
+"""Hypothesis strategies that draw histories with evictions: few devices, and many pods of all
+priorities.
 
 The property tests of preemption share this module. Invariant: every history drawn here could happen
 to a real scheduler."""

@@ -1,7 +1,7 @@
-"""Hypothesis strategies that draw any possible event, derived from the event types.
+"""Hypothesis strategies that draw any possible event.
 
-So new events and fields are covered automatically. The strategies often draw values at the bounds,
-because there a schema and its codec may disagree."""
+They are derived from the event types, so new events and fields are covered automatically. They
+often draw values at the bounds, because a schema and its codec may disagree there."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A slow reference for the engine's choice: apply every filter to every node in turn.
+"""A slow reference implementation of the engine's choice: it applies every filter to every node.
 
 It follows the documentation of filters, scores and orders, and uses no index, columns or packed
 amounts. It supports pods with the policies `binpack` and `spread` for nodes and devices."""
@@ -28,11 +28,12 @@ WHAT_IT_IS = (RefusalCode.NO_SUCH_DEVICE, RefusalCode.MODE_MISMATCH, RefusalCode
 
 
 class Choice(NamedTuple):
-    """What a full scan of all nodes finds.
+    """The node that a full scan chooses for a pod, and why it rules out the others.
 
-    This is the chosen node (or ""), its shares and its score, and the number of nodes for each
-    reason against them. `taking` counts the nodes that could run the pod. `fitting` also counts
-    nodes that pass every filter, but on which the pod's containers cannot all get their devices."""
+    `node` is the chosen node, or "" if there is none; `shares` and `points` are the pod's shares
+    and score on it. `refused` counts the refused nodes per reason. `taking` counts the nodes that
+    could run the pod. `fitting` also counts the nodes that pass every filter but cannot give all
+    containers their devices."""
 
     node: str
     shares: tuple[Share, ...]
@@ -45,7 +46,7 @@ class Choice(NamedTuple):
 def choose(state: State, shape: Shape) -> Choice:
     """Return the best node for a pod of this shape, and the pod's shares on it.
 
-    Of equally good nodes, it is the first by name."""
+    Among equally good nodes, choose the first by name."""
     refused: Counter[RefusalCode] = Counter()
     best: tuple[int, str, tuple[Share, ...]] | None = None
     fitting = 0
@@ -70,7 +71,7 @@ def choose(state: State, shape: Shape) -> Choice:
 
 
 def _collision(shape: Shape) -> RefusalCode:
-    """Return the refusal code if each request fits alone, but not all of them together."""
+    """Return the refusal code for requests that each fit alone, but do not all fit together."""
     if shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
     paired = len(shape.asks) == 1 and _in_pairs(shape.asks[0])
@@ -84,9 +85,9 @@ def _in_pairs(ask: Ask) -> bool:
 
 
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """Return why the node does not fit, or None if it fits.
+    """Return the reason why the pod does not fit on the node, or None if it fits.
 
-    Each request is checked alone, as if it had the whole node."""
+    Each device request is checked by itself, as if no other request used the node."""
     verdict = refused_node(shape, node)
     if verdict is not None:
         return verdict.code
@@ -103,8 +104,7 @@ def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
 
 
 def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
-    """Return the rank of the first filter that this device fails, or `FITS` if it passes all
-    filters.
+    """Return the rank of the first filter that refuses this device, or `FITS` if it passes all.
 
     The filters check the device's kind first, then its identity, then its amounts."""
     wanted = demand(ask, state.device)
@@ -131,10 +131,10 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
 
 
 def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
-    """Return the node's score: how full (or empty) it is, plus its preferences with half that
-    weight.
+    """Return the node's score: the mean of its load score and its preference score, if it has one.
 
-    `shunned` is True if a PreferNoSchedule taint makes the pod avoid some node of the cluster."""
+    The load score is high on full nodes, or on empty nodes with `spread`. `shunned` is True if a
+    PreferNoSchedule taint makes the pod avoid some node of the cluster."""
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
@@ -163,9 +163,10 @@ def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
 
 
 def _load(pairs: list[tuple[int, int]]) -> int:
-    """Return the mean fraction in use of several amounts, in points.
+    """Return how full the node is in points: the mean, over several amounts, of the fraction in
+    use.
 
-    Each amount is (total, free). If one of the totals is 0, return 0."""
+    Each pair is (total, free). If any total is 0, return 0."""
     if any(total == 0 for total, _ in pairs):
         return 0
     used = [(total - free) * POINTS // total for total, free in pairs]

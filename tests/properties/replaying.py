@@ -1,4 +1,5 @@
-"""A program that plays histories from its input, and prints digests of states and decisions.
+"""A program that reads histories, applies each to an empty state, and prints digests of the
+results.
 
     python -m tests.properties.replaying < histories
 
@@ -25,7 +26,7 @@ from tests.support.ledger_of import event_of
 
 
 def written(steps: Iterable[Step], state: State) -> str:
-    """Return the history as a line of input. Each `Effect` is written as the event that it
+    """Return the history as one line of input, with each `Effect` replaced by the event that it
     becomes."""
     line: list[list[str] | None] = []
 

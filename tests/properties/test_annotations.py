@@ -99,8 +99,9 @@ def test_hami_reads_every_container_where_it_stands(held: list[tuple[Ask, list[S
 def test_volcano_reads_the_containers_that_have_devices(
     held: list[tuple[Ask, list[Share]]], factor: int
 ) -> None:
-    """Volcano reads the same shares in its own unit of memory, from a list without other
-    containers."""
+    """Volcano reads the same shares, with memory in its own unit.
+
+    Its annotation lists only the containers that have devices."""
     _, place, notes = written("volcano-vgpu", held, gpu_memory_factor=factor)
     read = volcano_containers(notes["volcano.sh/vgpu-ids-new"])
     assert [[(r.device, r.memory, r.cores) for r in each] for each in read] == [
@@ -114,7 +115,7 @@ def test_volcano_reads_the_containers_that_have_devices(
 @settings(max_examples=200, deadline=None)
 @given(containers(cut=True))
 def test_both_read_which_instance_it_is(held: list[tuple[Ask, list[Share]]]) -> None:
-    """HAMi finds a MIG instance by its profile and slices, and Volcano by its group and
+    """HAMi identifies a MIG instance by profile and slices; Volcano identifies it by group and
     position."""
     _, place, notes = written("hami", held)
     allocations = msgspec.json.decode(notes["hami.io/vgpu-mig-allocations"])
@@ -142,7 +143,7 @@ def test_our_annotations_have_the_whole_placement(
     held: list[tuple[Ask, list[Share]]], dialect: str
 ) -> None:
     """Our own annotations contain the whole placement, so that a lost ledger can be rebuilt from
-    them."""
+    the pods."""
     _, place, notes = written(dialect, held)
     assert read_shares(notes) == place.shares
 
@@ -152,9 +153,9 @@ def test_our_annotations_have_the_whole_placement(
 def test_vcuda_reads_card_numbers_by_container(
     held: list[tuple[Ask, list[Share]]], prefix: str
 ) -> None:
-    """The vcuda plugin reads the device numbers of each container.
+    """The vcuda plugin reads the device numbers of each container from the pod's annotations.
 
-    All annotations have the prefix that the pod itself uses."""
+    Apart from our own, all annotations have the prefix of the pod's dialect."""
     _, place, notes = written(f"{prefix}/vcuda", held)
     read = {
         int(key.rpartition("-")[2]): [int(index) for index in text.split(",")]

@@ -1,4 +1,4 @@
-"""Properties that hold for every configuration document."""
+"""Properties that hold for every configuration document that Hypothesis draws."""
 
 from typing import Any
 
@@ -86,7 +86,8 @@ MOVES = st.lists(st.integers(-6, 41_000), min_size=1, max_size=14)
 @settings(max_examples=300, deadline=None)
 @given(CONFIGURATIONS)
 def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any) -> None:
-    """Reading the output of `config show` gives the same configuration again, if it is valid."""
+    """If a configuration is valid, reading the output of `config show` gives the same
+    configuration."""
     try:
         check(found)
     except ManifestError:
@@ -97,7 +98,7 @@ def test_a_configuration_that_passes_is_read_back_from_what_is_shown(found: Any)
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(["nvidia", "nodeconfig", "policy", "y"]), JSON) | JSON)
 def test_any_document(document: object) -> None:
-    """Any document is either a valid configuration, or it is refused with the name of a key."""
+    """Any document is either accepted as a configuration or refused with the name of a key."""
     said = ""
     try:
         found = read_configuration(document)
@@ -113,10 +114,11 @@ def test_any_document(document: object) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(GENERATED), min_size=1, max_size=4, unique=True), MOVES)
 def test_A8_a_card_is_never_cut_outside_of_its_groups(groups: list[MigGroup], moves: Any) -> None:
-    """While pods come and go, a MIG device follows one allowed group and uses each slice only once.
+    """While pods start and end, a MIG device follows one allowed group and uses each slice only
+    once.
 
-    A positive move is the memory of a new pod, and a negative one ends a pod. The ledger checks its
-    own invariants after every event."""
+    A move of zero or more is the memory of a new pod; a negative move ends a pod. The ledger checks
+    its own invariants after every event."""
     known = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=tuple(groups)),)
     configuration = Configuration(nvidia=NvidiaConfiguration(known_mig_geometries=known))
     cards = [gpu(f"g{i}", model=A100_40, mode="mig", slots=7) for i in range(2)]

@@ -1,6 +1,6 @@
-"""Properties of the engine's decisions after any history.
+"""Properties of the decisions that the scheduling engine makes after any history.
 
-They are valid, repeatable and finite, and depend only on the state."""
+Its decisions are valid, repeatable and finite, and depend only on the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ SETTINGS = trying(50)
 @SETTINGS
 @given(histories())
 def test_decisions_are_valid_and_depend_only_on_the_state(steps: list[Step]) -> None:
-    """The fold accepts all events of a decision that is folded at once.
+    """If a decision is folded at once, the fold accepts all of its events.
 
     A new engine makes the same decision on the same state."""
     follow(Ledger(), steps)
@@ -40,8 +40,8 @@ def test_decisions_end_without_new_events(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
-    """At the end of a history, every pod is placed or refused, or waits for its gang or its
-    gates."""
+    """When the engine has decided everything, each pod is placed or refused, or waits for its gang
+    or its gates."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -55,8 +55,8 @@ def test_pods_pending_in_the_end_fit_nowhere(steps: list[Step]) -> None:
 @SETTINGS
 @given(histories())
 def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
-    """If each decision ends early, the engine still places the same pods on the same nodes in the
-    end."""
+    """If the engine is stopped early in each decision, it still places the same pods on the same
+    nodes in the end."""
     whole, pieces = Ledger(), Ledger()
     follow(whole, steps)
     follow(pieces, steps)
@@ -99,14 +99,15 @@ def test_the_order_in_which_nodes_are_learnt_does_not_count(
 
 
 def own_devices(report: NodeReported) -> NodeReported:
-    """Return the report without device ids that other nodes may report too.
+    """Return the report without the devices whose ids other nodes may report too.
 
-    Such a device belongs to the node that reports it first, so the order would matter."""
+    Such a device belongs to the node that reports it first, so the order of reports would matter.
+    """
     own = tuple(device for device in report.devices if device.id.startswith(report.node))
     return NodeReported(node=report.node, devices=own, host=report.host)
 
 
 def test_refused_and_placed_are_told_apart() -> None:
-    """A decision may contain placements and refusals. Otherwise the tests above would compare
-    nothing."""
+    """The type of decision events includes placements and refusals; otherwise the tests above
+    compare nothing."""
     assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

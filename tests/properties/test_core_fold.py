@@ -1,4 +1,4 @@
-"""Properties of the fold of any history: it breaks no invariant, and all readers get the same
+"""Properties of folding any history: no event breaks an invariant, and every reader gets the same
 state."""
 
 from hypothesis import given
@@ -42,7 +42,8 @@ def played(steps: list[Payload | Effect]) -> tuple[State, list[Event]]:
 def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
     """No event makes the fold raise an exception or break an invariant of the state.
 
-    An event that the fold refuses changes only the record of refusals and the pod's attempt."""
+    If the fold refuses an event, only the record of refusals and the pod's attempt number change.
+    """
     state, events = played(steps)
     assert state.revision == len(events)
 
@@ -52,8 +53,8 @@ def test_no_event_breaks_an_invariant(steps: list[Payload | Effect]) -> None:
 def test_every_reader_comes_to_the_same_state(
     steps: list[Payload | Effect], data: st.DataObject
 ) -> None:
-    """A reader gets the same state if events are encoded and decoded, and if some are delivered
-    again."""
+    """A reader gets the same state after events are encoded and decoded, and even if some are
+    delivered twice."""
     state, events = played(steps)
     again = State()
     for revision, event in enumerate(events, 1):

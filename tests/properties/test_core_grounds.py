@@ -12,8 +12,8 @@ from tests.properties.event_strategies import values
 @settings(max_examples=200, deadline=None)
 @given(placed=values(inspect.type_info(PodPlaced)))
 def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
-    """The `PodPlaced` event can be rebuilt from the state, except for what comes from the
-    submission."""
+    """The `PodPlaced` event can be rebuilt from the state, except for the fields copied from the
+    pod's submission."""
     placed = structs.replace(placed, borrowed=(), controls={})
     submitted = PodSubmitted(
         uid=placed.pod, namespace=placed.namespace, name=placed.name, shape=Shape(), dialect="plain"

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def lines() -> list[str]:
-    """Return the lines of some histories. They are the same in every run."""
+    """Return some histories, one per line. They are the same in every run."""
     found: list[str] = []
 
     @settings(trying(25), derandomize=True, database=None, phases=[Phase.generate])

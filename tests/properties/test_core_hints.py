@@ -1,7 +1,8 @@
-"""Property: if an event makes a refused pod fit, the table of queueing hints lists the event.
+"""Property: if an event makes a refused pod fit, the table of queueing hints lists that event's
+type.
 
-The table names, for each reason of a refusal, the event types after which the pod is tried again.
-The tests compare it with the filters and limits, event by event."""
+The table gives, for each reason of a refusal, the event types after which the pod is tried again.
+The tests compare this table with the filters and limits, event by event."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,8 +74,9 @@ crowds = st.tuples(
 
 @contextmanager
 def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
-    """Remove all refusals from the state until the block ends, so that a new engine reports them
-    again."""
+    """Remove all refusals from the state until the block ends.
+
+    Inside the block, a new engine therefore reports every refusal again."""
     heard = {uid: pod.refusal for uid, pod in ledger.state.pods.items()}
     for pod in ledger.state.pods.values():
         pod.refusal = None
@@ -84,8 +86,9 @@ def as_if_nobody_had_heard(ledger: Ledger) -> Iterator[None]:
 
 
 def considered(ledger: Ledger) -> tuple[dict[str, PodRefused], list[str]]:
-    """Let a new engine decide. Return the refused pods with their refusals, and the placed pods in
-    order."""
+    """Let a new engine decide on the ledger's state.
+
+    Return the refused pods with their refusals, and the placed pods in order."""
     with as_if_nobody_had_heard(ledger):
         events = ledger.consider().events
     refused = {event.pod: event for event in events if isinstance(event, PodRefused)}
@@ -102,8 +105,7 @@ def named_for(refused: PodRefused) -> set[type[Payload]]:
 def test_events_that_end_a_refusal_are_in_its_hints(
     begun: list[Payload], later: list[Payload | Effect]
 ) -> None:
-    """If an event makes a refused pod fit, the table of hints lists the event's type for that
-    refusal.
+    """If an event makes a refused pod fit, the hints for that refusal list the event's type.
 
     Only the first pod that then fits is checked, because others may fit as a consequence. Gangs
     that had too little room are left out, because any event may change their order."""
@@ -125,8 +127,9 @@ def test_events_that_end_a_refusal_are_in_its_hints(
 
 
 def alone(step: Step) -> bool:
-    """Return True if this step concerns no gang. A gang's placement may depend on any other
-    step."""
+    """Return True if this step submits or adopts no gang's pod.
+
+    Gangs are left out because a gang's placement may depend on any other step."""
     submitted = step.submitted if isinstance(step, PodAdopted) else step
     return not (isinstance(submitted, PodSubmitted) and submitted.group)
 
@@ -134,8 +137,8 @@ def alone(step: Step) -> bool:
 @trying(40)
 @given(crowds, exactly(steps(), 16))
 def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload | Effect]) -> None:
-    """After each event, the engine decides like a new engine. So it tries every pod that now
-    fits."""
+    """After each event, an engine with a history decides like a new engine, so it tries every pod
+    that now fits."""
     played: list[Step] = [step for step in begun if alone(step)]
     for step in later:
         played += [step, Decide()] if alone(step) else []
@@ -147,9 +150,10 @@ def test_every_pod_that_fits_is_woken(begun: list[Payload], later: list[Payload 
 def test_what_a_refused_placement_gives_back_is_offered_again(
     begun: list[Payload], later: list[Payload | Effect], pick: int
 ) -> None:
-    """A pod ends just before its placement is folded, so the fold refuses the placement.
+    """If the fold refuses a placement, the engine retries the pods that the same decision had
+    refused.
 
-    The engine then tries the pods again that the same decision had refused."""
+    The placement is refused because its pod ends just before the placement is folded."""
     ledger = Ledger()
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:

@@ -1,6 +1,6 @@
-"""Properties of the engine's index in any state.
+"""Properties of the engine's index of nodes and devices, in any state.
 
-It answers like the filters, and chooses what a full scan of all nodes chooses."""
+It gives the same answers as the filters, and chooses the same node as a full scan of all nodes."""
 
 from collections.abc import Iterator
 
@@ -67,8 +67,9 @@ TOGETHER = (
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
-    """Return which devices of this row (a node) suffice for the request, ignoring the node's CPU
-    and memory."""
+    """Return, for each device of the node in this row, whether the device suffices for the request.
+
+    The node's CPU and memory are ignored."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
     look = ScoreInput(columns, np.zeros(1, np.int32).data)
@@ -79,7 +80,7 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
 
 @st.composite
 def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
-    """Draw a shape that chooses nodes and devices only by load, without pod affinity."""
+    """Draw a pod shape that ranks nodes and devices only by load, and has no pod affinity."""
     policies = st.sampled_from(("binpack", "spread"))
     return structs.replace(
         draw(wanted),
@@ -143,9 +144,8 @@ DIES = st.lists(st.lists(STATES, min_size=2, max_size=6), min_size=1, max_size=2
 def test_dies_of_modules_are_those_of_a_full_scan(
     nodes: list[list[str]], counts: list[int], soft: bool
 ) -> None:
-    """The index and a full scan choose the same dies of modules, and only whole modules.
-
-    This holds whichever dies are in use or unhealthy."""
+    """The index and a full scan allocate the same dies of two-die NPU modules, whichever are in use
+    or unhealthy."""
     ledger = Ledger()
     for at, dies in enumerate(nodes):
         mode = "hami-core" if soft else "vnpu"
@@ -176,7 +176,7 @@ def test_dies_of_modules_are_those_of_a_full_scan(
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=5))
 def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
-    """For each device and each node, the index gives the answer that the filters give."""
+    """For each device and each node, the index gives the same answer as the filters."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -200,8 +200,8 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
 def test_evaluator_and_index_stop_a_node_at_the_same_filter(
     steps: list[Step], wanted: list[Shape]
 ) -> None:
-    """The code that explains refusals and the index refuse a node by the same filter and
-    amounts."""
+    """The code that explains refusals and the index agree on the filter that refuses a node, and on
+    the amounts."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -224,9 +224,9 @@ def test_evaluator_and_index_stop_a_node_at_the_same_filter(
 @trying(40)
 @given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
-    """A pod that fits a node now also fits the node when it is empty.
+    """A pod that fits on a node now also fits on the same node when it is empty.
 
-    So the answer "can never fit", which is found on empty nodes, is never wrong."""
+    The answer "can never fit" is computed on empty nodes, so it is never wrong."""
     state = cluster_of(steps).state
     for shape in wanted:
         rules = Room(state).rules(shape)
@@ -251,14 +251,14 @@ def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
 def told(ledger: Ledger) -> list[Payload]:
     """Return all events of the ledger except refusals.
 
-    Refusals may be repeated when the index lays out its rows again."""
+    The engine may repeat refusals when the index rebuilds its rows."""
     return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 
 def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[int]:
-    """Play the history without its decisions, and update the columns after each step.
+    """Play the history without its decisions, and update the index's columns after each step.
 
-    Yield the number of each step."""
+    Yield the number of each step that has been played."""
     for number, step in enumerate(steps):
         if isinstance(step, Decide):
             continue
@@ -301,8 +301,8 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 def test_classes_that_are_kept_answer_as_those_made_anew(
     steps: list[Step], wanted: list[tuple[Shape, int]]
 ) -> None:
-    """Cached placement classes answer like new ones after any change of policies, prices and
-    nodes."""
+    """Cached placement classes give the same answers as new ones after any change of policies,
+    prices and nodes."""
     ledger = Ledger()
     columns = Columns(ledger.state)
     kept = ClassCache(ledger.state, columns)
@@ -323,8 +323,8 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
 def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
     """Return the placement class's answer for each node.
 
-    It consists of the score, the rank of the cluster filter that refuses the node, and the chosen
-    device."""
+    The first number is the node's score. The second is the rank of the filter that refuses the node
+    as a whole. The third is the position of the chosen device, or -1 if the node does not fit."""
     return {
         columns.names[row]: (
             int(class_.board.points[row]),

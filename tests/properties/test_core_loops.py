@@ -42,7 +42,7 @@ needs = st.one_of(amounts, st.just(packed.NEVER))
 
 
 class Fleet:
-    """Random nodes and a random request, as the flat arrays that the loops read."""
+    """Random nodes and a random request, stored in the flat arrays that the compiled loops read."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         def many(of: st.SearchStrategy[int], count: int, kind: type[np.integer[Any]]) -> Any:
@@ -71,7 +71,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 @given(fleets())
 def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
-    """The compiled `look` and `pick` return what their source returns, for any request."""
+    """The compiled `look` and `pick` return the same as their Python source, for any request."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
     size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
     looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
@@ -92,7 +92,7 @@ def test_look_rank_and_pick_agree(fleet: Fleet) -> None:
 
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
 def test_helped_agrees(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
-    """The compiled `helped` returns what its source returns, for large and small demands."""
+    """The compiled `helped` returns the same as its Python source, for large and small demands."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
     answers = []

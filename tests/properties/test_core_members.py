@@ -1,4 +1,4 @@
-"""Property: even if schedulers come and go, each pod is decided once, by the scheduler that owns
+"""Property: while schedulers start and stop, each pod is decided once, by the scheduler that owns
 it."""
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ NAMES = ("s0", "s1", "s2")
 
 
 class Be(NamedTuple):
-    """A step of a history: from now on, exactly these schedulers run."""
+    """A step of a history, after which exactly the schedulers `names` run."""
 
     names: tuple[str, ...]
 
@@ -45,7 +45,7 @@ quotas = st.sampled_from(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step | Be]:
-    """Draw a crowded history in which schedulers come and go, and some placements fail."""
+    """Draw a crowded history in which schedulers start and stop, and some placements fail."""
     steps: list[Step | Be] = list(draw(crowded_histories()))
     others: st.SearchStrategy[Step | Be] = weighed((1, teams), (1, voids), (1, quotas))
     for step in draw(exactly(others, 16)):
@@ -65,9 +65,9 @@ def check(members: Members, name: str, decision: Decision) -> None:
 
 
 def play(members: Members, steps: Sequence[Step | Be]) -> None:
-    """Play the history. The schedulers decide in turn.
+    """Play the history, with the schedulers deciding in turn.
 
-    A scheduler whose decision was lost learns that one step later."""
+    If a scheduler's decision is lost, the scheduler learns of the loss one step later."""
     lost: tuple[str, Decision] | None = None
     for number, step in enumerate(steps):
         late, lost = lost, None

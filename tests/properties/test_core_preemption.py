@@ -1,6 +1,7 @@
-"""Properties of evictions in any history.
+"""Properties of the evictions in any history.
 
-All evictions are needed, they suffice for the pod that caused them, and each is announced once."""
+No decision evicts more pods than needed, the evictions suffice for the pod that caused them, and
+each eviction is announced once."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,8 +26,8 @@ SETTINGS = trying(60)
 
 
 def without(state: State, gone: set[str], only: str) -> State:
-    """Return a copy of the state in which these pods have ended and all nodes but `only` are
-    cordoned."""
+    """Return a copy of the state in which the pods `gone` have ended and every node except `only`
+    is cordoned."""
     copied = snapshot.restore(snapshot.take(state))
     for data in [PodGone(uid=uid) for uid in sorted(gone)] + [
         NodeCordoned(node=name, by="test", reason="another") for name in state.nodes if name != only
@@ -44,8 +45,9 @@ def fits(state: State, uid: str) -> bool:
 
 
 def gang_of(pod: PodState, state: State) -> str:
-    """Return the pod's gang if it is only evicted as a whole, or "" if single pods of it may be
-    evicted."""
+    """Return the gang with which this pod must be evicted as a whole.
+
+    Return "" if the pod may be evicted alone."""
     group = pod.submitted.group
     return group if group and state.groups[group].together else ""
 
@@ -63,7 +65,7 @@ def units(pods: list[PodState], state: State) -> list[set[str]]:
 
 @contextmanager
 def watched(state: State) -> Iterator[None]:
-    """After the block, check all evictions that a decision has added in it."""
+    """When the block ends, check all evictions that were added to the state inside it."""
     before = set(state.evictions)
     yield
     new = [event for uid, event in state.evictions.items() if uid not in before]
@@ -82,7 +84,10 @@ def watched(state: State) -> Iterator[None]:
 
 
 def check_need(state: State, leaving: set[str], events: list[PodEvicted]) -> None:
-    """Check that the preemptor fits if all evicted pods end, but not if any of them stays."""
+    """Check that the preemptor fits if all its victims end, but not if any one of them stays.
+
+    The victims are the pods of `events`. Pods of lower priority that are already leaving the node
+    count as gone."""
     uid, node = events[0].beneficiary, events[0].nominated
     going = {event.pod for event in events}
     lower = {
@@ -110,7 +115,8 @@ def watching(state: State) -> AbstractContextManager[None]:
 @SETTINGS
 @given(crowded_histories())
 def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
-    """When an engine has nothing left to decide, a new engine does not evict a pod either."""
+    """When an engine has nothing left to decide, a new engine on the same state does not evict a
+    pod either."""
     ledger = Ledger()
     follow(ledger, steps)
     ledger.settle()
@@ -120,8 +126,8 @@ def test_a_new_engine_evicts_no_pod_in_the_end(steps: list[Step]) -> None:
 
 
 def test_evictions_are_drawn() -> None:
-    """Enough of the drawn histories have evictions, also of pods that disruption budgets
-    protect."""
+    """Enough of the drawn histories contain evictions, some of them of pods with disruption
+    budgets."""
     found: list[PodEvicted] = []
 
     @seed(5)

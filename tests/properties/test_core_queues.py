@@ -27,9 +27,9 @@ def queue_name(state: State, pod: PodState) -> str:
 
 
 def held(state: State, queue: QueueObserved) -> Counter[str]:
-    """Return what the queue uses of each resource, by the names in its limits.
+    """Return how much of each resource the queue uses, keyed by the resource names in its limits.
 
-    GPUs are also counted by their model, as a GPU quota names it."""
+    GPUs are also counted by model, under the name that the queue's GPU quota uses."""
     found: Counter[str] = Counter()
     for pod in state.pods.values():
         if pod.placement is None or queue_name(state, pod) != queue.queue:
@@ -54,7 +54,9 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Around a decision, check that the queues whose use it increases stay within their limits."""
+    """Check that a decision in the block takes no queue beyond its limits.
+
+    Only queues whose usage increases in the block are checked."""
     before = {name: held(state, queue) for name, queue in state.queues.items()}
     yield
     for name, queue in state.queues.items():
@@ -81,8 +83,7 @@ def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_no_pod_is_missed_with_queues(steps: list[Step]) -> None:
-    """With queues, the engine runs out of decisions, and then a new engine finds no pod to
-    place."""
+    """With queues, the engine finishes deciding, and a new engine then finds no pod to place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -103,7 +104,7 @@ def test_pods_ending_in_a_queue_wake_the_next(steps: list[Step]) -> None:
 @SETTINGS
 @given(queued_histories())
 def test_queue_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """If a queue's usage is updated with each change, it equals a count over the whole state."""
+    """The usage of a queue, updated with each change, equals a count over the whole state."""
     ledger = Ledger()
     kept = Queues(ledger.state)
     kept.activate()

@@ -19,7 +19,8 @@ Held = dict[str, Counter[str]]
 
 
 def held(state: State) -> Held:
-    """Return what each namespace uses of each resource, by the names in its quotas."""
+    """Return how much of each resource every namespace uses, keyed by the resource names in its
+    quotas."""
     found: Held = {}
     for pod in state.pods.values():
         if pod.placement is None:
@@ -41,8 +42,9 @@ def held(state: State) -> Held:
 
 @contextmanager
 def within_limits(state: State) -> Iterator[None]:
-    """Around a decision, check that the namespaces whose use it increases stay within their
-    quotas."""
+    """Check that a decision in the block takes no namespace beyond its quotas.
+
+    Only namespaces whose usage increases in the block are checked."""
     before = held(state)
     yield
     for name, now in held(state).items():
@@ -63,8 +65,7 @@ def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> No
 @SETTINGS
 @given(limited_histories())
 def test_no_pod_is_missed_with_quotas(steps: list[Step]) -> None:
-    """With quotas, the engine runs out of decisions, and then a new engine finds no pod to
-    place."""
+    """With quotas, the engine finishes deciding, and a new engine then finds no pod to place."""
     ledger = Ledger()
     follow(ledger, steps, within_limits)
     fall_silent(ledger)
@@ -85,8 +86,7 @@ def test_pods_ending_in_a_namespace_wake_the_next(steps: list[Step]) -> None:
 @SETTINGS
 @given(limited_histories())
 def test_namespace_usage_equals_a_full_count(steps: list[Step]) -> None:
-    """If a namespace's usage is updated with each change, it equals a count over the whole
-    state."""
+    """The usage of a namespace, updated with each change, equals a count over the whole state."""
     ledger = Ledger()
     kept = Namespaces(ledger.state)
     for change in changes(ledger, steps):

@@ -1,4 +1,4 @@
-"""Property: a report of any history equals a count over all devices at every moment."""
+"""Property: for any history, a usage report equals a count over all devices after every event."""
 
 import csv
 import io
@@ -65,7 +65,7 @@ AT_WORK: st.SearchStrategy[Step] = st.one_of(
 
 
 def at_work() -> st.SearchStrategy[list[Step]]:
-    """Draw a history in which pods run on one large node while many events happen."""
+    """Draw a history in which pods run on one large node while many other events happen."""
     start = st.lists(submissions(queues=QUEUED, namespaces=NAMESPACES), min_size=4, max_size=8)
     steps = weighed((3, queued_payloads), (2, effects), (4, decisions), (3, AT_WORK))
     return st.builds(
@@ -90,10 +90,10 @@ Counted = Counter[tuple[str, str, Part]]
 
 
 def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """Yield every part of every device in this state, with its size.
+    """Yield every part of every device in this state as (key, millionths of a device, MiB).
 
-    A part is (row of the report, model, kind of part). Its size is in millionths of a device, and
-    in MiB."""
+    The key is (row of the report, device model, kind of part), where a part is allocated, free,
+    cordoned or broken. `by` names what the report has rows for, such as "node"."""
     for node in state.nodes.values():
         held: Counter[str] = Counter()
         for pod in node.pods.values():
@@ -109,7 +109,10 @@ def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, 
 def rests(
     node: NodeState, held: Counter[str], row: str
 ) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
-    """Yield the parts of the node's devices that no pod has, with their sizes."""
+    """Yield the unallocated part of each of the node's devices, as `looked` does.
+
+    `held` is how much of each device is allocated, in millionths. `row` is the row of the report.
+    """
     for each in node.devices:
         if each.present and node.present:
             part = Part.BROKEN if not (each.healthy and node.ready) else Part.FREE
@@ -120,7 +123,7 @@ def rests(
 
 
 def told(meters: Meters) -> tuple[Counted, Counted]:
-    """Return the meters' totals over all time steps: of devices, and of MiB."""
+    """Return the meters' totals over all time steps, in millionths of a device and in MiB."""
     cards, mib = Counted(), Counted()
     for _, (row, model), sums in meters.cells():
         for part in Part:
@@ -132,7 +135,7 @@ def told(meters: Meters) -> tuple[Counted, Counted]:
 @SETTINGS
 @given(HISTORIES, BYS, PERIODS)
 def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
-    """A report over any period equals the count over all devices, and its parts add up to the
+    """A report over any period equals a count over all devices, and its parts add up to the
     capacity."""
     ledger = Ledger()
     start, end = period.start, period.end
@@ -159,7 +162,8 @@ def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Pe
 
 
 def rows_of_csv_add_up(answer: ReportAnswer) -> None:
-    """Check that each column of the CSV adds up to the report's total, also capacity and cost."""
+    """Check that the rows of the CSV add up to the report's total in every column, including
+    capacity and cost."""
     rows = list(csv.DictReader(io.StringIO(as_csv(answer))))
     if not rows:
         assert answer.total.capacity_gpu_hours == 0, "nothing was there in this time"
@@ -173,7 +177,8 @@ def rows_of_csv_add_up(answer: ReportAnswer) -> None:
 
 
 def adds_up(reading: Reading) -> None:
-    """Check that rows and time steps add up to the total, and the total's parts to the capacity."""
+    """Check that the report's rows and time steps add up to its total, and its parts to the
+    capacity."""
     answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(

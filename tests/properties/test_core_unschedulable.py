@@ -23,7 +23,7 @@ leaving = st.builds(Effect, st.sampled_from((PodGone, PodGone, PlacementVoided))
 def test_an_unschedulable_pod_gets_the_room_that_another_leaves(
     nodes: list[NodeReported], arriving: list[PodSubmitted], later: list[Step]
 ) -> None:
-    """After each event, the engine decides like a new engine, so no waiting pod is overlooked."""
+    """After each event, the engine decides like a new engine, so it overlooks no waiting pod."""
     steps: list[Step] = [*nodes, *arriving, DECIDE]
     for step in later:
         steps += [step, DECIDE]

@@ -1,4 +1,5 @@
-"""Properties of the amounts in pods: they are read exactly, and every pod is read or refused."""
+"""Properties of parsing device amounts in pods: amounts are read exactly, and every pod is read or
+refused."""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -45,8 +46,9 @@ ANNOTATIONS = st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v
 
 
 def outcome(document: dict[str, Any], config: ManifestConfig | None = None) -> Manifest | str:
-    """Return the manifest that was read, or the text of the refusal. Any other exception fails the
-    test."""
+    """Return the manifest that was read from this document, or the text of its refusal.
+
+    Any other exception fails the test."""
     try:
         manifest = read_document(document, config or ManifestConfig())
     except ManifestError as error:
@@ -95,7 +97,7 @@ def test_quantity_of_anything(value: object) -> None:
 def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None:
     """Any pod is either read and encoded as an event, or refused with the name of a field.
 
-    The order of its amounts makes no difference."""
+    The order in which the pod lists its limits and annotations makes no difference."""
 
     def written(turn: int) -> dict[str, Any]:
         containers = [
@@ -118,8 +120,7 @@ def test_any_pod(limits: list[dict[str, object]], notes: dict[str, str]) -> None
 def test_renaming_changes_nothing_but_names(
     amounts: dict[str, int], count: int, cores: int
 ) -> None:
-    """If resources are renamed, a pod with the new names requests what it did with the usual
-    names."""
+    """If resources are renamed, a pod with the new names requests the same as before."""
     renamed = VgpuNames(
         **{name: getattr(HAMI, name).replace("nvidia.com", "cards.example") for name in FIELDS}
     )

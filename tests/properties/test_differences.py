@@ -1,6 +1,7 @@
-"""Properties of the differences between two revisions of any history.
+"""Properties of the list of differences between two revisions of any history.
 
-Each difference has its event, and an event makes differences only in the objects that it names."""
+Each difference is traced to the event that made it, and an event makes differences only in the
+objects that it names."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ Rows = list[tuple[Any, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
-    """Yield the event that each step becomes in the current state, if it becomes one."""
+    """Yield the event of each step, in turn. Skip steps that become no event in the state at that
+    time."""
     for step in steps:
         data = step.about(state) if isinstance(step, Effect) else step
         if data is not None:
@@ -35,7 +37,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
-    """Return all differences between the two pictures of the state, by list."""
+    """Return all differences between two pictures of the state, by the name of the list."""
     return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 
@@ -63,8 +65,8 @@ def test_an_event_makes_no_difference_outside_of_what_it_touches(
 def test_each_difference_has_the_event_that_made_it(
     steps: list[Payload | Effect], drawn: st.DataObject
 ) -> None:
-    """For any two revisions, the index of events knows which event changed each object that
-    differs."""
+    """Between any two revisions, the index of events finds, for every object that differs, the
+    event that changed it."""
     with TemporaryDirectory() as folder:
         index, checkpoints = open_index(Path(folder), "c")
         indexer = Indexer(State(), index, checkpoints)

@@ -61,7 +61,7 @@ def test_damaged_events(event: Event, data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(CATALOGUE), JSON, st.dictionaries(st.text(max_size=12), JSON, max_size=2))
 def test_any_json_as_data(row: EventType, data: Any, more: dict[str, Any]) -> None:
-    """Decoding a valid envelope with any data in it may only raise `EventError`."""
+    """If the envelope is valid but its data is any JSON, decoding may only raise `EventError`."""
     document = {
         "specversion": "1.0", "type": row.type, "schemaversion": row.version, "id": "1",
         "source": "s", "time": "2026-03-01T09:30:00Z", "data": data, **more,
@@ -71,8 +71,7 @@ def test_any_json_as_data(row: EventType, data: Any, more: dict[str, Any]) -> No
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 def test_a_name_is_one_token(name: str) -> None:
-    """A name can be encoded as one token of a NATS subject, without wildcards, and decoded
-    again."""
+    """Any name can be encoded as one NATS subject token without wildcards, and decoded."""
     encoded = token(name)
     assert untoken(encoded) == name
     assert encoded

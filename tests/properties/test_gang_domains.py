@@ -1,5 +1,5 @@
-"""Property: a gang with required affinity is placed whenever some choice of racks has room for
-it."""
+"""Property: a gang with required affinity is placed whenever some choice of racks has room for the
+gang."""
 
 from itertools import permutations, product
 
@@ -19,8 +19,9 @@ SETTINGS = trying(100)
 
 
 def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
-    """Return a pod of a gang. Its label is `app`, and it must share a rack with a pod labelled
-    `near`."""
+    """Return a pod of a gang, with the label `app` and `count` GPUs.
+
+    If `near` is given, the pod must share a rack with a pod labelled `near`."""
     means = PodSelector(expressions=(LabelExpression(key="app", operator="In", values=(near,)),))
     wishes = PodConstraints(affinity=(PodTerm(pods=means, topology_key=RACK),) if near else ())
     made = member(uid, labels={"app": app}, shape=shape(cards(count)))
@@ -75,8 +76,7 @@ nodes = st.lists(
 @SETTINGS
 @given(nodes, st.integers(2, 9), st.integers(1, 2))
 def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, each: int) -> None:
-    """A gang whose pods must all share a rack is placed if, and only if, one rack has room for
-    it."""
+    """A gang whose pods must all share a rack is placed exactly when some rack has room for it."""
     ledger = fleet(fleet_of)
     pods = [member_of(f"w{n}", "w", "w", each) for n in range(size)]
     found = placed_whole(ledger, pods)
@@ -89,10 +89,10 @@ def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, 
 @SETTINGS
 @given(nodes, st.integers(1, 8))
 def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], workers: int) -> None:
-    """A leader and workers that must share its rack are placed if some rack has room for all of
+    """A leader, and workers that must share its rack, are placed if some rack has room for all of
     them.
 
-    So the engine must place the leader in such a rack."""
+    The engine must therefore place the leader in such a rack."""
     pods = [member_of("leader", "leader", "", 1)]
     pods += [member_of(f"w{n}", "w", "leader", 1) for n in range(workers)]
     could = any(room >= 1 + workers for room in rooms(fleet_of).values())

@@ -1,6 +1,6 @@
 """Properties of what-if plans and replays after any history.
 
-Pods end up as a plan says, and a replay repeats what happened."""
+Pods really end up where a plan says, and a replay repeats what happened."""
 
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ POLICIES = ("", "binpack", "spread", "bestfit")
 
 
 def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
-    """Return these pods as drafts, as if read from manifests, with unique names."""
+    """Return these pods as drafts with unique names, as if they had been read from manifests."""
     fields = set(PodDraft.__struct_fields__) & set(PodSubmitted.__struct_fields__)
     return tuple(
         PodDraft(**{name: getattr(pod, name) for name in fields} | {"name": f"new-{number}"})
@@ -45,17 +45,18 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 
 class Happened(NamedTuple):
-    """What really happened after a plan was made.
+    """What really happened in the ledger after a plan was made.
 
-    `gone` are the evicted pods that were placed `before`. `again` gives the new uid of each
-    recreated pod."""
+    `before` are the uids of the pods that were placed when the plan was made. `gone` describes each
+    of these that was evicted. `again` maps the uid of an evicted pod to that of the pod that
+    replaced it."""
 
     before: frozenset[str]
     gone: list[str]
     again: dict[str, str]
 
     def end(self, ledger: Ledger, uid: str) -> PodState | None:
-        """Return the final state of this pod, or of the pod that was created again in its place."""
+        """Return the final state of this pod, or of the last pod that was created to replace it."""
         while uid in self.again:
             uid = self.again[uid]
         return ledger.state.pods.get(uid)
@@ -64,7 +65,7 @@ class Happened(NamedTuple):
 def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
     """Let the engine decide until it has no more events.
 
-    Evicted pods end. Their controllers then create the pods of evicted gangs again."""
+    Each evicted pod ends, and is created again with a new uid if its controller would do so."""
     happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
@@ -90,8 +91,8 @@ def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
 
 
 def agree(planned: PlannedPod, pod: PodState | None) -> None:
-    """Check that the pod got the node and shares of the plan, or no placement if the plan had
-    none."""
+    """Check that the pod got the planned node and shares, or stayed unplaced if the plan did not
+    place it."""
     if pod is None or pod.placement is None:
         assert planned.outcome in {"not-now", "never"}, planned.sentence
         return
@@ -108,8 +109,9 @@ def agree(planned: PlannedPod, pod: PodState | None) -> None:
 def test_what_was_planned_then_happens(
     steps: list[Step], wanted: list[PodSubmitted], policy: str
 ) -> None:
-    """Pods of any shape, gang, priority and queue end up where the plan says, with the plan's
-    evictions."""
+    """Pods of any shape, gang, priority and queue end up where the plan says.
+
+    The evictions are those of the plan, too."""
     ledger = Ledger()
     follow(ledger, steps)
     pods = drafts(wanted)
@@ -127,7 +129,8 @@ def test_what_was_planned_then_happens(
 
 
 def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> Happened:
-    """Submit the pods under this policy, and let the engine decide. Return what happened."""
+    """Submit these pods under this scheduling policy, let the engine decide, and return what
+    happened."""
     before = frozenset(uid for uid, pod in ledger.state.pods.items() if pod.placement is not None)
     for uid in list(ledger.state.evictions):
         ledger.gone(uid)
@@ -151,7 +154,7 @@ arrivals = st.lists(
 def lived(
     fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
 ) -> VirtualLedger:
-    """Return a ledger in which these pods came and ended on these nodes, in virtual time."""
+    """Return a ledger in virtual time in which these pods arrived and ended on these nodes."""
     ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0

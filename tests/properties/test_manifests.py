@@ -1,5 +1,6 @@
-"""Property: any document or text is read or refused with a name, and never raises another
-exception."""
+"""Property: any document or text is either read, or refused with the name of a field or line.
+
+No other exception is raised."""
 
 import copy
 import re
@@ -81,7 +82,7 @@ def places(value: object) -> list[tuple[Any, Any]]:
 
 
 def check(documents: list[object]) -> None:
-    """Read the documents. Check that every pod can be encoded, and every refusal names its
+    """Read the documents. Check that every pod can be encoded, and that every refusal names its
     field."""
     for outcome in read_documents(documents):
         assert (outcome.manifest is None) != (outcome.error is None)
@@ -100,8 +101,8 @@ def check(documents: list[object]) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ANYTHING, max_size=3))
 def test_any_document(documents: list[object]) -> None:
-    """Any YAML or JSON document, and any other object, is either read or refused with a field's
-    name."""
+    """Any YAML or JSON document, and any other object, is either read or refused with the name of a
+    field."""
     check(documents)
 
 
@@ -123,7 +124,8 @@ def test_a_good_document_with_anything_in_one_place(
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=60) | st.text("ab:-&*[]{}!#|>\"' \n\t?,0.", max_size=60))
 def test_any_text(text: str) -> None:
-    """Any text is read as documents, or gives errors with line numbers that exist in it."""
+    """Any text is either parsed into documents, or gives errors whose line numbers exist in the
+    text."""
     for is_json in (False, True):
         for parsed in parse(text, is_json=is_json):
             if parsed.error is not None:
@@ -136,7 +138,8 @@ ROW = st.tuples(*(st.integers(0, most) for most in (9999, 9999, 3, 1000)))
 
 
 def trace(lines: list[str]) -> tuple[list[PodDraft], str]:
-    """Read these rows of a trace. Return the pods, and the field of the refusal if there is one."""
+    """Read these rows of a trace. Return the pods read, and the field that was refused ("" if none
+    was)."""
     read: list[PodDraft] = []
     try:
         read.extend(read_trace_pods([HEADER, *lines]))
@@ -148,7 +151,8 @@ def trace(lines: list[str]) -> tuple[list[PodDraft], str]:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text('0123456789,-.ab|"\n', max_size=30), max_size=3))
 def test_any_trace(lines: list[str]) -> None:
-    """Any rows of a trace are read as pods, or one of them is refused with its line number."""
+    """Any rows of a trace are either read as pods, or refused with the line number of the first bad
+    row."""
     drafts, refused = trace(lines)
     assert not refused or re.match(r"line \d+", refused)
     for draft in drafts:
@@ -159,9 +163,9 @@ def test_any_trace(lines: list[str]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ROW, max_size=5))
 def test_any_rows_of_numbers(rows: list[tuple[int, ...]]) -> None:
-    """Rows of numbers are read exactly, and percentages are rounded up.
+    """Rows of numbers are read exactly, except that percentages of a GPU are rounded up.
 
-    Reading stops at a row that requests zero percent of a GPU."""
+    Reading stops with an error at a row that requests zero percent of a GPU."""
     empty = [at for at, (_, _, gpus, milli) in enumerate(rows) if gpus and not milli]
     drafts, refused = trace([f"p{at},{','.join(map(str, row))},T4" for at, row in enumerate(rows)])
     assert refused == (f"line {empty[0] + 2}.gpu_milli" if empty else "")

@@ -1,7 +1,7 @@
-"""Property: signed receipts reveal where the ledger's records were first tampered with.
+"""Property: signed receipts reveal the first place where the ledger's records were tampered with.
 
-The tests use a recorded ledger. Most kinds of tampering renumber the later records, as a new stream
-would. A deleted record leaves a gap instead."""
+The tests use a recorded ledger. Most kinds of tampering renumber the later records, as copying them
+to a new stream would. A deleted record leaves a gap instead."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ TIME = "2026-11-25T00:00:00.000000Z"
 
 
 class Signed(NamedTuple):
-    """A folder with receipts of RECORDS, and the key to verify them."""
+    """A folder with signed receipts of the constant RECORDS, and the key to verify them."""
 
     folder: Path
     key: VerifyingKey
@@ -56,7 +56,7 @@ class Signed(NamedTuple):
 
 
 def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RECORDS) -> None:
-    """Write receipts for the records. Each covers the records up to one of the revisions ENDS."""
+    """Write a receipt for the records up to each revision in the constant ENDS."""
     fold, tree = StateFold(quiet=True), Tree()
     for record in records:
         fold.take(record)
@@ -68,7 +68,7 @@ def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RE
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
-    """Return receipts that have a fingerprint of each record."""
+    """Return signed receipts that include a fingerprint of each record."""
     folder = tmp_path_factory.mktemp("receipts")
     public = make_key(folder / "key")
     write_receipts(folder, read_signing_key(folder / "key"))
@@ -77,7 +77,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
-    """Return the same receipts without the fingerprints of records."""
+    """Return the same receipts as `signed`, but without the fingerprints of records."""
     folder = tmp_path_factory.mktemp("bare")
     for path in signed.folder.glob("receipt-*.json"):
         (folder / path.name).write_bytes(path.read_bytes())
@@ -85,7 +85,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
 
 
 def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterator[tuple[int, str]]:
-    """Check these records from revision `start` on. Yield the problems, each with its revision."""
+    """Check these records from revision `start` on against the receipts. Yield (revision, problem)
+    pairs."""
     check = signed.check()
     for record in records:
         if record.revision >= start:
@@ -94,7 +95,7 @@ def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterat
 
 
 def numbered(records: Sequence[Record]) -> list[Record]:
-    """Return the records with the revisions that they would have in a new stream."""
+    """Return the records, numbered as in a new stream."""
     return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
 
 
@@ -125,7 +126,7 @@ def tampered(kind: str, at: int, seed: int) -> list[Record]:
 
 
 def first_difference(records: Sequence[Record]) -> int:
-    """Return the first revision that differs from RECORDS, or 0 if there is none."""
+    """Return the first revision at which these records differ from the constant RECORDS, or 0."""
     pairs = zip(records, RECORDS, strict=False)
     different = [theirs.revision for ours, theirs in pairs if ours != theirs]
     if different:
@@ -139,9 +140,9 @@ def first_difference(records: Sequence[Record]) -> int:
 def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
-    """With fingerprints, the check names the first record that was changed.
+    """If receipts have fingerprints of records, the check names the first record that was changed.
 
-    Without them, it names the segment of that record, or the missing end."""
+    Otherwise, it names the start of the segment that contains the record, or the missing end."""
     assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
@@ -154,7 +155,8 @@ def test_the_first_record_that_differs_is_named(
 
 
 def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
-    """The check reports a signed state that is not the fold of the signed records."""
+    """The check reports a difference between the state that a receipt signs and the state folded
+    from the records."""
     check, fold = signed.check(), StateFold(quiet=True)
     fold.state.released_count += 1
     found: list[tuple[int, str]] = []
@@ -165,9 +167,10 @@ def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
 
 
 def test_unchanged_records_are_proven(signed: Signed) -> None:
-    """The check confirms unchanged records, and reports an empty ledger.
+    """The check confirms unchanged records, and reports a problem if the ledger is empty.
 
-    A reader that starts later can confirm only the segments that lie wholly after its start."""
+    If it starts reading in the middle, it reports no problem with the segment that it has read only
+    in part."""
     check, fold = signed.check(), StateFold(quiet=True)
     for record in RECORDS:
         fold.take(record)
@@ -183,8 +186,7 @@ def test_unchanged_records_are_proven(signed: Signed) -> None:
 def test_a_path_leads_to_the_root_from_its_own_place_alone(
     size: int, index: int, other: int, seed: int
 ) -> None:
-    """An audit path leads to the root only from its own leaf, and only with its own length (RFC
-    6962)."""
+    """An audit path (RFC 6962) proves only its own leaf. A path of the wrong length is refused."""
     index, other = index % size, other % size
     leaves = [leaf_of(each + 1, "s", str(seed).encode()) for each in range(size)]
     tree = Tree()
@@ -226,7 +228,10 @@ def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, wh
 
 @given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
 def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
-    """A receipt in which any bit was flipped is refused, unless the bit has no meaning."""
+    """A receipt with a flipped bit is refused, unless the flip does not change what the receipt
+    says.
+
+    For example, the flip may turn one kind of white space into another."""
     whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
     data = bytearray(whole)
     data[at % len(data)] ^= 1 << bit

@@ -1,8 +1,8 @@
-"""Property: no event contains a pod's secrets, whatever its dialect and history.
+"""Property: no event contains a pod's secrets, whatever the pod's dialect and history.
 
 The tests put a secret where users put secrets: environment, arguments, commands, probes, images,
-volumes, pull secrets, foreign annotations, and the status. The pods are samples of every dialect.
-They are read both from manifests and from an API server."""
+volumes, pull secrets, foreign annotations, and the status. They use sample pods of every dialect,
+and read each pod both from a manifest and from an API server."""
 
 import copy
 import io
@@ -88,7 +88,7 @@ SAMPLES = samples()
 
 
 def with_secrets(document: Any, places: set[str]) -> Any:
-    """Return the document with the secret put into these places of all its pods."""
+    """Return a copy of the document in which every pod has the secret in each of these places."""
     told = copy.deepcopy(document)
     for pod in templates(told):
         spec = pod["spec"]
@@ -112,8 +112,8 @@ some_places = st.sets(st.sampled_from(PLACES), min_size=1) | st.just(set(PLACES)
 
 @given(document=st.sampled_from(SAMPLES), places=some_places)
 def test_no_event_of_a_manifest_has_its_secret(document: Any, places: set[str]) -> None:
-    """A secret in a manifest is in no event, and not in the error if the manifest cannot be
-    read."""
+    """A secret in a manifest appears in no event. If the manifest cannot be read, the error does
+    not contain it."""
     for outcome in read_documents([with_secrets(document, places)]):
         assert SECRET not in str(outcome.error)
         manifest = outcome.manifest

@@ -1,5 +1,5 @@
-"""Property: a snapshot at any revision and the events after it give the same state as all
-events."""
+"""Property: a snapshot at any revision, plus the events after that revision, gives the same state
+as all events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from tests.support.states import assert_same
 
 
 def folded(events: list[Payload], state: State | None = None) -> State:
-    """Fold these events into `state`, or into an empty state. Return it."""
+    """Fold these events into `state`, or into an empty state if none is given. Return the state."""
     state = state or State()
     for data in events:
         happen(state, data)
@@ -24,8 +24,8 @@ def folded(events: list[Payload], state: State | None = None) -> State:
 
 @given(happenings(), st.data())
 def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObject) -> None:
-    """A state that is saved and restored at any revision, and then folded on, equals the fold of
-    all events."""
+    """A state that is saved and restored at any revision and then continued equals the fold of all
+    events."""
     cut = data.draw(st.integers(0, len(events)))
     half = folded(events[:cut])
     restored = restore(take(half))
@@ -37,8 +37,8 @@ def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObje
 def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
     events: list[Payload], data: st.DataObject
 ) -> None:
-    """A snapshot that is taken in slices while events arrive has the state at the revision it
-    names."""
+    """A snapshot is taken in several steps while events still arrive. It contains the state at the
+    end."""
     cut = data.draw(st.integers(0, len(events)))
     state = folded(events[:cut])
     taking = Taking(state)
@@ -51,8 +51,8 @@ def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
 
 
 def test_nothing_of_the_state_is_forgotten() -> None:
-    """Every field of the state is in the snapshot, or can be derived from other fields (listed
-    here)."""
+    """Every field of the state is stored in the snapshot, unless the test lists it as derived from
+    other fields."""
     none = set[str]()
     for of, record, derived, of_record in (  # fields derived from the rest, on either side
         (State, kept._Head, {"shapes"}, none),

@@ -1,7 +1,7 @@
-"""Property: no pod is placed on a MIG slice that a pod of another scheduler may use.
+"""Property: Apportion places no pod on a MIG slice that another scheduler's pod may be using.
 
-Pods of other schedulers come to MIG devices and end in any order. Some of them do not tell which
-slice they use."""
+Pods of another scheduler start and end on MIG devices in any order. The annotations of some of them
+do not show which slice the pod uses."""
 
 from itertools import count
 from typing import Any
@@ -30,10 +30,10 @@ STEPS = st.one_of(
 def test_no_slice_is_given_out_on_which_an_untold_pod_may_run(
     steps: list[tuple[str, str, Any]], late: bool
 ) -> None:
-    """No slice is allocated that a pod of another scheduler uses.
+    """Apportion allocates no MIG slice that a pod of another scheduler uses.
 
-    If it is unknown which slice such a pod uses, no slice of its device is allocated. With `late`,
-    the node reports its devices only after half of the steps."""
+    If it is unknown which slice such a pod uses, no slice of its device is allocated. If `late` is
+    set, the node reports its devices only after half of the steps."""
     cluster, numbers = Cluster(), count()
     cluster.see("nodes", kube_node("n1"))
     running: dict[str, tuple[str, str, int | None]] = {}

@@ -1,5 +1,4 @@
-"""Property: our fast parser of the NATS protocol finds the messages that the client library
-finds."""
+"""Property: our fast parser of the NATS protocol finds the same messages as the client library."""
 
 import asyncio
 from collections.abc import Sequence
@@ -70,7 +69,7 @@ def _parsed(kind: type[Parser], pieces: Sequence[bytes]) -> tuple[list[Any], byt
 
 @given(said=st.lists(lines, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 60), max_size=20))
 def test_messages_are_parsed_as_by_the_client(said: list[bytes], cuts: list[int]) -> None:
-    """However the input is split, the fast parser finds the same messages as the client's own
+    """However the input is split, our fast parser finds the same messages as the NATS client's own
     parser.
 
     It leaves no input unparsed."""

@@ -129,7 +129,7 @@ def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
 
 
 def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
-    """If another scheduler is configured as extended, its pods keep it as their scheduler.
+    """Pods of a scheduler that is configured as extended keep that scheduler.
 
     The webhook checks and completes only their device amounts. The other scheduler checks the rest.
     """
@@ -192,7 +192,8 @@ def test_D3_defaults_are_those_of_the_configuration() -> None:
 
 @pytest.mark.parametrize("sample", samples())
 def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> None:
-    """Setting defaults keeps every sample's shape and dialect, and is idempotent."""
+    """Filling in defaults keeps every sample pod's shape and dialect. A second pass changes
+    nothing."""
     under = rules()
     made = patched(sample, admitted(sample, under))
     (before,), (after,) = (read_document(pod, under.config).pods for pod in (sample, made))
@@ -380,7 +381,7 @@ def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, s
 
 @pytest.mark.parametrize("operation", ["CONNECT", "DELETE"])
 def test_what_is_neither_created_nor_changed_is_not_looked_at(operation: str) -> None:
-    """The webhook admits every operation except create and update without a check."""
+    """The webhook checks only creates and updates, and admits every other operation."""
     forged = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"})
     for pod in (kube_pod("p", {"nvidia.com/gpu": "1"}), forged):
         assert created(pod) != Admitted("skipped")

@@ -80,8 +80,10 @@ def test_D3_defaults() -> None:
 
 
 def test_D4_mig_strategy() -> None:
-    """With the mixed strategy, pods request MIG instances by profile. Three instances of a profile
-    are three asks, so they may be on one GPU."""
+    """With the mixed strategy, pods request MIG instances by profile.
+
+    A pod with three instances of a profile makes three separate requests, which one GPU may
+    satisfy."""
     limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
     mixed = draft(limits, migStrategy="mixed")
     assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
@@ -97,8 +99,9 @@ def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) 
 
 
 def test_D4_split_count_and_scaling() -> None:
-    """The configuration sets the slots and scales the memory and cores of shared GPUs. It does not
-    change NPUs and MIG devices."""
+    """The configuration sets the slots of shared GPUs and scales their memory and cores.
+
+    NPUs and MIG devices are unaffected."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5, "deviceCoreScaling": 2}
     }
@@ -110,8 +113,9 @@ def test_D4_split_count_and_scaling() -> None:
 
 
 def test_E2_what_is_said_of_a_node_wins() -> None:
-    """A node's entry overrides the keys that the entry sets; all other keys keep their general
-    value."""
+    """A node's entry in the configuration overrides only the keys that the entry sets.
+
+    All other keys keep their cluster-wide values on that node."""
     document = {
         "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5},
         "nodeconfig": [{"name": "n1", "devicememoryscaling": 1.0, "devicecorescaling": 1.5}],
@@ -167,8 +171,9 @@ def test_the_fold_takes_the_whole_document() -> None:
 
 
 def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
-    """The latest policy applies, whether from a document or from a policy event. Omitted fields
-    keep their value."""
+    """The latest policy applies, whether a configuration document or a policy event has set it.
+
+    Fields that the latest policy omits keep their values."""
     weights = {"cpu": 1, "memory": 1, "devices": 10}
     document = read_configuration({"policy": {"nodes": "binpack", "weights": weights}})
     ledger = Ledger(

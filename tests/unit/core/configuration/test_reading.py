@@ -146,8 +146,7 @@ def test_refusals(golden: Golden) -> None:
     ],
 )
 def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) -> None:
-    """A MIG geometry that no GPU supports is refused by its group's name when the configuration is
-    parsed."""
+    """A MIG geometry that no GPU supports is refused, and the error names its group."""
     instance = {"name": "1g.6gb", "memory": 6144, "count": 4} | change
     groups = [{"group": "group1", "geometries": [instance]}]
     document = nvidia(knownMigGeometries=[{"models": ["A30"], "allowedGeometries": groups}])
@@ -180,5 +179,6 @@ def paths(kind: Any, prefix: str = "") -> list[str]:
 
 
 def test_every_key_is_told() -> None:
-    """The documented table of keys matches the struct, in the same order."""
+    """The documented table of keys lists every field of the configuration struct, in the same
+    order."""
     assert [key.path for key in KEYS] == paths(Configuration)

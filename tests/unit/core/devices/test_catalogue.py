@@ -106,8 +106,9 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS)
 def test_profiles_hang_together(model: Model) -> None:
-    """For every model, the MIG profiles are sorted by size and fit the device. No two places of one
-    profile overlap."""
+    """For every model, the MIG profiles are sorted by size and fit the device.
+
+    The positions at which instances of one profile may be created do not overlap."""
     sizes = [profile.memory_mib for profile in model.profiles]
     assert sizes == sorted(sizes)
     usual = [profile.cores for profile in model.profiles if not profile.by_name]

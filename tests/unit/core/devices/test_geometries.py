@@ -48,23 +48,27 @@ def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
 
 
 def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
-    """Submit a pod with one container per amount. Return the position of its first MIG instance, or
-    an empty string if the pod is not placed."""
+    """Submit a pod with one container for each of these memory amounts.
+
+    Return the position of its first MIG instance, or an empty string if the pod is not placed."""
     asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
     ledger.submit(pod(uid, *asks)).settle()
     return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
 
 
 def where(share: Share) -> str:
-    """Return group, position, profile and start of a share's instance: `group1-3 1g.5gb@6`."""
+    """Return the group, position, profile and first slice of a share's MIG instance.
+
+    For example: `group1-3 1g.5gb@6`."""
     cut = share.instance
     assert cut is not None
     return f"{cut.group}-{cut.position} {cut.profile}@{cut.start}"
 
 
 def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
-    """Without configured groups, a model has the groups of Volcano's device plugin: as many
-    instances of one profile as fit, plus smaller ones in the remaining slices."""
+    """Without configured groups, a model has the MIG groups that Volcano's device plugin generates.
+
+    Each has as many instances of one profile as fit, plus smaller ones in the remaining slices."""
     made = [
         [(entry.name, entry.count) for entry in group.geometries] for group in generated(A100_80)
     ]

@@ -17,7 +17,7 @@ DRAFT = PodDraft(namespace="default", name="p", shape=Shape(), dialect="none")
 
 
 def nobody(_: str) -> bool:
-    """Report for every claim that no other pod uses the claim."""
+    """Return False: in these tests, no other pod uses the claim."""
     return False
 
 
@@ -105,7 +105,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
     pod: dict[str, Any], claim: dict[str, Any], problem: str
 ) -> None:
-    """An unsupported claim, or two grants for one container, is refused by the claim's name."""
+    """A pod is refused if it cannot use its claim, or if one container names several claims.
+
+    The error gives the path of the field in the pod's spec."""
     known = claims(**claim)
     known = {f"default/{each.metadata.name}": each for each in known.values()}
     with pytest.raises(ManifestError, match=problem) as refused:

@@ -1,4 +1,4 @@
-"""Tests of reading a ResourceClaim's requests as asks, and of the refusals by field name."""
+"""Tests of reading a ResourceClaim's requests as asks, and of refusals that name the field."""
 
 from typing import Any
 

@@ -52,8 +52,9 @@ def test_a_cut_card_is_every_instance_at_every_place() -> None:
 
 
 def test_a_pool_stays_within_what_one_slice_may_have() -> None:
-    """A node's devices are spread over several ResourceSlices if one would be too large. Each of
-    them states how many there are."""
+    """If a node has too many devices for one ResourceSlice, they are spread over several.
+
+    Each ResourceSlice states how many of them the node has."""
     found = specs(*(gpu(f"g{index}", mode="mig") for index in range(16)))
     assert all(len(each.get("devices", ())) <= DEVICES_MAX for each in found)
     assert all(len(each.get("sharedCounters", ())) <= COUNTERS_MAX for each in found)
@@ -125,7 +126,9 @@ def test_whether_an_allocation_is_there_can_be_seen() -> None:
 
 
 def test_shares_of_another_number_are_not_of_the_claim() -> None:
-    """Shares are refused if their number differs from the claim's: the claim was recreated."""
+    """Shares are refused if the claim requests another number of devices.
+
+    The claim was then deleted and created again under the same name."""
     with pytest.raises(NotOfClaim, match="requests 3 devices"):
         allocation(CLAIM, [held("g0", 1024)], CARDS, node="n1", attempt=1)
 

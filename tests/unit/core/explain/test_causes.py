@@ -30,8 +30,8 @@ from tests.support.pods import ask, cards, gang, member, pod, shape
 def wants(
     uid: str, *asks: Ask, selector: dict[str, str] | None = None, **devices: Any
 ) -> PodSubmitted:
-    """Return a submitted pod that is restricted to these devices and to nodes with this selector,
-    if any."""
+    """Return a submitted pod that accepts only these devices, and only nodes that match this
+    selector."""
     node = NodeConstraints(selector=selector or {})
     only = DeviceConstraints(**devices)
     return pod(uid, shape=shape(*asks, devices=only, node=node))
@@ -135,8 +135,9 @@ def test_too_few_devices_stay_too_few_whatever_is_freed(golden: Golden) -> None:
 
 
 def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be(golden: Golden) -> None:
-    """The answer advises lifting a cordon only on nodes that the pod could use: not on full nodes,
-    nor on nodes that its selector excludes."""
+    """The answer advises lifting a cordon only on nodes that the pod could use.
+
+    It does not advise this on full nodes, nor on nodes that the pod's selector excludes."""
     ledger = Ledger(rack("a", 1), rack("b", 1), rack("c", 1))
     for name, pool in {"a": "infer", "b": "train", "c": "train"}.items():
         ledger.play(observed(name, labels={"pool": pool}))
@@ -181,8 +182,10 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(golden: Golden, kind: str)
 def test_a_list_of_very_many_sorts_goes_by_the_events(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of pending pods scans the fleet only for its first different shapes. Later rows show
-    the cause from the pod's refusal event."""
+    """For a long list of pending pods, only the first few distinct shapes are compared with the
+    fleet.
+
+    The other rows show the cause that the pod's refusal event recorded."""
     monkeypatch.setattr("apportion.core.explain.explainer.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
@@ -268,8 +271,8 @@ def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None
 
 
 def test_one_that_is_lacking_is_told_in_nobodys_wishes_either(golden: Golden) -> None:
-    """A running gang's pending members may differ. Then neither the answers nor the events show a
-    device constraint of only one of them."""
+    """If pending pods of a running gang differ, no answer and no event shows a constraint of only
+    one."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))

@@ -30,7 +30,7 @@ TIME = "2026-01-01T00:00:00.000000Z"
 
 
 def happen(state: State, *payloads: Payload) -> State:
-    """Fold these events into the state, at the revisions that follow its own."""
+    """Fold these events into the state, each at the next revision. Return the state."""
     for data in payloads:
         event = Event(id="e", source="s", time=TIME, data=data)
         change = fold.apply(state, state.revision + 1, event, digest="0" * 64)
@@ -138,8 +138,9 @@ def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
 
 
 def test_the_one_before_under_a_name_is_named() -> None:
-    """If a placed pod was recreated and placed again, its row also names the old pod's uid. The row
-    of a pod that only ended names none."""
+    """If a placed pod was recreated and placed again, its row also has the old pod's uid.
+
+    If a pod ended without a successor, its row has no other uid."""
     state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
     before = picture(state)
     happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))

@@ -152,14 +152,14 @@ def test_cores_that_are_all_held_are_not_asked_for(golden: Golden) -> None:
 
 
 def told(ledger: Ledger) -> str:
-    """Return the text of pod `p`'s Kubernetes event about its refusal."""
+    """Return the text of the Kubernetes event that reports why pod `p` was refused."""
     waits = ledger.pod("p")
     assert waits.refusal is not None
     return event_words(ledger.state, waits, waits.refusal)
 
 
 def test_an_event_says_why_nothing_was_evicted() -> None:
-    """The event of a refusal says why the scheduler evicts no pod from the nearest nodes."""
+    """A refused pod's Kubernetes event says why no pod is evicted from the nearest nodes."""
     for policy, spared in (({"preempts": False}, True), ({}, False)):
         ledger = Ledger(large("n", 1)).submit(pod("low", ask(60_000), priority=1)).settle()
         ledger.submit(pod("p", ask(60_000), priority=9, **policy)).settle()
@@ -169,7 +169,7 @@ def test_an_event_says_why_nothing_was_evicted() -> None:
 
 
 def test_an_event_advises_no_node_that_could_never_hold_the_pod(golden: Golden) -> None:
-    """The event of a refusal does not mention a node that could never fit the pod."""
+    """A refused pod's Kubernetes event does not mention a node that could never fit the pod."""
     alone = told(held_up(ask(70_000, count=8)))
     both = Ledger(large("a-held", 1), small("b-small", 1)).submit(pod("big", ask(60_000))).settle()
     both.submit(pod("p", ask(70_000))).settle()

@@ -1,5 +1,6 @@
-"""Tests of packed rows, the short form of a node for lists: they have the same facts as the full
-answer."""
+"""Tests of packed rows, the short form in which lists show a node.
+
+A packed row must state the same facts as the full answer about the node."""
 
 import msgspec
 
@@ -21,7 +22,7 @@ from tests.support.pods import ask, gang, pod
 
 
 def test_a_row_says_what_the_long_answer_says() -> None:
-    """A packed row has every share of every device of the node, with pod and amounts."""
+    """A packed row lists every share of every device of the node, each with its pod and amounts."""
     ledger = Ledger(rack("n1", 3), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
     row = packed_node(ledger.node("n1"))
     held = {
@@ -53,8 +54,9 @@ def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
 
 
 def test_a_row_says_what_is_wrong() -> None:
-    """A packed row has the node's failed and cordoned devices with reasons, its cordon and its lost
-    state."""
+    """A packed row shows which devices failed or are cordoned, and why.
+
+    It also shows if the node is cordoned or not ready."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),

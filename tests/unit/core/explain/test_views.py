@@ -30,8 +30,8 @@ from tests.support.pods import ask, cards, gang, instance, member, placed, pod, 
 
 
 def test_pod_with_a_place_and_without() -> None:
-    """The answer for a placed pod has shares and revisions, and the answer for a refused pod has
-    the reasons."""
+    """The answer for a placed pod shows its shares and revisions. For a refused pod, it shows the
+    reasons."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
     there, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
     assert (there.node, there.shares) == ("n1", ledger.shares("a"))
@@ -88,8 +88,9 @@ def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
 
 
 def test_node_counts_open_devices() -> None:
-    """A node's answer counts all its devices, and separately its open devices: those that are
-    neither failed nor cordoned."""
+    """The answer for a node counts all its devices, and those that are open.
+
+    A device is open if it is neither failed nor cordoned."""
     ledger = Ledger(
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -125,8 +126,10 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
-    """A node's answer has the newest refused report of its agent, with revision, until a report is
-    accepted."""
+    """The answer for a node shows the newest report of its agent that was refused, with its
+    revision.
+
+    It shows this until a later report is accepted."""
     ledger = Ledger(rack("n1", 1))
     for cause in ("too-many", "implausible-device"):
         ledger.play(ReportRefused(node="n1", cause=cause, message="why"))
@@ -176,7 +179,7 @@ def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
 
 
 def test_a_pod_says_what_it_asks_of_its_node() -> None:
-    """The answer for a pod has the pod's CPU and memory request."""
+    """The answer for a pod shows how much CPU and memory the pod requests."""
     wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
     ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
     answer = pod_answer(ledger.state, ledger.pod("a"))

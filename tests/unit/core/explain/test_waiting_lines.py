@@ -71,8 +71,10 @@ def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
     ids=["quota", "queue"],
 )
 def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> None:
-    """If a quota or a closed queue blocks only some of several identical pods, those pods form a
-    group of their own, which shows that limit."""
+    """If a quota or a closed queue blocks only some of several identical pods, those form their own
+    group.
+
+    Only that group shows the limit as its cause."""
     taken = pod("x", cards(1))
     ledger = Ledger(rack("n1", 1), limit, taken).settle()
     theirs = pod("a", cards(1), namespace="theirs", queue="q")

@@ -49,8 +49,8 @@ def test_waiting_counts_by_priority_then_revision(golden: Golden) -> None:
 
 
 def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
-    """The answer for a placed pod has the runner-up node, the deciding score and the pod's
-    shares."""
+    """The answer for a placed pod shows its shares, the runner-up node and the difference in
+    scores."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     ledger.submit(pod("first", ask(40_000))).settle()
     ledger.submit(pod("second", ask(10_000))).settle()
@@ -131,7 +131,7 @@ def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that(golden: Golden) -> 
 
 
 def test_who_waits_for_a_gate_stands_in_no_line(golden: Golden) -> None:
-    """A gated pod has no queue position; lists show its gates."""
+    """A pod with scheduling gates has no queue position. Lists show its gates instead."""
     ledger = Ledger(rack("n1", 1), pod("a"), pod("p1", ask(1000), gates=("quota", "data")))
     answer = why(ledger.state, ledger.pod("p1"))
     assert answer.waiting is None
@@ -159,7 +159,7 @@ def test_a_list_says_who_chooses_the_node() -> None:
 
 
 def test_history_has_every_revision() -> None:
-    """The history of a pod has every event from submission to allocation, with its revision."""
+    """The history of a pod lists every event from submission to allocation, with revisions."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().bound("p1").allocated("p1")
     state = ledger.pod("p1")
     history = explained(ledger, "p1").history

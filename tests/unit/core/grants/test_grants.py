@@ -1,5 +1,6 @@
-"""Tests of a container's environment and mounts in each sharing mode. They equal those of the
-device plugins that Apportion replaces."""
+"""Tests of a container's environment and mounts in each sharing mode.
+
+Both must equal what the device plugins that Apportion replaces would set."""
 # ruff: noqa: S108 - the paths are HAMi-core's and CUDA's own
 
 import pytest

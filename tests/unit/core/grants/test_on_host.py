@@ -95,8 +95,10 @@ def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> No
 
 
 def test_who_is_not_held_is_told() -> None:
-    """The caller is warned about limits that cannot be enforced: all limits without the library,
-    and the core limit of a device that is not the node's first."""
+    """The caller is warned about every limit of a host process that cannot be enforced.
+
+    Without the library, these are all limits. With it, a core limit fails on every device but the
+    node's first."""
     assert unheld(granted("GPU-1").edits, BOTH) == ""
     assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
     assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)

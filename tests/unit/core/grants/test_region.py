@@ -1,5 +1,6 @@
-"""Tests of HAMi-core's usage region, a file that holds a container's limits and usage, and of the
-monitor that blocks or limits containers through it."""
+"""Tests of HAMi-core's usage region, a file with a container's limits and usage.
+
+They also cover the monitor, which blocks or limits containers through their regions."""
 
 import struct
 
@@ -119,11 +120,10 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 def advised(
     *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
 ) -> None:
-    """Run one control round over the containers with these regions, which blocks or limits each of
-    them.
+    """Run one round of the monitor, which blocks or limits containers through their regions.
 
     `namespaces` has one letter per container: the name of its namespace. Containers of priority 0
-    in a namespace of `first` go before containers of other namespaces."""
+    in a namespace listed in `first` go before containers of other namespaces."""
     contenders = (
         Contender(each, namespace, each.devices, each.priority)
         for each, namespace in zip(regions, namespaces, strict=True)
@@ -150,8 +150,10 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
 
 
 def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
-    """A container whose core limit is off still counts as active after a kernel launch. The monitor
-    then goes by the launch time, because HAMi-core of mid 2026 sets no mark."""
+    """A container whose core limit is off still counts as active after a kernel launch.
+
+    The monitor sees this by the launch time, because HAMi-core of mid 2026 does not set
+    `recent_kernel` for such a container."""
     free, other = region(), region()
     for each in (free, other):
         each.hold_cores(held=False)
@@ -263,8 +265,9 @@ def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
 
 
 def test_processes_of_an_earlier_life_are_forgotten() -> None:
-    """When a container restarts, its region is as new: only the process slots of the previous run
-    were cleared."""
+    """When a container restarts, the processes of its previous run are removed from its region.
+
+    Nothing else in the region changes."""
     data = StoredBytes(made(PLAN))
     for slot in range(3):
         struct.pack_into("<iiQ", data, PROCESSES + slot * PROCESS, slot + 1, 4711, 600 << 20)

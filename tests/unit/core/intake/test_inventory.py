@@ -95,8 +95,10 @@ def test_ids_and_indexes_stand_there_once() -> None:
 
 
 def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
-    """The intake accepts a first report, one more or one less device, failed devices and changed
-    slots at once."""
+    """Small changes in a node's report need no confirmation.
+
+    These are a first report, one more or one less device, failed devices, and a changed number of
+    slots."""
     eight = rack("n1", 8)
     sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
     fewer = structs.replace(eight, devices=eight.devices[:7])

@@ -107,7 +107,9 @@ def used(device: str, uid: str, **more: int) -> ShareUsed:
 
 
 def test_nobody_signs_for_another(ledger: Ledger) -> None:
-    """An agent may not sign for another node, and may not use a basis in the future."""
+    """The intake refuses an event that an agent signs for another node.
+
+    It also refuses an event whose basis is a future revision."""
     assert cause(said(ledger, rack("n1", 2), by="n2")) == "foreign-source"
     assert cause(said(ledger, rack("n1", 2), basis=1, cause=2)) == "future-basis"
 
@@ -173,8 +175,10 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
 
 
 def test_use_by_a_pod_that_does_not_hold_the_device_is_doubtful(ledger: Ledger) -> None:
-    """If a pod does not have the device of its usage record now, the intake marks the record as
-    doubtful: the pod may have had the device earlier."""
+    """If a usage record names a device that the pod does not have now, the intake marks it as
+    doubtful.
+
+    It does not refuse the record, because the pod may have had the device earlier."""
     for use in (used("n1-g0", "p2"), used("n1-g1", "p1"), used("n1-g0", "p9")):
         record = UsageRecorded(node="n1", seconds=3600, shares=(used("n1-g0", "p1"), use))
         assert said(ledger, record) == Doubt(record, (use,))

@@ -77,7 +77,7 @@ def test_a_record_of_another_subject_is_not_there(subject: str) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"api":1}', b"\xff", b'{"api":"x","y":1}'])
 def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
-    """The intake refuses an unreadable request by name."""
+    """The intake refuses a request that it cannot decode with the error NotForAgents."""
     with pytest.raises(NotForAgents):
         read_asked(payload)
 

@@ -21,14 +21,14 @@ def pod(**more: object) -> PodSubmitted:
 
 
 def test_most_pods_need_no_more_words() -> None:
-    """For a pod without init containers and controls, the agent receives the placement
+    """If a pod has no init containers and no HAMi-core controls, its agent gets the placement
     unchanged."""
     assert handed(PLACED, pod(), [CARD]) is PLACED
 
 
 def test_an_init_container_has_what_it_borrows() -> None:
-    """An init container that borrows gets the amounts that it requests, on the device of the
-    container that it borrows from."""
+    """An init container may use a main container's device. It gets the amounts that it requests
+    itself."""
     fetch = Ask(container="fetch", family="nvidia", memory_mib=500, init=True)
     found = handed(PLACED, pod(borrowing=(fetch,), init_containers=("fetch",)), [CARD])
     assert found.borrowed == (Share(container="fetch", device="GPU-1", memory_mib=500, cores=0),)

@@ -1,5 +1,6 @@
-"""Tests of the GPU memory and cores that a node shows as allocatable to Kubernetes, and of why they
-may exceed what the GPUs have."""
+"""Tests of the GPU memory and cores that a node shows to Kubernetes as allocatable.
+
+They explain why these amounts may exceed what the GPUs have."""
 
 import pytest
 from msgspec import structs
@@ -21,7 +22,7 @@ NAMES = (
 
 
 def amounts(memory: int, cores: int) -> dict[str, int]:
-    """Return the memory and cores that a node shows, once per dialect's resource names."""
+    """Return this memory and these cores under the resource names of every dialect."""
     return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
 
 
@@ -111,8 +112,9 @@ def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
 
 
 def test_what_others_bound_raises_nothing() -> None:
-    """A pod that another scheduler bound to the node does not raise its amounts, so that the
-    kubelet rejects the pod if the node is full."""
+    """A pod that another scheduler bound to the node does not raise the node's amounts.
+
+    If the node is full, the kubelet can therefore reject the pod."""
     ledger = Ledger(node("n1", gpu("g0", model=T4)))
     about = pod("sent", ask(20_000))
     held = Share(container=about.shape.asks[0].container, device="g0", memory_mib=1_000, cores=0)

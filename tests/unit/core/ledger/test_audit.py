@@ -57,7 +57,8 @@ class Written:
         return self.auditor.state.revision
 
     def write(self, *payloads: Payload, **fields: Any) -> Self:
-        """Append these events as one decision, so that all of them have the same basis."""
+        """Append these events as one decision: all of them have the same basis (the last revision
+        read)."""
         basis = fields.pop("basis", self.revision)
         for payload in payloads:
             data = payload
@@ -182,7 +183,7 @@ def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) ->
 def test_what_was_decided_on_what_did_not_stand_yet(
     ledger: Written, fields: dict[str, int]
 ) -> None:
-    """The auditor reports an event whose basis or cause is its own or a later revision."""
+    """The auditor reports an event that names its own or a later revision as its basis or cause."""
     assert ledger.write(on("p1"), **fields).checks() == [(4, "basis")]
 
 
@@ -244,8 +245,10 @@ def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
 
 
 def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
-    """The event that voids an adopted placement may have an extra number in its id, because an
-    earlier pod may have used the plain id. For other placements that is reported."""
+    """The event that voids an adopted placement may have an extra number in its id.
+
+    An earlier pod may have used the plain id. For other placements, the auditor reports such an id.
+    """
     found = PodAdopted(
         pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
     )
@@ -264,15 +267,17 @@ def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Writ
     ],
 )
 def test_a_share_of_what_was_off_offer(ledger: Written, data: Payload) -> None:
-    """The auditor reports a share of a device that was closed at the decision's basis. A device
-    that was closed later is no violation."""
+    """The auditor reports a placement on a device that was closed when the scheduler decided.
+
+    If the device was closed only afterwards, there is no violation."""
     ledger.write(data).write(on("p1"), basis=3).write(on("p2"), basis=4)
     assert ledger.checks() == [(6, "closed")]
 
 
 def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
-    """The auditor reports a share of a device only if the device was closed at the decision's
-    basis, not if it was reopened by then."""
+    """The auditor reports no placement on a device that was reopened before the scheduler decided.
+
+    It reports a placement that was decided while the device was still closed."""
     ledger.write(DeviceCordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(DeviceUncordoned(device="n1-g0", by="b", reason="r"))
     ledger.write(on("p1"), basis=4)

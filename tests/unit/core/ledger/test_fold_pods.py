@@ -302,8 +302,10 @@ def test_oversold(device: object, shares: list[object], because: str) -> None:
     ],
 )
 def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) -> None:
-    """The fold refuses a placement with a wrong attempt, node or chain. Unless the attempt itself
-    was wrong, the pod's next attempt has the next number."""
+    """The fold refuses a placement with a wrong attempt, node or previous digest.
+
+    If the attempt number was right, it is used up, and the pod's next attempt has the next number.
+    """
     ledger = pending()
     assert because in ledger.contradict(placement("p1", **wrong))  # type: ignore[arg-type]
     assert ledger.pod("p1").attempt == (1 if "attempt" in wrong else 2)
@@ -311,7 +313,10 @@ def test_placement_that_skips_a_fence(wrong: dict[str, object], because: str) ->
 
 def test_chain_moves_with_every_placement_on_its_node() -> None:
     """Every event on a node's placement subject advances the node's fence, even if the fold refuses
-    the event."""
+    it.
+
+    The fence is the revision of the last event on this subject. The next placement must name its
+    digest."""
     state = State()
     for revision, (data, digest) in enumerate(
         [
@@ -335,8 +340,10 @@ def test_chain_moves_with_every_placement_on_its_node() -> None:
     [("apportion.v1.placement.n1%2Eexample", True), ("apportion.v1.workload.p1", False)],
 )
 def test_bytes_that_are_no_event(subject: str, *, moves: bool) -> None:
-    """The fold records undecodable bytes as a refused event. On a placement subject, they advance
-    the node's fence."""
+    """The fold records undecodable bytes as a refused event.
+
+    On a placement subject, they also advance the node's fence, the last revision on that subject.
+    """
     state = State()
     change = fold.refuse(state, 7, subject, "not JSON", digest="d")
     assert (state.revision, change.refused, state.refused_count) == (7, "not JSON", 1)

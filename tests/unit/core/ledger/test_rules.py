@@ -1,5 +1,5 @@
-"""Tests of the operators' rules about the ledger: which event formats are enabled, and which
-revisions are set aside. Every reader must apply them alike."""
+"""Tests of operators' rules about the ledger: which event formats are enabled, and which revisions
+all readers ignore ("set aside"). Every reader must apply the rules alike."""
 
 import json
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def enabled(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
 
 
 def aside(revision: int, of: int, reason: str = "bug 99") -> Entry:
-    """Return the event with which an operator makes all readers ignore the revision `of`."""
+    """Return the event with which an operator makes all readers ignore revision `of`."""
     return entry(revision, RevisionSetAside(revision=of, by="ada", reason=reason))
 
 
@@ -97,8 +97,10 @@ REASONS = {
 
 
 def test_every_rule_at_once() -> None:
-    """In a ledger with enabled formats, unknown formats and set-aside revisions, the fold refuses
-    exactly the expected events, each with its reason."""
+    """The fold refuses exactly the expected events, each with its reason.
+
+    The ledger of this test has enabled formats, unknown formats, and revisions that readers must
+    ignore."""
     state = folded(LEDGER)
     found = {each.revision: each.reason for each in state.refused_events}
     assert found.keys() == REASONS.keys()
@@ -123,8 +125,9 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
 
 @pytest.mark.parametrize("at", range(1, len(LEDGER)))
 def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
-    """A snapshot that was taken before a rule stays usable unless the rule sets aside an event that
-    the snapshot contains."""
+    """A snapshot stays usable after an operator adds a rule about the ledger.
+
+    It does not if the rule makes readers ignore an event that the snapshot already contains."""
     known = ahead(LEDGER[:at])
     state = State(rules=known)
     try:
@@ -141,8 +144,9 @@ def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> Non
 
 
 def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
-    """If an operator sets aside an event that a reader has already folded, the reader raises
-    Superseded and must fold the ledger again."""
+    """If a reader has already folded an event that a rule tells it to ignore, it raises Superseded.
+
+    The reader must then fold the whole ledger again."""
     entries = [entry(1, pod("p1"), "watcher"), aside(2, 1)]
     state = State()
     Auditor(state).take(*entries[0])
@@ -194,8 +198,10 @@ def test_nobody_waits_for_what_is_legal_everywhere() -> None:
 
 
 def test_a_refused_format_moves_the_fence_of_its_node() -> None:
-    """An event on a node's placement subject advances the node's fence, even if its format is not
-    enabled."""
+    """An event on a node's placement subject advances the node's fence, even in a format that is
+    not enabled.
+
+    The fence is the revision of the last event on this subject."""
     revision, _, payload = unheard(1)
     state = State()
     Auditor(state).take(revision, "apportion.v1.placement.n1", payload)

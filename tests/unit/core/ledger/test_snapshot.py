@@ -1,4 +1,6 @@
-"""Tests that a snapshot, which is taken in slices, includes the events that arrive in between."""
+"""Tests of snapshots, which are taken in several steps.
+
+A snapshot includes the events that arrive between its steps."""
 
 from hashlib import sha256
 
@@ -103,8 +105,8 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
 @pytest.mark.parametrize("first", [0, 1, 2, 99])
 @pytest.mark.parametrize("turn", BETWEEN)
 def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
-    """An event that arrives between two slices of a snapshot is in the snapshot, whichever part of
-    the state it changes."""
+    """An event that arrives between two steps of a snapshot is in the snapshot, whatever it
+    changes."""
     before, between = BETWEEN[turn]
     state = folded(*before)
     taking = Taking(state)

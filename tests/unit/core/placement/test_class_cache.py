@@ -126,7 +126,7 @@ def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
 
 
 def test_another_kind_of_device_weighs_with_prices() -> None:
-    """If the policy uses prices and a node reports a new kind of device, its classes are scored
+    """If the policy uses prices and a node reports a new kind of device, cached scores are computed
     again."""
     asked = Asked(PRICE, rack("n1", 1))
     asked.play(node("n2", card("m1", model=A100_40)))

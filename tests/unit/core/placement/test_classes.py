@@ -131,7 +131,7 @@ def test_a_row_follows_its_node() -> None:
 def test_a_filter_that_names_no_closed_nodes_is_applied_to_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A class applies a filter of facts without `closes` to every node."""
+    """If a filter does not list the nodes that it may refuse, a class applies it to every node."""
 
     def short(shape: Shape, node: NodeState) -> tuple[int, int]:
         return len(node.name), len(shape.asks)

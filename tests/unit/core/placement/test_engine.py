@@ -265,8 +265,9 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
-    """If a lost decision refused a pod because of another pod's anti-affinity, the pod is in the
-    queue exactly once afterwards."""
+    """A pod is queued exactly once after the decision that refused it is lost.
+
+    The decision had refused the pod because of another pod's anti-affinity."""
     app = LabelExpression(key="app", operator="In", values=("web",))
     web = PodSelector(expressions=(app,))
     away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
@@ -439,8 +440,10 @@ def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> No
 
 
 def test_a_pod_refused_beside_one_that_never_came_is_asked_again() -> None:
-    """If a lost decision refused a pod only because it placed another, the engine decides the
-    refused pod again."""
+    """If a decision is lost, the engine also decides those pods again that the decision had
+    refused.
+
+    Here, the second pod was refused only because the same decision had placed the first one."""
     ledger = Ledger(rack("a", 1), rack("b", 1), pod("x", cards())).settle()
     ledger.submit(pod("first", cards()), pod("second", cards(memory_percent=100)))
     lost = ledger.engine.decide()

@@ -1,5 +1,7 @@
-"""Tests of the two ways in which kube-scheduler uses Apportion: a query for nodes whose devices fit
-a pod, and the placement of a pod on the node that kube-scheduler chose."""
+"""Tests of the two interfaces that kube-scheduler uses.
+
+One returns the nodes whose devices fit a pod. The other places a pod on the node that
+kube-scheduler chose."""
 
 from typing import Any
 
@@ -28,8 +30,9 @@ CHOOSER = "kube-scheduler"
 
 
 class Asked(Ledger):
-    """A ledger with the two interfaces for kube-scheduler: a query whether nodes fit, and its
-    choices."""
+    """A ledger with the two interfaces for kube-scheduler, for tests.
+
+    One answers which nodes fit a pod; the other takes the nodes that kube-scheduler has chosen."""
 
     def __init__(self, *payloads: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tests of rows of the compatibility table that placement alone can satisfy.
+"""Tests of those rows of the compatibility table that depend on placement only.
 
 The asks equal those that the dialects derive from the sample manifests; the dialects have their own
 tests."""
@@ -136,7 +136,8 @@ def test_A6_percentage() -> None:
 
 @pytest.mark.parametrize(("nodes", "where"), [((CUT, SHARED), "cut"), ((SHARED,), "shared")])
 def test_A7_without_a_mode_fit_and_policy_choose(nodes: tuple[object, ...], where: str) -> None:
-    """Without a mode, a pod fits any mode, and the first of equal nodes is used."""
+    """A pod that requests no sharing mode fits devices of every mode, and gets the first of equal
+    nodes."""
     ledger = Ledger(BINPACK, *nodes, pod("p", ask(4096, cap_memory=True))).settle()  # type: ignore[arg-type]
     assert ledger.where("p") == where
     assert instances(ledger, "p") == (["1g.5gb"] if where == "cut" else [])

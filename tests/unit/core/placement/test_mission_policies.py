@@ -1,5 +1,5 @@
-"""Tests of rows of the compatibility table about policies, gangs, causes and other plugins'
-nodes."""
+"""Tests of rows of the compatibility table about policies, gangs, queues, causes of refusals, and
+nodes that another device plugin manages."""
 
 import pytest
 from msgspec import structs

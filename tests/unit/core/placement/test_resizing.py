@@ -35,8 +35,9 @@ def answer(ledger: Ledger, asked: ResizeAsked) -> PodResized | ResizeRefused:
 
 
 def test_a_pod_that_runs_gets_more_and_less_where_it_is() -> None:
-    """A running pod grows and shrinks on its device. The device's free amounts, the pod's request
-    and `why` follow."""
+    """A running pod grows and shrinks on its device.
+
+    The device's free amounts, the pod's request and the answer of `why` change accordingly."""
     ledger = running(ask(4000, cores=30))
     answer(ledger, wish(memory_mib=9000, cores=60))
     (share,) = ledger.pod("a").placement.shares  # type: ignore[union-attr]
@@ -135,8 +136,10 @@ def test_shares_of_one_size_are_refused_by_the_name_of_their_mode(device: Any, m
 
 
 def test_wishes_and_answers_that_contradict_the_ledger_change_nothing() -> None:
-    """The fold refuses a resize request for a pod that is not running, and an answer without an
-    open request or with other shares."""
+    """The fold refuses a resize request for a pod that is not running.
+
+    It also refuses an answer to which there is no open request, or whose shares are on other
+    devices or do not fit."""
     ledger = running(ask(4000)).submit(pod("b", ask(900_000))).settle()
     assert "not bound" in ledger.contradict(wish("b", memory_mib=1))
     assert "not live" in ledger.contradict(wish("z", memory_mib=1))

@@ -70,8 +70,9 @@ def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None
     """A node is scored by its devices. If the pod requests none, it is scored by its CPU and
     memory.
 
-    The policy bestfit counts what is left: 100 % per device and 1,600 % for 256 CPUs, out of 20,000
-    %. Without prices, the policies that use prices act like bestfit."""
+    The policy bestfit prefers nodes with little left free: 20,000 % minus 100 % for each free
+    device and for every 16 free CPUs. Without prices, the policies that use prices act like
+    bestfit."""
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]

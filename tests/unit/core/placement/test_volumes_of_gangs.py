@@ -1,4 +1,6 @@
-"""Tests of gangs and of equal pods whose claims differ: each pod's own claims decide about it."""
+"""Tests of gangs and of identical pods whose volume claims differ.
+
+Whether a pod is placed or retried depends on its own claims, not on those of its peers."""
 
 from typing import Any
 
@@ -85,8 +87,9 @@ def test_each_pod_is_told_of_its_own_claim() -> None:
 
 
 def test_a_pod_whose_node_another_scheduler_chooses_only_has_its_claims() -> None:
-    """If another scheduler chooses a pod's node, the engine does not check the pod's claims. That
-    scheduler has done so."""
+    """If another scheduler chooses a pod's node, that scheduler checks the pod's volume claims.
+
+    The engine does not check them."""
     ledger = zones("a").play(claim("x", "unbound", single_pod=True))
     chosen = mounting("p", "x", chooser="default-scheduler")
     ledger.submit(chosen)

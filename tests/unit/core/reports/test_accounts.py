@@ -15,8 +15,9 @@ HALF = 40_960
 
 
 def test_a_share_is_the_part_of_its_cards_memory() -> None:
-    """A share counts as the part of its GPU's memory, whatever its cores: half of a GPU for four
-    hours is two GPU-hours."""
+    """A share counts as its fraction of the GPU's memory, whatever its cores.
+
+    Half of a GPU for four hours is two GPU-hours."""
     accounted = Accounted().at(0, rack("n1", 2), pod("p1"))
     accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
     answer = accounted.report()
@@ -29,7 +30,7 @@ def test_a_share_is_the_part_of_its_cards_memory() -> None:
 
 
 def test_a_share_without_memory_counts_by_its_cores() -> None:
-    """A share without memory counts as the part of its GPU's cores."""
+    """A share without memory counts as its fraction of the GPU's cores."""
     accounted = Accounted().at(0, rack("n1", 1), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", 0, 25)]))
     assert accounted.rows()["default"].granted_gpu_hours == 2.5
@@ -82,8 +83,9 @@ def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
 
 
 def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
-    """If a device offers less than its pods use, its capacity counts as what they use, so that the
-    rows still add up to the capacity."""
+    """If a device offers less than its pods use, the used amount counts as its capacity.
+
+    The rows of the report therefore still add up to the capacity."""
     accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
     accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
     total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total

@@ -106,8 +106,9 @@ def test_a_model_without_a_price_is_named() -> None:
 
 
 def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
-    """If any model has no price, the report shows no cost at all, and names the model. It still
-    shows GPU-hours."""
+    """If any model has no price, the report names that model and shows no cost at all.
+
+    It still shows GPU-hours."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
     answer = spent().report(prices)
     assert {row.key: row.granted_gpu_hours for row in answer.rows} == {"default": 5.0, "web": 1.25}

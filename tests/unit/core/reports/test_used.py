@@ -41,8 +41,9 @@ def told(*shares: ShareUsed, seconds: int = 3600) -> UsageRecorded:
 
 
 def test_used_is_what_nodes_tell() -> None:
-    """Usage is shown in GPU-hours and GiB-hours, next to the GPU-hours for which a node has
-    reported usage."""
+    """A report shows used GPU-hours and GiB-hours.
+
+    It also shows for how many of the allocated GPU-hours nodes have reported usage."""
     row = running().at(1, told(used())).at(2, told(used(cores=40))).rows()["default"]
     assert (row.granted_gpu_hours, row.reported_gpu_hours) == (5.0, 1.0)
     assert (row.used_gpu_hours, row.used_gib_hours) == (0.6, 2.0)

@@ -1,5 +1,6 @@
-"""Tests of the one-line text of every event, with the pod's name once an earlier event contained
-it."""
+"""Tests of the one-line text that `tail` prints for every event.
+
+If an event has only a pod's uid, the line shows the name that an earlier event gave the pod."""
 
 import msgspec
 import pytest
@@ -50,7 +51,7 @@ def sample(row: EventType) -> object:
 
 @pytest.mark.parametrize("code", ["raised", "zeroed", "removed", "unheld"])
 def test_a_breach_is_told_with_its_amounts(code: BreachCode) -> None:
-    """The line of a breach shows the granted and the observed amount."""
+    """If a container exceeds its share, the event's line shows the granted and the found amount."""
     breach = ShareBreached(
         pod="u1", node="n1", attempt=1, container="main", device="GPU-1", code=code,
         memory_mib=700, memory_found_mib=14_000,
@@ -160,8 +161,7 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
 
 
 def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
-    """The line of a refusal has the wording of `why` as long as `tail` remembers the pod's
-    request."""
+    """A refusal's line is worded as in `why`, as long as `tail` remembers the pod's request."""
     teller = Teller()
     held = PodRefused(
         pod="u0", namespace="default", name="a", nodes=1,

@@ -1,5 +1,6 @@
-"""Tests of how the fold handles adopted pods, which already run without a placement in the ledger,
-and differences between ledger and cluster."""
+"""Tests of how the fold handles adopted pods and differences between ledger and cluster.
+
+An adopted pod already runs, but the ledger has no placement of it."""
 
 import pytest
 from msgspec import structs
@@ -148,8 +149,8 @@ def test_an_adopted_pod_is_not_placed_again() -> None:
 
 
 def test_devices_that_nobody_names_are_closed() -> None:
-    """If a node has pods whose devices are unknown, all of its devices of that family are
-    closed."""
+    """If a node's pods use unknown devices of a family, its devices of that family take no new
+    pods."""
     ledger = Ledger(
         node("n1", gpu("g0"), npu("npu0")), observed("n1", unnamed_families=("nvidia",))
     )

@@ -91,8 +91,9 @@ def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
 
 
 def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
-    """If new anti-affinity blocks the next pod, the pod with anti-affinity waits for the pod ahead
-    of it in the queue."""
+    """A pending pod keeps its turn if a pod with anti-affinity to it is submitted later.
+
+    The later pod waits."""
     ledger = fleet(a="x").play(observed("a", pods=1))
     ledger.submit(minding("x", "db")).settle()
     ledger.submit(minding("w", "web"), minding("d", "db")).settle()

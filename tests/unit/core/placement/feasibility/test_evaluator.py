@@ -147,8 +147,9 @@ def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
 
 
 def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
-    """If a node has two GPUs and a pod requests four, the code says that there are too few devices,
-    not that there are none."""
+    """If a node has two GPUs and a pod requests four, the refusal code is DEVICES_TOO_FEW.
+
+    Devices of another family on the node do not change this."""
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("u0"), npu("u1")))
     wanted = shape(cards(4))
     for occupancy in (now, empty):
@@ -173,8 +174,10 @@ def test_amounts_are_of_the_ask_that_lacks_something() -> None:
 
 
 def test_a_device_that_never_will_do_is_no_advice() -> None:
-    """The query normally returns the device that lacks least. With `large_enough`, it returns only
-    a device that could fit the pod once free."""
+    """A refusal normally names the device that lacks least.
+
+    With `large_enough`, it names only a device that could fit the pod once other pods have ended.
+    """
     devices = (gpu("big", memory_mib=1000), gpu("small", memory_mib=790, index=1))
     ledger = Ledger(node("n1", *devices), pod("p1"))
     ledger.play(placed("p1", shares=[share("big", 800, cores=0)]))

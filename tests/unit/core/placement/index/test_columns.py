@@ -87,8 +87,9 @@ def test_rows_say_what_the_state_says() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_nodes_may_join_in_any_order(order: tuple[int, ...]) -> None:
-    """The index has the same rows whatever the order in which nodes joined, even if a later node
-    has more devices than the index had columns."""
+    """The index has the same rows whatever the order in which nodes joined.
+
+    This holds even if a later node has more devices than the index has columns."""
     reports = (*MIXED, rack("d", 6))
     expected = synced(Ledger(*reports).state)
     ledger = Ledger()
@@ -134,8 +135,9 @@ def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...])
 
 
 def test_closed_devices_say_why() -> None:
-    """The index has one reason for each closed device. For a device that is both unhealthy and
-    cordoned, the reason is unhealthy."""
+    """The index keeps one reason why a device takes no new pods.
+
+    If a device is both unhealthy and cordoned, the reason is that it is unhealthy."""
     ledger = Ledger(
         rack("b", 3),
         DeviceHealthChanged(node="b", device="b-g1", healthy=False),

@@ -108,8 +108,9 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
 
 
 def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
-    """If the configuration renames a GPU resource, limits under the new name apply at once, and no
-    longer apply when the change is undone."""
+    """If the configuration renames a GPU resource, queue limits under the new name apply at once.
+
+    If the change is undone, they no longer apply."""
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), queue(capability={"a.b/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1))).settle()

@@ -161,8 +161,9 @@ def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
 
 
 def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
-    """If the configuration renames a GPU resource, quotas under the new name apply at once, and no
-    longer apply when the change is undone."""
+    """If the configuration renames a GPU resource, quotas under the new name apply at once.
+
+    If the change is undone, they no longer apply."""
     reported = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
     ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), inside("b", ask(1))).settle()
@@ -245,8 +246,9 @@ def test_queue_and_quota_both_bind() -> None:
 
 
 def test_what_runs_already_counts_whoever_placed_it() -> None:
-    """If a quota is below what a namespace already uses, its pods keep running, but no new pod is
-    placed until usage is below the quota."""
+    """If a quota is below what a namespace already uses, the namespace's pods keep running.
+
+    No new pod is placed until usage is below the quota."""
     ledger = Ledger(rack("n1", 4)).submit(*(inside(uid, ask(1)) for uid in "abc"))
     ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
     ledger.play(quota(count=1)).settle()

@@ -94,8 +94,9 @@ def lefts(ledger: Ledger, report: NodeReported) -> Left:
 
 
 def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
-    """Return every way to place a pod of this shape on the node: the first device that it uses, and
-    what it leaves free."""
+    """Return every way to place a pod of this shape on the node, as (device, rest) pairs.
+
+    `device` is the first device that the pod uses, and `rest` is what the node then has free."""
     host = (sort.cpu_milli, sort.memory_mib)
     if left.cpu_milli < host[0] or left.memory_mib < host[1]:
         return []
@@ -248,8 +249,9 @@ def test_new_prices_count_from_the_next_decision() -> None:
 
 
 def test_modes_part_the_market() -> None:
-    """A MIG device has no value for pods that accept only MPS. If such pods are frequent, a pod
-    with a whole GPU therefore gets the MIG device."""
+    """A MIG device has no value for pods that accept only MPS.
+
+    If such pods are frequent, a pod that requests a whole GPU therefore gets the MIG device."""
     cut = DeviceConstraints(modes=("mig",))
     constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
     mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
@@ -265,8 +267,8 @@ def test_modes_part_the_market() -> None:
 
 
 def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
-    """A MIG device with slices closed by others has the same value as a device on which shares use
-    these slices."""
+    """A MIG slice that another scheduler uses lowers a device's value as much as one that a share
+    uses."""
     card = gpu("a", model=A100_40, mode="mig", slots=7)
     held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
     prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))

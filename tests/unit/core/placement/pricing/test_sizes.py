@@ -1,5 +1,6 @@
-"""Tests of sizes, the percentage of a device that an ask takes: as many shares of a size fit as
-really fit the device."""
+"""Tests of an ask's size: the percentage of a device that one share takes.
+
+The sizes must allow exactly as many equal shares on a device as really fit."""
 
 import pytest
 
@@ -31,8 +32,9 @@ CARD = gpu("g0", memory_mib=10_000)
     ],
 )
 def test_size_of_a_share(wanted: Ask, percent: int) -> None:
-    """An ask's size follows from the amount of which it needs the largest part. It is rounded so
-    that the right number of shares fits."""
+    """An ask's size is the largest of the fractions that it needs of a device's amounts.
+
+    It is rounded so that the right number of shares fits."""
     assert size_percent(wanted, CARD) == percent
 
 

@@ -74,8 +74,9 @@ def test_cpu_is_worth_at_least_what_it_earns_alone() -> None:
 
 
 def masks(wanted: Ask, occupied: int = 0) -> list[int]:
-    """Place instances on a MIG device until it is full. Return its mask of used slices after
-    each."""
+    """Place instances for this ask on a MIG device until no more fit.
+
+    Return the mask of used slices after each instance. `occupied` is the mask at the start."""
     after, found = after_share(wanted, CUT), []
     while after[occupied] != NOWHERE:
         occupied = int(after[occupied])

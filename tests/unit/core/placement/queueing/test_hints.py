@@ -1,5 +1,6 @@
-"""Tests of queueing hints, the table that says which pending pods the scheduler retries after which
-event."""
+"""Tests of queueing hints: the table of events after which the scheduler retries a pending pod.
+
+It lists these events for each reason of a refusal."""
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_every_reason_names_what_can_end_it() -> None:
 def test_whom_an_event_lets_be_asked(
     change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
-    """The type and the effect of an event decide which pending pods the scheduler retries."""
+    """Which pending pods the scheduler retries depends on the event's type and on its effect."""
     assert asked(change, moved, freed) == whom
 
 

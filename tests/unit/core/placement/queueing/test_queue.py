@@ -164,8 +164,9 @@ def test_waking(before: list[Payload], hint: Payload | str) -> None:
 
 
 def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
-    """If room becomes free while the scheduler is still going through the queue, it goes to the
-    first pod, even if that pod was already refused."""
+    """Room that becomes free while the scheduler goes through the queue is given to the first pod.
+
+    This holds even if the scheduler has already refused that pod."""
     sizes = range(100_000, 100_004)
     ledger = Ledger(rack("n1", 1), *(pod(f"p{size}", ask(size)) for size in sizes)).settle()
     ledger.play(rack("n2", 1, memory_mib=99_999))
@@ -254,8 +255,9 @@ def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
 
 
 def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
-    """The scheduler keeps working after a pod ends on a node on which an adopted pod uses an
-    unreported device."""
+    """The scheduler keeps working when a pod ends on a node with an adopted pod.
+
+    The adopted pod uses a device that the node has not reported."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
     ledger.settle()
     ledger.report(rack("n1", 2)).settle()
@@ -332,7 +334,8 @@ def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
 
 
 def test_who_has_left_is_dropped() -> None:
-    """The queue drops a pod that has ended. It drops a shape queue without pods too."""
+    """The queue drops pods that have ended. It also drops the queue of a shape that has no pods
+    left."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a")

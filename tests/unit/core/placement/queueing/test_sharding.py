@@ -1,5 +1,6 @@
-"""Tests of sharding, which gives every pod to one of several schedulers. When a scheduler joins or
-leaves, as few parts as possible change their owner."""
+"""Tests of sharding, which assigns every pod to one of several schedulers.
+
+When a scheduler joins or leaves, as few parts of the key space as possible change owners."""
 
 from collections import Counter
 from itertools import permutations

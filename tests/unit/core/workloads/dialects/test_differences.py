@@ -457,8 +457,9 @@ def test_F8_amounts_of_npus_that_are_split_softly(
 
 
 def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
-    """A pod that needs a vNPU template is refused on a soft-split NPU. A pod with a whole NPU may
-    get one."""
+    """A pod that needs a vNPU template is refused on a soft-split NPU.
+
+    A pod that requests a whole NPU may get a soft-split one."""
     template = placed(pod({WORD: 1, f"{WORD}-memory": 6144}), node("n1", soft()))
     assert template.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
     whole = placed(pod({WORD: 1}), node("n1", soft()))

@@ -219,8 +219,8 @@ ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30
 def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
     init: dict[str, int], main: dict[str, int], most: dict[str, int]
 ) -> None:
-    """If an init container needs more of one amount than the main container, the shared ask has the
-    larger value of each amount."""
+    """If a main container and an init container use one share, it has the larger of each of their
+    amounts."""
     document = pod(
         containers=[container("main", main)], initContainers=[container("prepare", init)]
     )

@@ -60,8 +60,9 @@ def test_how_many_pods(document: dict[str, Any], count: int) -> None:
 
 
 def test_volcano_job() -> None:
-    """The pods of a Volcano Job have the job as their gang, and their task. A task inherits the
-    job's fields that it omits."""
+    """Each pod of a Volcano Job belongs to the job's gang and to one of its tasks.
+
+    A task inherits those fields of the job that it omits."""
     tasks = [
         task({"nvidia.com/gpu": 1}, name="master", minAvailable=1),
         task({"nvidia.com/gpu": 2}, replicas=3, minAvailable=2),

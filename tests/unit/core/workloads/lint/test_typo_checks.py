@@ -233,8 +233,9 @@ def test_an_instance_of_a_profile_that_no_model_has(golden: Golden, profile: str
 def test_no_device_is_asked_for(
     golden: Golden, limits: dict[str, Any], slips: int, notes: int
 ) -> None:
-    """A count of zero devices causes no warning, because charts write it. With other device amounts
-    next to it, it does."""
+    """A count of zero devices causes no warning, because Helm charts render it.
+
+    It causes a warning if the container requests other device amounts too."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     said = found(document)
@@ -422,8 +423,9 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
 
 @pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
 def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
-    """A request for a whole device by a name that HAMi's device plugin also offers causes a
-    warning, because that plugin would reject the pod."""
+    """A pod causes a warning if HAMi's device plugin also offers the whole device that it requests.
+
+    That plugin would reject the pod."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
     (said,) = suspects(document, CONFIG)
