@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from apportion.callout.claims import payload_of
 from apportion.core.identity.bearers import Bearer
-from apportion.core.intake.buckets import Bucket
 from apportion.runtime.kube.client import KubeApi
-from apportion.runtime.service.limits import client_of
+from apportion.runtime.service.limits import Bucket, client_of
 
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 TOKEN_BYTES_MAX: Final = 16 << 10

@@ -37,7 +37,6 @@ from apportion.core.intake.answers import (
     node_of_subject,
     refused_id,
 )
-from apportion.core.intake.buckets import Bucket
 from apportion.core.intake.inventory import jump
 from apportion.core.intake.judging import (
     AGENTS_EVENTS,
@@ -61,6 +60,7 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.limits import Bucket
 from apportion_schemas import (
     DeviceHealthChanged,
     Event,

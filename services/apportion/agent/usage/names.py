@@ -5,6 +5,7 @@ Sources: HAMi's vGPUmonitor (`cmd/vGPUmonitor/metrics.go`), volcano-vgpu-device-
 every series is about a pod or device that is on the node now."""
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from apportion.agent.backend import Load
@@ -65,33 +66,24 @@ def _gauges(
     }
 
 
+_POD = attrgetter("namespace", "name", "container")
 _OURS = _Monitor(
     _gauges(
-        "apportion_container_",
-        "{}",
-        ("namespace", "pod", "container", "device", "instance"),
+        "apportion_container_", "{}", ("namespace", "pod", "container", "device", "instance"),
         ("memory_limit_bytes", "Device memory limit of the container.", "memory_limit"),
         ("memory_used_bytes", "Device memory in use by its processes.", "memory_used"),
         ("cores_limit_ratio", "Fraction of the device's compute that it may use.", "cores_limit"),
         ("cores_used_ratio", "Fraction of the device's compute that it uses.", "cores_used"),
     ),
     _gauges(
-        "apportion_device_",
-        "{}",
-        ("device",),
+        "apportion_device_", "{}", ("device",),
         ("memory_used_bytes", "Memory in use on the device.", "memory"),
         ("cores_used_ratio", "Fraction of the device's compute in use.", "cores"),
     ),
-    lambda use: (
-        use.namespace,
-        use.name,
-        use.container,
-        use.device,
-        named(use.instance) if use.instance else "",
-    ),
+    lambda use: (*_POD(use), use.device, named(use.instance) if use.instance else ""),
     lambda _node, card: (card.id,),
     whole=_PERCENT,
-)
+)  # fmt: skip
 _UNSHARED = Family(
     "apportion_unshared_memory_bytes",
     "Device memory of a process without a share of the device.",
@@ -106,11 +98,10 @@ def _ours(seen: Seen) -> Iterator[Sample]:
         yield _UNSHARED, labels, each.memory
 
 
+_BY_HAMI = "{} (as named by HAMi's monitor)."
 _HAMI = _Monitor(
     _gauges(
-        "hami_",
-        "{} (as named by HAMi's monitor).",
-        ("namespace", "pod", "container", "vdevice_index", "device_uuid"),
+        "hami_", _BY_HAMI, ("namespace", "pod", "container", "vdevice_index", "device_uuid"),
         ("vgpu_memory_limit_bytes", "Memory limit of the share in bytes", "memory_limit"),
         ("vgpu_memory_used_bytes", "Memory in use in bytes", "memory_used"),
         ("container_device_memory_bytes", "Memory in use in bytes", "memory_used"),
@@ -121,37 +112,32 @@ _HAMI = _Monitor(
         ("vgpu_memory_buffer_bytes", "Memory of data in bytes", "kinds.2"),
     ),
     _gauges(
-        "hami_",
-        "{} (as named by HAMi's monitor).",
-        ("node", "device_index", "device_uuid", "device_type"),
+        "hami_", _BY_HAMI, ("node", "device_index", "device_uuid", "device_type"),
         ("host_gpu_memory_used_bytes", "Memory in use on the device in bytes", "memory"),
         ("host_gpu_utilization_ratio", "Compute in use on the device in percent", "cores"),
     ),
-    lambda use: (use.namespace, use.name, use.container, str(use.position), use.device),
+    lambda use: (*_POD(use), str(use.position), use.device),
     lambda node, card: (node, str(card.index), card.id, card.model),
-)
+)  # fmt: skip
 _ZONE = "vGPU"  # a label that the plugin's monitor puts on all its series
 _VOLCANO_LABELS = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
+_BY_VOLCANO = "{} (as named by Volcano's vGPU plugin)."
 _VOLCANO = _Monitor(
     _gauges(
-        "",
-        "{} (as named by Volcano's vGPU plugin).",
-        _VOLCANO_LABELS,
+        "", _BY_VOLCANO, _VOLCANO_LABELS,
         ("vGPU_device_memory_limit_in_bytes", "Memory limit of the share in bytes", "memory_limit"),
         ("vGPU_device_memory_usage_in_bytes", "Memory in use in bytes", "memory_used"),
         ("Device_utilization_desc_of_container", "Compute in use in percent", "cores_used"),
         ("Device_last_kernel_of_container", "Seconds since the last kernel launch", "idle_s"),
     ),
     _gauges(
-        "",
-        "{} (as named by Volcano's vGPU plugin).",
-        ("deviceidx", "deviceuuid", "zone"),
+        "", _BY_VOLCANO, ("deviceidx", "deviceuuid", "zone"),
         ("HostGPUMemoryUsage", "Memory in use on the device in bytes", "memory"),
         ("HostCoreUtilization", "Compute in use on the device in percent", "cores"),
     ),
     lambda use: (*_HAMI.use_labels(use), _ZONE),
     lambda _node, card: (str(card.index), card.id, _ZONE),
-)
+)  # fmt: skip
 _DESCRIBED = Family(
     "Device_memory_desc_of_container",
     "Memory in use in bytes, with the amounts by kind as labels; as in the vGPU plugin.",

@@ -30,9 +30,11 @@ from apportion.core.placement.feasibility.causes import (
     FREED,
     LIMIT_CODES,
     Explained,
+    cause_of,
     ranked,
     without_gone,
 )  # fmt: skip
+from apportion.core.placement.feasibility.descriptors import Kind
 from apportion.core.placement.feasibility.evaluator import NODES_WEIGHED, Lifting, Room
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
@@ -40,6 +42,7 @@ CORDONS_NAMED = 3  # cordoned nodes or devices that are listed with their author
 NO_CURE = "no fix: none of these could ever run the pod"
 SHORT_CAUSES = 2  # causes that a short sentence names; of more only the first
 LIFTED = "nothing to do: uncordoned since then"  # the causes are those of the decision
+ENDED = "nothing to do: no node has this problem any more"
 LEFT = "nothing to do: the cordoned device is no longer on the node"
 AND_END = ", then wait for pods there to end"  # if no cordoned node has room for the pod now
 BESIDES: Final = {
@@ -169,6 +172,8 @@ def _cause_row(
     command = ""
     if liftable is not None:
         command, cure = _uncordoned(explainer, code, refused, liftable)
+    elif _ended(state, code):
+        cure = ENDED
     else:
         never = never or (limited and bool(explained.limit))
         cure = words.cure(code, never=never, **_nearest(code, refused))
@@ -180,6 +185,14 @@ def _cause_row(
     if freed and explained.own and len(FREED & refused.reasons.keys()) == 1:
         said += f" (on {explained.own:,} of these because of its own gang)"
     return cause_with_text(structs.replace(row, words=said, command=command, cure=cure))
+
+
+def _ended(state: State, code: RefusalCode) -> bool:
+    """Return True if the code is of a condition of nodes that no node has any more."""
+    cause = cause_of(code)
+    if cause.closes is None or cause.kind is Kind.LASTING:
+        return False
+    return not any(map(cause.closes, state.nodes.values()))
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:

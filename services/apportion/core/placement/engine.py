@@ -275,13 +275,12 @@ class Engine:
         self._queue.wake(shape_queue)
 
     def _report(self, decision: Decision, events_max: int) -> None:
-        if len(decision.events) >= events_max or not self._queue.any_unreported:
+        if len(decision.events) >= events_max:
             return
         placed = {pod.uid for pod in decision.placed}
         for pod, reasons in self._queue.unreported():
-            if pod.uid in placed:
-                continue
-            if pod.refusal is not None and reason_key_of(pod.refusal) == reasons.reason_key:
+            known = pod.refusal is not None and reason_key_of(pod.refusal) == reasons.reason_key
+            if known or pod.uid in placed:
                 continue
             decision.events.append(refusal_of(pod, reasons))
             decision.reported.append(pod)

@@ -155,6 +155,7 @@ class Waking:
     def mark_unschedulable(self, shape_queue: ShapeQueue, reasons: Reasons) -> None:
         """Record that the first pod fits nowhere; skip the shape queue until an event may help."""
         self._queue.mark_unschedulable(shape_queue, reasons)
+        shape_queue.facts = self._finder.columns.facts_changed.end
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
@@ -182,9 +183,14 @@ class Waking:
         Return False if queues are left after about `looks_max` rows. These are then checked in
         order, together with newly helped ones, so that the first pod gets the room."""
         self._finder.classes.looks = 0
+        columns = self._finder.columns
+        for shape_queue in self._queue.with_unreported():  # a new pod is refused for causes of now
+            columns.sync()
+            if shape_queue.facts != columns.facts_changed.end:
+                self._queue.wake(shape_queue)
+                self._unschedulable.forget(shape_queue.key)
         if self._hints != self._hints_seen:
             self._hints_seen = self._hints
-            columns = self._finder.columns
             columns.sync()
             left = [each.key for each in self._doubted]
             keys = self._unschedulable.helped(columns, self._reordered)

@@ -139,8 +139,40 @@ class Turns:
             del self._queue[client]
 
 
+class Bucket:
+    """Holds at most `burst` tokens, and gains `rate` tokens per second."""
+
+    __slots__ = ("_at_s", "_burst", "_left", "_rate")
+
+    def __init__(self, rate: float, burst: float, now_s: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = burst
+        self._at_s = now_s
+
+    def take(self, tokens: float, now_s: float) -> float:
+        """Take tokens, at most `burst`. Return how many seconds the caller must wait first."""
+        self._left = self._filled(now_s) - min(tokens, self._burst)
+        self._at_s = now_s
+        return max(0.0, -self._left / self._rate)
+
+    def may_take(self, tokens: float, now_s: float) -> bool:
+        """Take the tokens and return True if all are available; otherwise take none."""
+        if self._filled(now_s) < tokens:
+            return False
+        self.take(tokens, now_s)
+        return True
+
+    def full(self, now_s: float) -> bool:
+        """Return True if the bucket is full, so that its state need not be kept."""
+        return self._filled(now_s) >= self._burst
+
+    def _filled(self, now_s: float) -> float:
+        return min(self._burst, self._left + self._rate * max(0.0, now_s - self._at_s))
+
+
 class Pace:
-    """Limits each client's requests per second with a token bucket of the size of a burst."""
+    """Limits each client's requests per second, with a token bucket of the size of a burst."""
 
     def __init__(
         self, per_s: float, burst: float, *, now: Callable[[], float] = time.monotonic
@@ -148,17 +180,15 @@ class Pace:
         self._per_s = per_s
         self._burst = burst
         self._now = now
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def allows(self, client: str) -> bool:
         """Return True if the client may send a request now."""
         if not self._per_s:
             return True
         now = self._now()
-        left, since = self._buckets.pop(client, (self._burst, now))
-        left = min(self._burst, left + (now - since) * self._per_s)
-        allowed = left >= 1
-        self._buckets[client] = (left - 1 if allowed else left, now)
+        bucket = self._buckets.pop(client, None) or Bucket(self._per_s, self._burst, now)
+        self._buckets[client] = bucket
         if len(self._buckets) > KNOWN_CLIENTS_MAX:
             self._buckets.popitem(last=False)
-        return allowed
+        return bucket.may_take(1, now)

@@ -115,3 +115,18 @@ def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
         DeviceCordoned(device="n1-g0", by="bob", reason="disk"),
     )
     assert taken(ledger) == ()
+
+
+def test_a_cause_that_no_node_has_any_more_has_no_fix(golden: Golden) -> None:
+    """Once every silent agent reports again, `why` says that this cause has ended."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1))
+    for name in ("a", "b"):
+        ledger.submit(pod(name, ask(70_000))).settle()
+    ledger.play(NodeSilent(node="n1", grace_s=40)).submit(pod("large", ask(60_000))).settle()
+    said = {}
+    for when, events in (("silent", ()), ("heard", (NodeHeard(node="n1"),))):
+        refused = told(ledger.play(*events).settle()).refused
+        assert refused is not None
+        (row,) = (each for each in refused.causes if each.code is RefusalCode.AGENT_SILENT)
+        said[when] = row.unblocked_by
+    golden(said)

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from apportion.core.intake.answers import append_id, may_be_answered, node_of_subject
-from apportion.core.intake.buckets import Bucket
 from apportion.core.intake.judging import Doubt, Known, Refusal, Verdict, judge
+from apportion.runtime.service.limits import Bucket
 from apportion_schemas import (
     AllocationFailed,
     ConfigurationChanged,

@@ -280,6 +280,17 @@ def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decisio
     assert [(type(e), e.pod) for e in ledger.engine.decide().events] == [(PodPlaced, "p")]
 
 
+def test_a_new_pod_is_refused_for_the_causes_of_now() -> None:
+    """If a silent agent reports again and its node has no room, the next pod of a refused shape is
+    refused without that cause, and so are the pods before it."""
+    ledger = Ledger(rack("n1", 1), pod("holds", cards())).settle()
+    ledger.play(NodeSilent(node="n1", grace_s=40)).submit(pod("old", cards())).settle()
+    ledger.play(NodeHeard(node="n1")).settle()
+    ledger.submit(pod("new", cards())).settle()
+    found = [each.refusal for each in map(ledger.pod, ("old", "new"))]
+    assert [each and each.reasons for each in found] == [{RefusalCode.DEVICE_IN_USE: 1}] * 2
+
+
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
     """A pod that a decision places gets no refusal in that decision, although an older pod of its
     shape is refused."""

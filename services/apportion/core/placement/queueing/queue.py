@@ -121,10 +121,10 @@ class PendingQueue:
             self._unreported[key] = None
         return other
 
-    @property
-    def any_unreported(self) -> bool:
-        """Return True if `unreported` may yield pods."""
-        return bool(self._unreported)
+    def with_unreported(self) -> list[ShapeQueue]:
+        """Return the unschedulable shape queues with pods whose refusal is not reported."""
+        found = map(self._shape_queues.get, self._unreported)
+        return [each for each in found if each is not None and each.tells]
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
         """Yield pods of unschedulable shape queues whose refusal is not reported, with reasons."""

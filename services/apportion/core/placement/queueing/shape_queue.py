@@ -116,6 +116,7 @@ class ShapeQueue:
         self._turns: set[Turn] = set()  # those in `waiting`
         self.queued: Turn | None = None  # its only valid entry in the order of shape queues
         self.reasons: Reasons | None = None
+        self.facts = 0  # how many changes of nodes' facts the reasons include
         self.fresh: dict[Turn, None] = {}
         self._reported: ReasonKey | None = None
 
