@@ -63,13 +63,14 @@ def pods(system: Compose) -> dict[str, dict[str, Any]]:
 
 
 def refusal(pod: dict[str, Any]) -> dict[str, int]:
-    """Return how many nodes a pending pod does not fit, by reason. Return an empty dictionary for a
-    pod that was not refused."""
+    """Return, for each reason, the number of nodes that are ruled out for a pending pod. If the pod
+    was not refused, return an empty dictionary."""
     return dict(pod.get("reasons", {}))
 
 
 def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dict[str, Any]]:
-    """Wait for this many pods with the prefix, all with their requested shares, and return them."""
+    """Wait until at least `at_least` pods with this name prefix are placed with the shares they
+    request, and return them."""
 
     def held() -> dict[str, dict[str, Any]]:
         chosen = {name: pod for name, pod in pods(system).items() if name.startswith(prefix)}

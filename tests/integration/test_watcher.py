@@ -45,7 +45,8 @@ def watcher_of(bus: Bus, folder: Path) -> ServiceProcess:
 
 
 def live(facts: Facts) -> list[str]:
-    """Return the names of the pods that were submitted and have not ended, with repetitions."""
+    """Return the name of each pod that was submitted and has not ended. A name that several such
+    pods have is repeated."""
     gone = {event.uid for event in facts.of(PodGone)}
     return sorted(event.name for event in facts.of(PodSubmitted) if event.uid not in gone)
 

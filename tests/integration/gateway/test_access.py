@@ -44,7 +44,7 @@ ELSEWHERE = {"events", "report/cost"}
 
 
 def reads() -> Iterator[str]:
-    """Yield the address of every read that a tenant may make, once for now and once for the past."""
+    """Yield the address of every read that a tenant may make, for now and for the past."""
     for endpoint in ENDPOINTS:
         if endpoint.audience is not Audience.TENANTS or endpoint.method != "GET":
             continue

@@ -21,13 +21,14 @@ SPACE = "doctor"
 
 
 async def seen(kubeconfig: Path) -> KubeFacts:
-    """Return what doctor finds with this kubeconfig."""
+    """Return the facts about the cluster that doctor finds with this kubeconfig."""
     async with open_kube(kubeconfig, None) as api:
         return await examine_kube(api)
 
 
 def webhook(**client: Any) -> dict[str, Any]:
-    """Return a webhook configuration that applies only to a namespace that does not exist."""
+    """Return a webhook configuration whose server is given by `client`. It applies only to a
+    namespace that does not exist."""
     named = {"kubernetes.io/metadata.name": "nowhere"}
     hook = {
         "name": "pods.admission.apportion.dev", "clientConfig": client, "sideEffects": "None",

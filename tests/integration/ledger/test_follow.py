@@ -80,7 +80,7 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
 
 
 async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
-    """A connection drops its reference to a reader that has stopped."""
+    """When a reader stops, the connection drops its reference to that reader."""
     ledger = await bus.connect()
     assert isinstance(ledger.wire, Connection)
     followings = [await ledger.follow(ignore) for _ in range(3)]
@@ -182,8 +182,8 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
 
 
 async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
-    """After a crash the auditors' copy may lack the newest records until the server copies them
-    again. A reader does not treat that as lost history."""
+    """After a crash, the auditors' copy of the ledger may lack the newest records until the server
+    copies them again. A reader does not treat these records as lost history."""
     writer, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     seen: list[int] = []
     following = await auditor.follow(lambda record: seen.append(record.revision))
