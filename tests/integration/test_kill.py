@@ -1,4 +1,4 @@
-"""Any process that is killed under load is restarted. No pod is lost, and no pod is placed twice."""
+"""Any process killed under load is restarted. No pod is lost, and no pod is placed twice."""
 
 import asyncio
 import subprocess

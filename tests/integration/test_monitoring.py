@@ -110,7 +110,7 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
 
 
 def steady(pages: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield each metric of these pages as a series for promtool that keeps its value for an hour."""
+    """Yield each metric of these pages as a series for promtool that is constant for an hour."""
     for job, text in pages.items():
         for family in families(text):
             for sample in family.samples:

@@ -247,8 +247,8 @@ async def test_a_fault_of_the_fold_halts_it(
 
 
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
-    """After an operator sets a revision aside, all readers skip it: a halted one, one that had
-    already applied it, and later ones."""
+    """When an operator sets a revision aside, a reader that halted before it or has applied it
+    ends. Later readers skip the revision."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")

@@ -55,7 +55,7 @@ class World:
 
     @asynccontextmanager
     async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
-        """Start these services as new processes, wait until they are ready, and yield them by verb."""
+        """Start these services as new processes, and yield them by verb once they are ready."""
         options = {
             "agent": FLEET,
             "scheduler": ("--snapshot-every", str(SNAPSHOT_EVERY)),

@@ -320,7 +320,8 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """Once a snapshot is removed, an intake forgets whether the snapshot was sound or unreadable."""
+    """When a snapshot is removed, an intake forgets its verdict on that snapshot, sound or
+    unreadable."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):

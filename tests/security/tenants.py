@@ -56,7 +56,7 @@ COUNT: Final = 2_008_896
 
 
 class Container:
-    """A container that writes into its folder what its seed determines."""
+    """A container that attacks its agent: it writes into its own folder, at random from a seed."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
         """Attack in this folder, with at most `most` new files at a time."""
@@ -66,7 +66,7 @@ class Container:
         self._random = random.Random(seed)
 
     def act(self) -> None:
-        """Do one randomly chosen thing that the container may do."""
+        """Do one randomly chosen thing that a container can do to its folder."""
         deeds = (self._numbers, self._numbers, self._slots, self._noise, self._cut, self._replace)
         self._random.choice((*deeds, self._litter, self._dig))()
 
@@ -79,8 +79,8 @@ class Container:
             self._write(at, struct.pack("<Q", self._random.choice(NUMBERS)))
 
     def _slots(self) -> None:
-        """Claim the maximum number of processes in the region, each with the highest possible
-        usage."""
+        """Claim in the region that the maximum number of processes run, each with the highest
+        possible usage."""
         self._write(1856, b"\xff" * (COUNT - 1856))
         for slot in range(0, 1024, self._random.randrange(1, 200)):
             self._write(
@@ -135,8 +135,8 @@ class Container:
 
 
 class Tenants:
-    """The node under attack. `told` counts the attacks, and `wrong` lists what the agent failed to
-    prevent."""
+    """The node under attack, with its agent. `told` counts the attacks, and `wrong` lists the harm
+    that the agent failed to prevent."""
 
     def __init__(self, folder: Path, pen: JetStreamLedger, seed: int) -> None:
         self._pen = pen

@@ -21,14 +21,15 @@ def offences(role: dict[str, Any]) -> Iterator[str]:
 
 
 def test_every_right_is_by_its_name() -> None:
-    """Every role that we apply names its rights without wildcards."""
+    """Every role in Apportion's manifests names its rights without wildcards."""
     roles = [each for each in objects() if each["kind"] in ROLES]
     assert len(roles) > 3
     assert [each for role in roles for each in offences(role)] == []
 
 
 def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
-    """No account is bound to a role that is not ours, such as cluster-admin."""
+    """No account of Apportion is bound to a role that its manifests do not define, such as
+    cluster-admin."""
     ours = {each["metadata"]["name"] for each in objects() if each["kind"] in ROLES}
     bound = {each["roleRef"]["name"] for each in objects() if each["kind"].endswith("RoleBinding")}
     assert bound - ours <= {"system:auth-delegator"}, "which may ask who somebody is, and no more"

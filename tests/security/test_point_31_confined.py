@@ -1,7 +1,7 @@
-"""Point 31: pods run as non-root with seccomp, with read-only file systems and without
-capabilities. Exceptions are listed in this module.
+"""Point 31 of the security review: pods run as non-root with seccomp, read-only file systems and no
+capabilities. This module lists the exceptions.
 
-The test lets the API server check this by its strictest Pod Security standard."""
+The API server itself checks the pods, by the strictest Pod Security standard."""
 
 import json
 from typing import Any
@@ -21,8 +21,8 @@ EXCEPTIONS = {
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
-    """Create the pod in a namespace that enforces the standard, and return the API server's
-    reply."""
+    """Create a pod from this template in a namespace that enforces the standard, and return the API
+    server's reply."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
     await world.plane.apply(space)

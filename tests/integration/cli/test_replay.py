@@ -57,7 +57,7 @@ def _waits(up: Standalone) -> tuple[float, float]:
 
 
 def test_as_it_was(up: Standalone) -> None:
-    """A replay without changes gives the recorded waiting time, and appends nothing to the ledger."""
+    """A replay without changes gives the recorded waiting time and adds nothing to the ledger."""
     before = up.json("get", "nodes")["revision"]
     answer = up.json("replay")
     assert up.json("get", "nodes")["revision"] == before

@@ -30,7 +30,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 
 def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
-    """Return an agent of the kubelet's node with two simulated GPUs, with the named guard removed."""
+    """Return an agent of the kubelet's node with two simulated GPUs, without the named guard."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))

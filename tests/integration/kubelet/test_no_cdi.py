@@ -1,4 +1,4 @@
-"""If the container runtime lacks CDI, the agent answers `Allocate` with the share of the right pod."""
+"""If the container runtime lacks CDI, the agent answers `Allocate` with the right pod's share."""
 
 import asyncio
 import random

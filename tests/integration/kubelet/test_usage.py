@@ -157,7 +157,7 @@ async def test_a_region_learns_who_its_processes_are(
 async def test_what_was_used_survives_the_agent(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """An agent that restarts includes the usage from before the restart in its next usage records."""
+    """A restarted agent includes usage from before the restart in its next usage records."""
     await begun(kubelet, facts, UID, driver.ids[0])
     write(kubelet.folder / "proc", os.getpid(), uid=UID, container="main")
     driver.process(0, os.getpid(), 600)

@@ -1,4 +1,4 @@
-"""Following only the configuration, as the webhook does: through crashes, and on a trimmed ledger."""
+"""Following only the configuration, as the webhook does: in crashes, and on a trimmed ledger."""
 
 import asyncio
 import contextlib

@@ -94,7 +94,7 @@ async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> Non
 
 
 async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
-    """While a service has put its ledger connection on hold, appends are refused with the reason."""
+    """While a service has put its ledger connection on hold, appends fail with the reason."""
     ledger.hold("somebody turned a screw")
     with pytest.raises(LedgerUnavailable, match="turned a screw"):
         await ledger.append([draft()])
