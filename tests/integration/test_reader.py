@@ -76,7 +76,7 @@ async def ruled(bus: Bus) -> State:
 
 
 async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
-    """Append bytes that no service of ours would write."""
+    """Append bytes that no service of Apportion would write, and return their revision."""
     rogue = await bus.connect("watcher")
     return (await rogue.append([Draft(f"apportion.v1.{subject}", f"raw-{len(payload)}", payload)]))[
         0

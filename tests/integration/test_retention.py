@@ -172,8 +172,8 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
 
 
 async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
-    """A pod bound while its agent was down is allocated after a trim, because the agent finds the
-    pod in the snapshot."""
+    """A pod is bound while its agent is down, and that event is trimmed. The agent still allocates
+    the pod when it returns, because it finds the pod in the snapshot."""
     async with world.services("agent"):
         pass  # its nodes are known, and it is gone
     async with world.services("scheduler", "binder", "watcher"):
@@ -192,8 +192,8 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 
 
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
-    """`ledger trim` refuses to drop events without a usable snapshot, while a placement is unbound,
-    or with an archive that is altered, too short or of another ledger."""
+    """`ledger trim` drops nothing if no snapshot is usable or a placement is unbound. It also
+    refuses an archive that is altered, too short or of another ledger."""
     for number in range(30):
         await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
     short = await world.archive("short.jsonl")

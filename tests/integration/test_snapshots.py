@@ -65,7 +65,7 @@ async def snapshots_of(bus: Bus, role: str = "scheduler") -> Snapshots:
 
 
 def taken(state: State) -> Taken:
-    """Return a snapshot of the state in one piece."""
+    """Return a finished snapshot of this state."""
     return Taking(state).finish()
 
 
@@ -253,7 +253,7 @@ async def test_at_most(bus: Bus, facts: Facts) -> None:
 
 
 async def test_only_schedulers_write(bus: Bus) -> None:
-    """No other role puts, replaces or frees a snapshot."""
+    """Only schedulers may store, replace or delete snapshots."""
     for role in set(ROLES) - {"scheduler"}:
         bucket = Bucket((await bus.connect(role)).wire, BUCKET)
         with pytest.raises(NotPermitted):

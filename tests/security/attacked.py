@@ -1,8 +1,8 @@
 """A ledger with additional users: an agent of one node, and an auditor with its own name.
 
-The server's configuration is generated from the permissions table, as in production. If a test
-removes a guard that is a permission, it widens that configuration. Invariant: attacks run against
-the real server."""
+The server's configuration is generated from the permissions table, as in production. If a guard is
+a permission, a test removes the guard by widening that configuration. Invariant: attacks run
+against the real server."""
 
 from __future__ import annotations
 

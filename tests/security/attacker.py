@@ -1,4 +1,4 @@
-"""An attacker with an agent's or an auditor's password who tries everything that the password
+"""An attacker with an agent's or an auditor's password. It tries everything that the password
 permits.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
@@ -7,8 +7,7 @@ permits.
 
 Subjects are drawn from the identity's own permissions, with existing names for wildcards. Payloads
 and headers are half valid, half invalid. Each second the attacker prints its actions as a line of
-JSON, until it is stopped.
-"""
+JSON, until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""A node with a real agent and two containers, one of which writes anything into its folder.
+"""A node with a real agent and two containers. One of them attacks: it writes anything into its
+folder.
 
     python -m tests.security.tenants --seed 1      URLs are in APPORTION_AGENT_URL and so on
 
-A pod starts, does what its seed determines, ends, and the next pod starts. The agent must stay
-ready, restore that container's limits, leave the other container alone and remove the folder. Each
-second the program prints its actions, and what went wrong, as a line of JSON. SIGTERM ends it.
-"""
+A pod with the attacking container starts, acts as its seed determines, and ends; then the next one
+starts. The agent must stay ready, restore the attacking container's limits, leave the other
+container alone and remove the folder. Each second the program prints its actions, and what went
+wrong, as a line of JSON. SIGTERM ends it."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def plan(manifest: str) -> bytes:
 
 @GUARDS
 async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool) -> None:
-    """The gateway runs only one plan at a time for each client, so one client's plans do not cause
-    refusals for another."""
+    """The gateway runs only one plan at a time for each client, so another client's plan is not
+    refused."""
     long = plan("".join(LONG_POD.format(number) for number in range(LONG_PODS)))
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
         first, held = await connect(port, long)

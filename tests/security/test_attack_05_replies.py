@@ -60,7 +60,7 @@ async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
     """If all users are in the ledger's account, any of them can have a reply stored on a node's
-    subject by naming it as the reply subject. An auditor can also purge the ledger."""
+    subject, by using that as the reply subject. An auditor can also purge the ledger."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:

@@ -146,7 +146,7 @@ async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str)
 
 
 async def test_a_name_that_the_certificate_has_not_is_refused(ledger: Ledger) -> None:
-    """A client at once refuses a certificate of our CA that lacks the name in the URL."""
+    """A client refuses a certificate of the right CA that lacks the name in the URL."""
     ledger.pair = ledger.authority.issue("elsewhere", "elsewhere.example")
     ledger.configure()
     await ledger.restart()

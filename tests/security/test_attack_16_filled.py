@@ -51,7 +51,7 @@ MOST = 40
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a ledger with little room."""
+    """Provide a ledger that may store only little."""
     async with running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as running:
         yield running
 

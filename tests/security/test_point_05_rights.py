@@ -44,7 +44,8 @@ def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wider_rule_is_found(weaker: dict[str, list[str]]) -> None:
-    """The check reports a rule that is wider than its names, and accepts the original rule."""
+    """The check reports a rule that uses a wildcard or leads to further rights, and accepts a rule
+    that names its verbs and objects."""
     role = {"metadata": {"name": "r"}, "rules": [RULE]}
     assert list(offences(role)) == []
     assert len(list(offences(role | {"rules": [RULE | weaker]}))) == 1

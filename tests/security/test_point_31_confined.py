@@ -57,7 +57,8 @@ async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -
 
 
 async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
-    """The API server refuses the same pod without its restrictions, and names what is missing."""
+    """If the scheduler's pod lacks `runAsNonRoot`, the API server refuses it and names what is
+    missing."""
     (scheduler,) = [template for name, template in pods() if name == "scheduler"]
     weak = json.loads(json.dumps(scheduler))
     del weak["spec"]["securityContext"]["runAsNonRoot"]

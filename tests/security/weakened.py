@@ -105,8 +105,8 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """Remove a guard, so that an agent gives a pod the devices in the pod's annotation, even if the
-    agent never gave the pod these devices before."""
+    """Remove a guard, so that an agent gives a pod the devices in the pod's annotation, even
+    devices that it never gave the pod before."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -302,8 +302,7 @@ def limits_each_client() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
-    """Remove a guard, so that each client that is far behind reads the ledger at once with a
-    consumer of its own."""
+    """Remove a guard, so that each client that reads old events at once gets its own consumer."""
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
     from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415

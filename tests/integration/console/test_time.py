@@ -177,7 +177,7 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """Screen readers get the value of the time slider. Play moves from the chosen time forward to
+    """The time slider gives its value to screen readers. Play moves from the chosen time forward to
     now."""
     with opened(browser, base) as page:
         visit(page, "")
@@ -324,8 +324,8 @@ def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> 
 def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A view of the past shows the requested time, not the time of the last event before it, and
-    measures pending times up to the requested time.
+    """A view of the past shows the requested time, not the time of the last event before it.
+    Pending times are measured up to the requested time.
 
     The browser's clock is set ahead, so that the requested time is later than the newest event."""
     manifest = NEVER.replace("giant", "asked-for")

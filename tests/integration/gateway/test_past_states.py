@@ -93,8 +93,8 @@ def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_any_revision_is_what_folding_up_to_it_gives(
     runner: asyncio.Runner, world: World, events: list[Payload], looks: list[float]
 ) -> None:
-    """The state read at any revision equals the fold of all events up to that revision, whichever
-    states are cached and in whatever order they are read."""
+    """The state read at any revision equals the fold of all events up to that revision. This holds
+    in any order of reads and with any cached states."""
     runner.run(world.append(events))
     last = world.fold.state.revision
     for revision in (round(part * last) for part in looks):

@@ -192,7 +192,8 @@ async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWor
 
 
 async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
-    """A restarted watcher records what it missed, and repeats nothing that is unchanged."""
+    """A restarted watcher records the changes that it missed, and does not record unchanged objects
+    again."""
     await world.plane.apply(
         kube_node("n1"), kube_node("n2"), *(kube_pod(name, share()) for name in ("stays", "goes"))
     )

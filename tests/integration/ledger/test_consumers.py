@@ -1,5 +1,5 @@
-"""Consumers are named after their user. Clients of one user share its numbers, and never take a
-consumer in use."""
+"""A consumer is named after its user, with a number. Clients of one user share the user's numbers,
+and never take a consumer that is in use."""
 
 import pytest
 
@@ -37,7 +37,7 @@ async def reading(ledger: JetStreamLedger) -> str:
 
 
 async def test_each_reader_has_a_number_of_its_own(bus: Bus) -> None:
-    """Two readers on one connection and one of another client with the same user get three
+    """Three readers of one user, two of them on the same connection, get consumers with three
     different numbers."""
     await (await bus.connect("watcher")).append([draft()])
     first, second = await bus.connect("scheduler"), await bus.connect("scheduler")
