@@ -1,5 +1,5 @@
-"""The webhook's process on a real ledger without a cluster: which configuration it uses, and how
-current it is."""
+"""The webhook's process on a real ledger without a cluster: which configuration it applies, and how
+up to date that is."""
 
 import asyncio
 import base64
@@ -107,7 +107,7 @@ async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webho
 
 
 def naming(scheduler: str) -> ConfigurationChanged:
-    """Return a configuration under which pods get this scheduler."""
+    """Return a configuration change under which pods get this scheduler."""
     configuration = Configuration(scheduler_names=(scheduler,))
     return ConfigurationChanged(by="test", configuration=configuration)
 

@@ -46,7 +46,7 @@ async def devices(facts: Facts) -> tuple[Device, ...]:
 
 
 async def order(bus: Bus, **words: str) -> dict[str, object]:
-    """Send the agent an order to fail or recover a device."""
+    """Send the agent an order to fail or recover a device, and return the agent's reply."""
     operator = await bus.connect("operator")
     answer = await operator.request(
         "apportion.command.agent.rack%2E1", json.dumps(words).encode(), 30
@@ -213,7 +213,8 @@ async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
 
 
 async def test_a_report_of_an_earlier_life_is_answered(bus: Bus, facts: Facts) -> None:
-    """The agent corrects a late health report of its previous run with a new report."""
+    """If a health report of the agent's previous run arrives late, the restarted agent corrects it
+    with a new report."""
     async with agent_of(bus) as first:
         await first.ready()
     device = (await devices(facts))[0].id

@@ -54,7 +54,7 @@ async def bound(facts: Facts, *pods: str) -> None:
 
 async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: Facts) -> None:
     """The binder binds live placements from before and after its start. It ignores withdrawn
-    placements and those of ended or unknown pods."""
+    placements, and placements of ended or unknown pods."""
     await facts.submit("early", "voided", "gone", "late", "twice")
     await facts.place("early", NODE, DEVICE.id)
     await facts.place("voided", NODE, DEVICE.id)
@@ -128,8 +128,8 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
 
 async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
-    """On a node without CDI the binder binds one pod at a time. Pods of other nodes do not wait for
-    that."""
+    """On a node without CDI, the binder binds a pod only once the previous pod is allocated or has
+    ended. Pods of other nodes do not wait."""
     card, other = simulated_devices("old", "2xT4")
     host = handing_out(Host(cpu_milli=64_000, memory_mib=65_536), AT_ALLOCATE)
     await facts.write(NodeReported(node="old", devices=(card, other), host=host))

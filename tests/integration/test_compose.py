@@ -63,13 +63,14 @@ def pods(system: Compose) -> dict[str, dict[str, Any]]:
 
 
 def refusal(pod: dict[str, Any]) -> dict[str, int]:
-    """Return how many nodes a pending pod does not fit, by reason. Return an empty dictionary for a
-    pod that was not refused."""
+    """Return, for each reason, the number of nodes that are ruled out for a pending pod. If the pod
+    was not refused, return an empty dictionary."""
     return dict(pod.get("reasons", {}))
 
 
 def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dict[str, Any]]:
-    """Wait for this many pods with the prefix, all with their requested shares, and return them."""
+    """Wait until at least `at_least` pods with this name prefix are placed with the shares they
+    request, and return them."""
 
     def held() -> dict[str, dict[str, Any]]:
         chosen = {name: pod for name, pod in pods(system).items() if name.startswith(prefix)}
@@ -157,8 +158,8 @@ def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compos
 def test_a_release_knows_what_is_in_the_image(
     system: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bill of materials lists the image's Debian packages. The digest that a release records
-    for an image archive finds that image's manifest."""
+    """The bill of materials lists the Debian packages in the image. A release records a digest of
+    the image archive, which is that of the image's manifest."""
     for name, value in system.podman.environment().items():
         monkeypatch.setenv(name, value)
     listed = {each["name"]: each for each in bill(IMAGE)["components"]}

@@ -34,8 +34,8 @@ policy: {nodes: spread}
 
 
 def pod(name: str, *, mode: str = "hami-core", **limits: int) -> bytes:
-    """Return the manifest of a pod with these limits, named as the configuration renames resources:
-    `gpu` is `cards.example/gpu`."""
+    """Return a pod's manifest in which each limit has the resource name that the configuration
+    sets: `gpu` becomes `cards.example/gpu`."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -91,8 +91,8 @@ def devices(up: Standalone, node: str) -> list[dict[str, Any]]:
 
 
 def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> None:
-    """Agents offer the slots and memory that the configuration sets: a node's own entry overrides
-    the general settings. They do not offer an excluded device."""
+    """Agents offer the slots and memory that the configuration sets. A node's own entry overrides
+    the general settings, and an excluded device is not offered."""
     assert applied["configuration"]["nvidia"]["deviceSplitCount"] == 3
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the second card to be off offer")
     (card,) = devices(up, "shared-1")
@@ -101,7 +101,7 @@ def test_agents_offer_what_it_says(up: Standalone, applied: dict[str, Any]) -> N
 
 def test_readers_and_the_scheduler_obey_it(up: Standalone, applied: dict[str, Any]) -> None:
     """`submit` uses the configuration's resource names and default memory. The scheduler uses its
-    MIG groups and its node policy."""
+    MIG groups and node policy."""
     wait_until(lambda: len(devices(up, "shared-1")) == 1, "the agents to have read it")
     documents = [pod("filled", gpu=1), pod("half", mode="mig", gpu=1, mem=1000)]
     report = up.json("submit", "-f", "-", "--wait", stdin=b"\n---\n".join(documents))

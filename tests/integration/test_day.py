@@ -55,8 +55,7 @@ def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
 
 
 class Day(NamedTuple):
-    """The facts that the operator has at first: that something broke, and when (UTC, to the
-    second)."""
+    """What the operator knows at first: that something broke, and when (UTC, to the second)."""
 
     up: Standalone
     prices: Path
@@ -170,8 +169,8 @@ def what_it_looked_like(day: Day) -> None:
 
 
 def what_would_happen(day: Day) -> None:
-    """Check that `plan --lose` moves the node's services to training GPUs, and finds no H200 for
-    the other pod."""
+    """Check that `plan --lose` moves the node's services to GPUs used for training, and finds no
+    H200 for the pod that needs one."""
     held = day.said("who", BROKEN)
     planned = day.said("plan", "--lose", BROKEN, code=6)
     for name in MOVABLE:
@@ -232,7 +231,8 @@ def open_page(page: Page, name: str) -> None:
 
 
 def broken_card(page: Page) -> None:
-    """Follow the count of unhealthy GPUs to a device, its pods, and a what-if of its loss."""
+    """Follow the console's count of unhealthy GPUs to a failed device, then to its pods, and then
+    to a what-if of the node's loss."""
     page.get_by_role("link", name=f"{CARDS} unhealthy").click()
     page.get_by_text(f"{CARDS} GPUs", exact=True).click()
     page.get_by_role("link", name=f"{BROKEN} device 0").click()
@@ -290,10 +290,11 @@ def the_past(page: Page, before: str) -> None:
 
 
 def around_the_break(page: Page, before: str) -> None:
-    """Check that a comparison from the known time shows exactly the failed GPUs as changed.
+    """Check that a comparison that starts at the known time shows exactly the failed GPUs as
+    changed.
 
-    The form first offers an earlier start, at which a slow machine may not have started the fleet
-    yet. So the test enters the known time."""
+    The form at first contains an earlier start, at which the fleet may not have been complete on a
+    slow machine. So the test enters the known time."""
     first, last = (page.get_by_label(name, exact=True) for name in ("From", "To"))
     shown = before.replace("T", " ")
     assert first.input_value() <= shown <= last.input_value()

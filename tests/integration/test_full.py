@@ -1,4 +1,4 @@
-"""With a full stream or a full disk nothing is placed, services report that, and nothing is
+"""If the stream or the disk is full, no pod is placed, services report the cause, and nothing is
 lost."""
 
 import asyncio
@@ -46,8 +46,8 @@ ASKS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
 
 @asynccontextmanager
 async def services(bus: Bus) -> AsyncIterator[tuple[Service, ServiceProcess]]:
-    """Provide an agent with room for all pods, a scheduler that is not started yet, and a
-    binder."""
+    """Yield a scheduler that is not started yet, and a running binder. An agent with room for all
+    pods runs as well."""
     url = bus.server.url_for
     async with AsyncExitStack() as stack:
         fleet = ("--simulate", "8xH100-80GB", "--nodes", "5", "--node", "n-{}")

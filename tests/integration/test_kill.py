@@ -1,5 +1,4 @@
-"""Under load any process can be killed: it is restarted, no pod is lost, and no pod is placed
-twice."""
+"""Any process killed under load is restarted. No pod is lost, and no pod is placed twice."""
 
 import asyncio
 import subprocess
@@ -40,7 +39,7 @@ spec:
 
 
 class Load:
-    """Submits all pods once in the background, and repeats that if it fails.
+    """Submits all pods once in the background, and tries again if that fails.
 
     Submitting pods again is safe, because pods that are already live stay unchanged."""
 
@@ -78,7 +77,7 @@ class Watched:
         self._placed = 0
 
     def deliver(self, record: Record) -> None:
-        """Count one placement, and kill the service when the count is reached."""
+        """Count one placement. Kill the service once `KILL_AT` placements have arrived."""
         if self.pid:
             return
         self._placed += 1
@@ -115,8 +114,8 @@ async def test_kill(tmp_path: Path, service: str) -> None:
 
 
 async def allocations(url: str, count: int) -> None:
-    """Wait for this many allocations by reading the ledger. Listing thousands of pods from the
-    gateway would slow the services."""
+    """Wait for this many allocations by reading the ledger, because listing thousands of pods from
+    the gateway would slow the services."""
     seen: list[int] = []
     async with await jetstream.connect(url, name="test") as ledger:
 

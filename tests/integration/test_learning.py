@@ -1,5 +1,5 @@
-"""Schedulers learn prices from the pods submitted to a real ledger: one of them records the prices,
-and all use them."""
+"""Schedulers learn prices of devices from the pods in a real ledger. One scheduler records the
+prices, and all use them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,8 +53,8 @@ def folded(facts: Facts) -> State:
 async def test_schedulers_learn_from_twenty_pods_and_again_from_forty(
     bus: Bus, facts: Facts
 ) -> None:
-    """Two schedulers learn prices once at 20 and once at 40 submitted pods. Only one event is
-    stored each time, and later placements use its prices."""
+    """Two schedulers together record prices once after 20 submitted pods and once after 40. Later
+    placements use the recorded prices."""
     await facts.write(*(rack(f"n{number}", 8) for number in range(10)))
     async with scheduler_of(bus, "one") as one, scheduler_of(bus, "two") as two:
         await one.ready()

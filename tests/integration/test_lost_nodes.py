@@ -1,4 +1,5 @@
-"""Simulated nodes are lost and return by command, with the same events as real nodes."""
+"""`apportion simulate` makes simulated nodes disappear and return. The ledger records the same
+events as for real nodes."""
 
 import asyncio
 import subprocess

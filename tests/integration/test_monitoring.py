@@ -50,8 +50,8 @@ def expressions() -> Iterator[str]:
 
 
 def told_names(text: str) -> Iterator[str]:
-    """Return the names of all series on a page of /metrics, including those that do not have a
-    value yet."""
+    """Yield the name of every series on a page of /metrics, including series that have no value
+    yet."""
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         yield from (name + part for part in PARTS.get(kind, ()))
 
@@ -110,7 +110,7 @@ async def test_every_name_is_told_and_nothing_alarms_in_health(tmp_path: Path) -
 
 
 def steady(pages: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Return the metrics of these pages as series that are constant for an hour."""
+    """Yield each metric of these pages as a series for promtool that is constant for an hour."""
     for job, text in pages.items():
         for family in families(text):
             for sample in family.samples:
@@ -139,7 +139,7 @@ TROUBLE = {
 
 
 def test_each_alert_speaks_in_its_trouble_and_no_other_does(tmp_path: Path) -> None:
-    """Each alert fires on its own problem, and no other alert fires."""
+    """For each alert's problem, that alert fires and no other alert does."""
     assert TROUBLE.keys() == {rule["alert"] for rule in rules()}
     assert 8 <= len(TROUBLE) <= 12
     assert len(DASHBOARDS) <= 2

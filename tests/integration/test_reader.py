@@ -1,4 +1,5 @@
-"""The reader on a real ledger catches up, waits for a revision, refuses bad events, and halts."""
+"""A reader of a real ledger catches up, waits for a revision, refuses bad events, and halts at
+events of a newer build."""
 
 import asyncio
 import contextlib
@@ -69,12 +70,13 @@ async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading
 
 
 async def ruled(bus: Bus) -> State:
-    """Return an empty state with the ledger's rules loaded, as every service starts."""
+    """Return an empty state into which the ledger's rules (enabled formats, ignored revisions) are
+    loaded, as every service does at its start."""
     return await Snapshots((await bus.connect("scheduler")).wire).restore()
 
 
 async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
-    """Append bytes that no service of ours would write."""
+    """Append bytes that no service of Apportion would write, and return their revision."""
     rogue = await bus.connect("watcher")
     return (await rogue.append([Draft(f"apportion.v1.{subject}", f"raw-{len(payload)}", payload)]))[
         0
@@ -82,7 +84,7 @@ async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
 
 
 def document(uid: str, **attributes: object) -> bytes:
-    """Return a submission as JSON, with attributes of the envelope replaced."""
+    """Return a PodSubmitted event as JSON, with attributes of the envelope replaced."""
     data = PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="plain")
     event = json.loads(encode(Event(id=uid, source="test", time=TIME, data=data)))
     return json.dumps(event | attributes).encode()
@@ -214,8 +216,8 @@ async def test_what_a_newer_build_wrote_halts_the_fold(
 
 
 async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Facts) -> None:
-    """A wait for a revision beyond a halt ends with False, whether the wait begins before or after
-    the halt."""
+    """If the reader halts before a revision, a wait for that revision returns False, whether the
+    wait begins before or after the halt."""
     async with reading(bus) as made:
         await facts.submit("a")
         await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
@@ -245,7 +247,8 @@ async def test_a_fault_of_the_fold_halts_it(
 
 
 async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
-    """Halted, current and later readers all skip a revision that is set aside."""
+    """When an operator sets a revision aside, a reader that halted before it or has applied it
+    ends. Later readers skip the revision."""
     await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
     halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
     await facts.submit("a")

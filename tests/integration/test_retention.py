@@ -1,5 +1,5 @@
-"""Archive and trim the ledger: dropped events are in the archive, and all services continue without
-them."""
+"""Archiving and trimming the ledger: dropped events are in the archive, and all services continue
+without them."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ spec: {{containers: [{{name: main, image: x, resources: {{limits:
 
 
 class World:
-    """A ledger with services over a folder of manifests, and the command line."""
+    """A ledger whose services read manifests from a folder, and the command line."""
 
     def __init__(self, bus: Bus, folder: Path) -> None:
         self.bus = bus
@@ -55,7 +55,7 @@ class World:
 
     @asynccontextmanager
     async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
-        """Start these services without data of an earlier run, and wait until they are ready."""
+        """Start these services as new processes, and yield them by verb once they are ready."""
         options = {
             "agent": FLEET,
             "scheduler": ("--snapshot-every", str(SNAPSHOT_EVERY)),
@@ -73,14 +73,14 @@ class World:
             yield running
 
     def want(self, *numbers: int) -> None:
-        """Set the manifests to exactly these pods."""
+        """Write the manifests of exactly these pods, by number."""
         draft = self.folder / "draft"
         draft.write_text("---\n".join(POD.format(number=number) for number in numbers))
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait for a snapshot of a later revision. With `only`, wait until the schedulers'
-        snapshots are all later."""
+        """Wait until a snapshot is later than `revision`. With `only`, wait until all of the
+        schedulers' snapshots are."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -95,8 +95,8 @@ class World:
         return state.first_seq, state.last_seq
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one verb as the operator. It can use bootstrap's credentials, which only dropping
-        events needs."""
+        """Run one verb as the operator. For dropping events, the verb also has bootstrap's
+        credentials."""
         url = self.bus.server.url_for
         environ = {
             **os.environ,
@@ -172,8 +172,8 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
 
 
 async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
-    """A pod bound while its agent was down is allocated after a trim, because the agent finds the
-    pod in the snapshot."""
+    """A pod is bound while its agent is down, and that event is trimmed. The agent still allocates
+    the pod when it returns, because it finds the pod in the snapshot."""
     async with world.services("agent"):
         pass  # its nodes are known, and it is gone
     async with world.services("scheduler", "binder", "watcher"):
@@ -192,8 +192,8 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
 
 
 async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
-    """`ledger trim` refuses without a usable snapshot, with a foreign, altered or short archive,
-    and while a placement is unbound."""
+    """`ledger trim` drops nothing if no snapshot is usable or a placement is unbound. It also
+    refuses an archive that is altered, too short or of another ledger."""
     for number in range(30):
         await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
     short = await world.archive("short.jsonl")
@@ -230,7 +230,8 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
 async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
     world: World, tmp_path: Path
 ) -> None:
-    """Before trimming, bootstrap keeps the configuration's record where the webhook finds it."""
+    """`ledger trim` first saves the configuration where the webhook finds it, so a webhook that
+    starts later applies it."""
     configuration = Configuration(scheduler_names=("theirs",))
     at = await world.facts.write(ConfigurationChanged(by="ada", configuration=configuration))
     async with world.services("agent", "scheduler"):

@@ -37,7 +37,8 @@ class Workstation(NamedTuple):
         return self.podman.environment()
 
     def container(self, *words: str) -> list[str]:
-        """Return a command line that runs this in a container with only the driver mounted."""
+        """Return a command line that runs `words` in a container into which only the driver is
+        mounted."""
         given = {"APPORTION_FAKE_NVIDIA": str(self.driver.path), "LD_LIBRARY_PATH": str(built())}
         options = [f"--volume={path}:{path}" for path in (self.driver.path, built())]
         options += [f"--env={name}={value}" for name, value in given.items()]

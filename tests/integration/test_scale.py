@@ -73,8 +73,8 @@ class Schedulers:
         await self.agreed()
 
     async def agreed(self) -> tuple[str, ...]:
-        """Wait until all running schedulers have the same list of schedulers, which contains
-        exactly them."""
+        """Wait until all running schedulers list exactly the running schedulers, and return that
+        list."""
 
         async def one_list() -> tuple[str, ...]:
             lists = {members_of(each) for each in self.running.values()}
@@ -84,8 +84,8 @@ class Schedulers:
         return await until(one_list, f"{list(self.running)} to know one another")
 
     async def all_have_taken(self) -> None:
-        """Wait until every scheduler counts at least one decision with the outcome "taken" in its
-        metrics."""
+        """Wait until the metrics of every scheduler count at least one decision with the outcome
+        "taken"."""
 
         async def told() -> bool:
             return all([await self._told(name, "taken") for name in self.running])
@@ -119,18 +119,21 @@ def lists_of(service: ServiceProcess) -> list[list[str]]:
 
 
 def life_of(name: str, members: Iterable[str]) -> str:
-    """Return the entry of the scheduler with this name in the list of schedulers."""
+    """Return the entry of the scheduler with this name in a list of schedulers. An entry has the
+    form `NAME/…`."""
     return next(member for member in members if member.startswith(f"{name}/"))
 
 
 def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
-    """Return this many pod uids that this scheduler owns."""
+    """Return `count` pod uids that the scheduler with the entry `life` owns when the schedulers are
+    `members`."""
     endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
     return list(islice((uid for uid in endless if owner(uid, members) == life), count))
 
 
 def placed_by(facts: Facts) -> dict[str, str]:
-    """Return the scheduler of each placed pod. Fail if a pod was placed twice."""
+    """Return the name of the scheduler that placed each pod, by uid. Fail if a pod was placed
+    twice."""
     placed = [e for _, e in facts.events if isinstance(e.data, PodPlaced)]
     counts = Counter(event.data.pod for event in placed)
     assert set(counts.values()) <= {1}, counts.most_common(3)
@@ -164,10 +167,10 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
-    """Only one scheduler decides for a namespace with a quota, so the namespace never exceeds its
-    quota. As its pods end, more are placed.
+    """For a namespace with a quota only one of three schedulers decides, so the namespace never
+    exceeds its quota. When pods of the namespace end, more are placed.
 
-    If a busy machine made a scheduler seem lost, the check is skipped."""
+    These facts are not checked if a busy machine made a scheduler seem lost."""
     hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
     await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
     async with Schedulers(bus) as schedulers:

@@ -1,4 +1,5 @@
-"""A suspended agent makes its node not ready, is reported, and recovers by itself.
+"""A suspended agent makes its node not ready. The node is reported, and is ready again once the
+agent resumes.
 
 The processes are real: a suspended one (SIGSTOP) keeps its connection, so the server still sees it.
 """

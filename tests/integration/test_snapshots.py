@@ -60,12 +60,12 @@ async def folded(bus: Bus, state: State | None = None) -> State:
 
 
 async def snapshots_of(bus: Bus, role: str = "scheduler") -> Snapshots:
-    """Return access to the snapshots with this role's rights."""
+    """Return a `Snapshots` that reads and writes with this role's rights."""
     return Snapshots((await bus.connect(role)).wire)
 
 
 def taken(state: State) -> Taken:
-    """Return a snapshot of the state in one piece."""
+    """Return a finished snapshot of this state."""
     return Taking(state).finish()
 
 
@@ -86,7 +86,7 @@ async def test_much_that_is_restored_is_old_to_the_garbage_collector(
     bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch, young_max: int, old: bool
 ) -> None:
     """A large restored state is moved to the garbage collector's oldest generation, which saves a
-    useless scan; a small state is not."""
+    useless scan. A small state is not moved."""
     await facts.submit("a")
     snapshots = await snapshots_of(bus)
     await save_attested(bus, await folded(bus))
@@ -141,7 +141,7 @@ async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
 
 
 class Deaf:
-    """A connection that loses every reply to a read from the bucket."""
+    """A connection on which every reply to a read of the snapshots' bucket is lost."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -157,7 +157,8 @@ class Deaf:
 
 
 async def three(bus: Bus, facts: Facts) -> Snapshots:
-    """Store snapshots at revisions 1 and 2 of a ledger with three events."""
+    """Store snapshots at revisions 1 and 2 of a ledger that then has three events. Return access to
+    the snapshots."""
     snapshots = await snapshots_of(bus)
     for uid in ("a", "b"):
         await facts.submit(uid)
@@ -167,7 +168,8 @@ async def three(bus: Bus, facts: Facts) -> Snapshots:
 
 
 async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = None) -> None:
-    """Replace a snapshot's bytes, with a matching digest."""
+    """Replace the data of the snapshot at `revision`, with a digest that matches. With `at`, the
+    snapshot claims that revision instead."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
     metadata = old.metadata | ({"revision": str(at)} if at is not None else {})
@@ -222,8 +224,8 @@ async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:
 async def test_one_that_says_another_revision_than_it_holds_is_set_aside(
     bus: Bus, facts: Facts
 ) -> None:
-    """A snapshot whose revision differs from its state's is ignored, because an event would be
-    folded twice or never."""
+    """A snapshot is ignored if it names another revision than its state has, because an event would
+    be folded twice or never."""
     snapshots = await three(bus, facts)
     await overwrite(bus, 2, await bytes_of(bus, 1))
     assert (await snapshots.restore()).revision == 1
@@ -251,7 +253,7 @@ async def test_at_most(bus: Bus, facts: Facts) -> None:
 
 
 async def test_only_schedulers_write(bus: Bus) -> None:
-    """No other role puts, replaces or frees a snapshot."""
+    """Only schedulers may store, replace or delete snapshots."""
     for role in set(ROLES) - {"scheduler"}:
         bucket = Bucket((await bus.connect(role)).wire, BUCKET)
         with pytest.raises(NotPermitted):
@@ -318,7 +320,8 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
 async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
     bus: Bus, facts: Facts
 ) -> None:
-    """An intake forgets its verdicts on removed snapshots, both sound and unreadable ones."""
+    """When a snapshot is removed, an intake forgets its verdict on that snapshot, sound or
+    unreadable."""
     writer = await snapshots_of(bus)
     ledger = await bus.connect("intake")
     async with reading(ledger) as (state, reader):

@@ -67,7 +67,8 @@ for name in sys.argv[1:]:
 
 
 class Fact(NamedTuple):
-    """An event as any NATS client reads it."""
+    """An event as any NATS client reads it: its revision, its type's name and version, and its
+    data."""
 
     revision: int
     name: str
@@ -177,8 +178,8 @@ class System:
         await self.services[name].ready()
 
     async def change(self, name: str, build: Path | None) -> None:
-        """Stop the service with SIGTERM, and start it with another build without waiting until it
-        is ready."""
+        """Stop the service with SIGTERM, and start it with `build` (None for this build) without
+        waiting until it is ready."""
         service = self.services[name]
         if service.running:
             assert await service.stop() == 0
@@ -187,7 +188,7 @@ class System:
         await service.start()
 
     async def goes_on(self, name: str) -> None:
-        """Wait until more pods are allocated than now."""
+        """Wait until more pods are allocated than at the time of the call."""
         allocated = len(self.ledger.of("SharesAllocated"))
         await self.ledger.until(
             lambda ledger: len(ledger.of("SharesAllocated")) > allocated,
@@ -195,8 +196,8 @@ class System:
         )
 
     async def halted(self, name: str, *words: str) -> None:
-        """Wait until the service is halted: alive, not ready, with these words and the advice to
-        upgrade."""
+        """Wait until the service is halted: alive but not ready. Its reason must contain these
+        words and the advice to upgrade."""
         await self.says(name, *words, "upgrade Apportion")
 
     async def says(self, name: str, *words: str) -> None:
@@ -211,7 +212,7 @@ class System:
         assert (await service.get("/healthz"))[0] == 200
 
     async def handed(self, name: str) -> None:
-        """Wait until this binder has received a placement."""
+        """Wait until this binder has received a placement from its queue."""
 
         async def counted() -> bool:
             _, told = await self.services[name].get("/metrics")
@@ -269,8 +270,8 @@ async def test_services_are_upgraded_under_load_and_taken_back(system: System) -
 
 
 async def upgrade_the_readers(system: System) -> None:
-    """Upgrade all services but the schedulers and one binder; they read the old schedulers'
-    events."""
+    """Upgrade every service except the schedulers and one binder. The upgraded services read the
+    events of the old schedulers."""
     for name in ("intake", "agent", "watcher", "binder a"):
         await system.upgrade(name)
         await system.goes_on(name)
@@ -279,8 +280,8 @@ async def upgrade_the_readers(system: System) -> None:
 
 
 async def upgrade_one_scheduler(system: System) -> int:
-    """Upgrade one scheduler, check that old readers halt, and return the first revision of the new
-    version."""
+    """Upgrade one scheduler, and check that services of the old build halt. Return the revision of
+    the first placement in the new format."""
     await enable_what_it_writes(system)
     await system.services["scheduler a"].ready()
     await system.ledger.until(
@@ -321,8 +322,8 @@ async def enable_what_it_writes(system: System) -> None:
 
 
 async def take_a_binder_back_too_late(system: System) -> None:
-    """Check that a binder that returns to this build stops at placements of the next build, even if
-    its snapshot already includes them. It binds none of them."""
+    """Return a binder to this build after the next build has placed pods. Check that it binds none
+    of them, even if its snapshot already includes the placements."""
     await system.settled()
     assert await system.services["binder a"].stop() == 0
     await system.load.bring(STRANDED)
@@ -366,8 +367,8 @@ def nothing_was_lost(ledger: Ledger) -> None:
 
 
 async def both_builds_tell_the_same(system: System, first: int) -> None:
-    """Check that `verify` of both builds agrees up to what this build can read, and that the next
-    build reads all events and snapshots."""
+    """Check that `verify` of both builds agrees on the events that this build can read, which end
+    before revision `first`. Check that the next build can read all events and snapshots."""
     file = system.newer / "ledger.jsonl"
     url = system.bus.server.url_for("operator")
     await run(None, "-m", "apportion.cli.main", "ledger", "archive", str(file), "--nats", url)

@@ -45,7 +45,8 @@ def watcher_of(bus: Bus, folder: Path) -> ServiceProcess:
 
 
 def live(facts: Facts) -> list[str]:
-    """Return the names of the pods that were submitted and have not ended, with repetitions."""
+    """Return the name of each pod that was submitted and has not ended. A name that several such
+    pods have is repeated."""
     gone = {event.uid for event in facts.of(PodGone)}
     return sorted(event.name for event in facts.of(PodSubmitted) if event.uid not in gone)
 
@@ -58,8 +59,8 @@ async def until_live(facts: Facts, *names: str) -> None:
 async def test_pods_come_change_and_go_with_their_files(
     bus: Bus, facts: Facts, folder: Path
 ) -> None:
-    """The watcher submits the pods of files that exist or are added, replaces the pod of an edited
-    file, and ends the pod of a removed one."""
+    """The watcher submits the pods of existing and added files. It replaces the pod of an edited
+    file, and ends the pod of a removed file."""
     (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
     async with watcher_of(bus, folder) as watcher:
         await watcher.ready()
@@ -80,8 +81,8 @@ async def test_pods_come_change_and_go_with_their_files(
 
 
 async def test_what_was_missed_is_found_on_return(bus: Bus, facts: Facts, folder: Path) -> None:
-    """A restarted watcher records files that were added, changed or removed, and repeats nothing
-    else."""
+    """A restarted watcher records the files that were added, changed or removed while it was down.
+    It repeats nothing else."""
     for name in ("stays", "goes", "changes"):
         (folder / f"{name}.yaml").write_text(POD.format(name=name, gpus=1))
     async with watcher_of(bus, folder) as watcher:

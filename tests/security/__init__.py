@@ -1,2 +1,2 @@
-"""Attacks by the owner of one stolen identity. Each attack is also made without its guard, where it
-must succeed."""
+"""Attacks that use one stolen identity. Each attack is also made with the system's guard removed,
+where it must succeed."""

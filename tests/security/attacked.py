@@ -1,8 +1,8 @@
 """A ledger with additional users: an agent of one node, and an auditor with its own name.
 
-The server's configuration is generated from the permissions table, as in production. If a test
-removes a guard that is a permission, it widens that configuration. Invariant: attacks run against
-the real server."""
+The server's configuration is generated from the permissions table, as in production. If a guard is
+a permission, a test removes the guard by widening that configuration. Invariant: attacks run
+against the real server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ Widen = Callable[[str], str]
 
 
 def user_of(identity: Identity) -> User:
-    """Return a user whose password is in a variable named after the user."""
+    """Return the user of this identity. Its password is in an environment variable that is named
+    after it."""
     return User(identity, password_variable=password_variable(identity.name))
 
 
@@ -52,8 +53,8 @@ OF_NAMED_NODES: Sequence[User] = (
 
 
 class AttackedServer(EmbeddedServer):
-    """A nats-server that has the attackers as additional users. `widen` rewrites its configuration
-    before it starts."""
+    """A nats-server on which the attackers are additional users. The function `widen` changes its
+    configuration before it starts."""
 
     def __init__(self, folder: Path, widen: Widen = str, users: Sequence[User] = USERS) -> None:
         super().__init__(folder, port=-1)
@@ -118,7 +119,7 @@ def _port(urls: list[str]) -> int:
 async def attacked(
     folder: Path, widen: Widen = str, users: Sequence[User] = USERS
 ) -> AsyncIterator[Bus]:
-    """Provide a bus whose server has the attackers as users, for the length of a `with` block."""
+    """Yield a bus whose server has the attackers as users."""
     bus = Bus(folder)
     bus.server = AttackedServer(folder, widen, users)
     try:

@@ -1,4 +1,4 @@
-"""An attacker with an agent's or an auditor's password who tries everything that the password
+"""An attacker with an agent's or an auditor's password. It tries everything that the password
 permits.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
@@ -7,8 +7,7 @@ permits.
 
 Subjects are drawn from the identity's own permissions, with existing names for wildcards. Payloads
 and headers are half valid, half invalid. Each second the attacker prints its actions as a line of
-JSON, until it is stopped.
-"""
+JSON, until it is stopped."""
 
 from __future__ import annotations
 
@@ -70,8 +69,8 @@ class Attacker:
         return self._cluster.state
 
     async def read_along(self, ledger: JetStreamLedger) -> None:
-        """Follow the ledger to learn what to attack. An auditor that broke its own consumers starts
-        again."""
+        """Follow the ledger to learn what to attack. An auditor whose own attacks broke its
+        consumers starts again."""
         reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:
             await reader.run()
@@ -93,7 +92,7 @@ class Attacker:
             await CLOCK.pause(EACH_S)
 
     async def _ask(self) -> None:
-        """Send hostile read requests to the intake."""
+        """Send the intake read requests that it must refuse."""
         for payload in self._hostile.payloads(self._state):
             await self._send(SUBJECT, payload)
 
@@ -114,8 +113,8 @@ class Attacker:
         await self._send(subject, self._payload(subject))
 
     async def _listen(self) -> None:
-        """Subscribe to a permitted pattern on every 50th call only, because subscriptions stay
-        open."""
+        """On every 50th call, subscribe to a subject pattern that is permitted. Subscriptions stay
+        open, so the other calls do nothing."""
         if self.done["listen"] % 50 == 0:
             pattern = self._filled(self._chance.choice(self._may.subscribe))
             await self._ledger.serve(pattern, _ignore)
@@ -171,7 +170,7 @@ class Attacker:
         return next(iter(self._hostile.payloads(self._state)))
 
     def _reading(self) -> bytes:
-        """Return a read request to the intake that is mostly forbidden."""
+        """Return a read request to the intake, which the intake must mostly refuse."""
         apis = [each.removeprefix("$JS.API.") for each in PERMISSIONS_OF_ALL if "API" in each]
         api = self._filled(self._chance.choice(apis))
         body = self._chance.choice(
@@ -183,7 +182,7 @@ class Attacker:
             return b'{"api":"' + api.encode() + b'","body":' + body + b"}"
 
     def _consumer(self, subject: str) -> bytes:
-        """Return a consumer's settings with a random delivery subject."""
+        """Return settings for a consumer, with a randomly chosen subject for its deliveries."""
         name = subject.split(".")[5]
         deliver = self._chance.choice(
             ("", self._ledger.wire.new_inbox(), "apportion.v1.placement.n-1", SUBJECT,
@@ -217,7 +216,7 @@ async def _ignore(_subject: str, _payload: bytes) -> None:
 
 
 async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None:
-    """Report the node again and again, eight reports at once, each with different labels of 100
+    """Send report after report about the node, eight at a time, each with different labels of 100
     kB."""
 
     async def reports(worker: int) -> None:

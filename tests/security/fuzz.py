@@ -150,7 +150,7 @@ class Watched:
 
 
 class Load:
-    """Pods that are submitted continuously, and end when there are many."""
+    """Pods that are submitted continuously. When many are live, old ones are ended."""
 
     def __init__(self, bus: Bus, watched: Watched) -> None:
         self._bus = bus
@@ -188,13 +188,13 @@ class Load:
         return came
 
     def median_ms(self, uids: list[str]) -> float:
-        """Return the median time from a pod to its placement."""
+        """Return the median time in milliseconds from a pod's submission to its placement."""
         placed = self._watched.placed
         waits = [placed[uid] - self.came_at[uid] for uid in uids if uid in placed]
         return 1000 * statistics.median(waits) if waits else float("inf")
 
     def missing(self, uids: list[str]) -> list[str]:
-        """Return the latest pods, at most 20, that were not allocated."""
+        """Return those of the pods that were not allocated: the last 20, if there are more."""
         return [uid for uid in uids if uid not in self._watched.allocated][-20:]
 
     async def not_placed(self, uids: list[str]) -> list[str]:
@@ -260,8 +260,8 @@ async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
 async def _turns(
     bus: Bus, load: Load, attackers: Attackers, seconds: float, found: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the pods submitted while attackers were stopped, and the pods submitted during
-    attacks."""
+    """Submit pods in turns, with the attackers suspended and then active. Return the pods submitted
+    while they were suspended, and the pods submitted during attacks."""
     turns = max(2, round(seconds / TURN_S))
     each_s = seconds / turns
     quiet: list[str] = []
@@ -285,8 +285,8 @@ async def _turns(
 
 
 async def _people(bus: Bus) -> list[str]:
-    """Connect as an operator and run a verb during the attacks. Return the errors, which should be
-    none."""
+    """Connect as an operator and run a verb while attackers are active. Return the errors, of which
+    there should be none."""
     await CLOCK.pause(4.0)
     refused = []
     try:
@@ -308,7 +308,8 @@ def _resident_mib(process: int) -> int:
 async def _filled(
     bus: Bus, services: dict[str, ServiceProcess], load: Load, seed: int
 ) -> dict[str, Any]:
-    """Fill a small ledger with a stolen key, then with other writers, and return the results."""
+    """Fill a small ledger with a stolen agent's key, and then with other writers. Return the
+    results."""
     wire = (await bus.connect("bootstrap")).wire
     used = (await stream.read_info(wire)).state.bytes
     most = int((used + ROOM_BYTES) / (1 - RESERVE))
@@ -394,8 +395,8 @@ class Attackers:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let all attackers work during the block, with another process that takes all connections
-        it gets."""
+        """Let all attackers work during the block. An additional process takes all the connections
+        that it gets."""
         self._signal(signal.SIGCONT)
         taking = await self._start("connections") if "agent" in self._which else None
         try:
@@ -438,7 +439,7 @@ class Attackers:
         return self._bus.data_dir / f"{role}.{kind}"
 
     def did_enough(self) -> bool:
-        """Return True if every attacker has done enough or has ended."""
+        """Return True if every attacker has made enough attempts, or has ended."""
         return all(
             self._processes[role].returncode is not None
             or all(self._told(role).get(deed, 0) > ENOUGH for deed in ("permitted", "forbidden"))
@@ -449,11 +450,11 @@ class Attackers:
         return int(self._told("tenants").get("lives", 0))
 
     async def held_back(self) -> bool:
-        """Return True if intakes accept no more of the flood."""
+        """Return True once intakes tell the flooding attacker to try again later."""
         return bool(self._told("flood").get("again"))
 
     def _told(self, role: str) -> dict[str, Any]:
-        """Return an attacker's last report of its actions."""
+        """Return the attacker's newest report of its actions, which is a line of JSON."""
         lines = self._file(role, "json").read_text("utf-8").splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]
         did: dict[str, Any] = json.loads(whole[-1]) if whole else {}

@@ -1,4 +1,4 @@
-"""The gateway's process for the past, slowed down, optionally without a guard.
+"""The gateway's process that reads the past, slowed down, and on request with a guard removed.
 
     python -m tests.security.slow_past SOCKET FOLDER [ARCHIVES [PRICES]]
 
@@ -23,7 +23,8 @@ QUESTIONS = 20
 
 
 def begun_by(guard: str) -> str:
-    """Return code that makes a gateway start this process for the past, without the named guard."""
+    """Return Python code that makes a gateway start this module as its process for the past, with
+    the named guard removed."""
     return (
         "import os\nfrom apportion.gateway.api import past_client\n"
         f"past_client.MODULE = {__name__!r}\nos.environ[{WITHOUT!r}] = {guard!r}\n"

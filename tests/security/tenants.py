@@ -1,11 +1,12 @@
-"""A node with a real agent and two containers, one of which writes anything into its folder.
+"""A node with a real agent and two containers. One of them attacks: it writes anything into its
+folder.
 
     python -m tests.security.tenants --seed 1      URLs are in APPORTION_AGENT_URL and so on
 
-A pod starts, does what its seed determines, ends, and the next pod starts. The agent must stay
-ready, restore that container's limits, leave the other container alone and remove the folder. Each
-second the program prints its actions, and what went wrong, as a line of JSON. SIGTERM ends it.
-"""
+A pod with the attacking container starts, acts as its seed determines, and ends; then the next one
+starts. The agent must stay ready, restore the attacking container's limits, leave the other
+container alone and remove the folder. Each second the program prints its actions, and what went
+wrong, as a line of JSON. SIGTERM ends it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ COUNT: Final = 2_008_896
 
 
 class Container:
-    """A container that writes into its folder what its seed determines."""
+    """A container that attacks its agent: it writes into its own folder, at random from a seed."""
 
     def __init__(self, folder: Path, seed: int, *, most: int = 50) -> None:
         """Attack in this folder, with at most `most` new files at a time."""
@@ -66,7 +67,7 @@ class Container:
         self._random = random.Random(seed)
 
     def act(self) -> None:
-        """Do one randomly chosen thing that the container may do."""
+        """Do one randomly chosen thing that a container can do to its folder."""
         deeds = (self._numbers, self._numbers, self._slots, self._noise, self._cut, self._replace)
         self._random.choice((*deeds, self._litter, self._dig))()
 
@@ -79,8 +80,8 @@ class Container:
             self._write(at, struct.pack("<Q", self._random.choice(NUMBERS)))
 
     def _slots(self) -> None:
-        """Claim the maximum number of processes in the region, each with the highest possible
-        usage."""
+        """Claim in the region that the maximum number of processes run, each with the highest
+        possible usage."""
         self._write(1856, b"\xff" * (COUNT - 1856))
         for slot in range(0, 1024, self._random.randrange(1, 200)):
             self._write(
@@ -135,8 +136,8 @@ class Container:
 
 
 class Tenants:
-    """The node under attack. `told` counts the attacks, and `wrong` lists what the agent failed to
-    prevent."""
+    """The node under attack, with its agent. `told` counts the attacks, and `wrong` lists the harm
+    that the agent failed to prevent."""
 
     def __init__(self, folder: Path, pen: JetStreamLedger, seed: int) -> None:
         self._pen = pen

@@ -35,7 +35,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
-    """Create a consumer from which this auditor pulls, and return the consumer's name."""
+    """Create a consumer from which this auditor can pull, and return the consumer's name."""
     name = f"{reader.wire.user}-{number}"
     config = {"name": name, "ack_policy": "none"}
     body = {"stream_name": STREAM, "config": config, "action": "create"}
@@ -44,7 +44,7 @@ async def waiting(reader: JetStreamLedger, number: int = 0) -> str:
 
 
 async def pull(ledger: JetStreamLedger, name: str, *, wait_s: int = 10) -> bytes:
-    """Return the consumer's next record, waiting until the copy has it; empty if no record
+    """Return the next record of the consumer `name`. Wait for the record, and return b"" if none
     comes."""
     how = {"expires": wait_s * 1_000_000_000} if wait_s else {"no_wait": True}
     came: asyncio.Queue[bytes] = asyncio.Queue()
@@ -98,8 +98,8 @@ async def test_guarded(bus: Bus, attacker: str, reader: str) -> None:
 
 
 async def test_replies_of_a_tool_are_not_for_an_auditor_with_a_name(bus: Bus) -> None:
-    """An auditor with its own name cannot subscribe to the replies for the default auditor, which
-    several tools share."""
+    """An auditor that has its own name cannot subscribe to replies for the default auditor, an
+    identity that several tools share."""
 
     async def hear(_subject: str, _payload: bytes) -> None:
         return None

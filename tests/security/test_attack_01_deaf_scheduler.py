@@ -30,7 +30,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def retarget(wire: Wire, settings: dict[str, object]) -> None:
-    """Set the filter of a reader's consumer to a subject without messages."""
+    """Change the consumer with these settings so that it filters for a subject without messages."""
     config = {**settings, "filter_subject": NOTHING}
     body = {"stream_name": STREAM, "config": config, "action": "update"}
     await call_api(wire, f"CONSUMER.CREATE.{STREAM}.{config['name']}.{NOTHING}", body)

@@ -49,7 +49,7 @@ async def use_up(auditor: JetStreamLedger) -> tuple[int, str]:
 
 
 async def scheduler_reads(bus: Bus) -> None:
-    """Check that a restarted scheduler reads everything."""
+    """Check that a restarted scheduler can read the whole ledger."""
     reader = await (await bus.connect("scheduler")).follow(ignore)
     await reader.caught_up()
     assert reader.position == 1

@@ -68,7 +68,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, int]]:
-    """Provide a gateway that runs the code in `first` before it starts, and the gateway's port."""
+    """Yield a gateway and its port. The gateway runs the code in `first` before it starts."""
     url = bus.server.url_for("gateway")
     async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", first=first) as process:
         await process.ready()
@@ -130,7 +130,8 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
 
 
 def plan(manifest: str) -> bytes:
-    """Return a plan request with streamed progress, whose response starts when the plan does."""
+    """Return an HTTP request for a plan with streamed progress. Its response starts when the plan
+    does."""
     body = json.dumps({"manifest": manifest, "add": ["2x8xT4"]}).encode()
     head = f"{PLAN}Accept: application/x-ndjson\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -138,7 +139,7 @@ def plan(manifest: str) -> bytes:
 
 @GUARDS
 async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool) -> None:
-    """The gateway runs one plan at a time for each client, so a plan of another client is not
+    """The gateway runs only one plan at a time for each client, so another client's plan is not
     refused."""
     long = plan("".join(LONG_POD.format(number) for number in range(LONG_PODS)))
     async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):

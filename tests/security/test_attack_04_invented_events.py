@@ -55,7 +55,7 @@ class System:
         await asyncio.gather(*(service.ready() for service in self.services))
 
     async def attack(self, subject: str) -> int:
-        """Append the invented event on that subject, and return its revision."""
+        """Append an event of an unknown type on that subject, and return its revision."""
         watcher = await self.bus.connect("watcher" if "workload" in subject else "scheduler")
         payload = json.dumps(INVENTED | {"id": f"rogue-{subject}"}).encode()
         [revision] = await watcher.append([Draft(f"apportion.v1.{subject}", subject, payload)])
@@ -112,9 +112,10 @@ async def running(folder: Path, without: str) -> AsyncIterator[System]:
 
 @pytest.mark.parametrize("without", ["asks what is enabled", ""], ids=["weak", "guarded"])
 async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> None:
-    """An event of an unknown type, on a pod's or a node's subject, halts no service. Without the
-    guard nothing is decided, bound, answered or allocated any more. With the guard every service
-    continues, and each service and `verify` report which revision was ignored and why."""
+    """An event of an unknown type, on a pod's or a node's subject, halts no service. Every service
+    and `verify` report which revision was ignored and why.
+
+    Without the guard every service halts, so no pod is placed, bound or allocated any more."""
     async with running(tmp_path, without) as system:
         revisions = [await system.attack(each) for each in ("workload.x", "placement.node-a")]
         if without:
@@ -135,8 +136,9 @@ async def test_an_invented_type_halts_nobody(tmp_path: Path, without: str) -> No
 
 @pytest.mark.parametrize("without", ["looks for what is set aside", ""], ids=["weak", "guarded"])
 async def test_what_halts_can_be_set_aside(tmp_path: Path, without: str) -> None:
-    """After a format was enabled and its build withdrawn, `ledger set-aside` lets all services
-    continue. The event stays in the ledger, and `verify` names it, who set it aside, and why."""
+    """If an event's format was enabled and the build that reads it is gone, `ledger set-aside` lets
+    all services continue. The event stays in the ledger. `verify` names it, the user who set it
+    aside, and the reason."""
     async with running(tmp_path, without) as system:
         enabled = FormatEnabled(format="PodWeighed", version=1, by="ada")
         await system.facts.write(enabled, role="operator")

@@ -1,9 +1,9 @@
-"""Attack 5 between auditors: an auditor uses an answer of the server to delete the copy that all
+"""Attack 5 between auditors: an auditor uses a reply of the server to delete the copy that all
 auditors share.
 
 The auditor pulls from its own empty consumer, and names a subject of the server's API as the reply
-subject. An empty message to that API is the order to delete the copy, to purge it, or to delete
-another auditor's consumer."""
+subject. The server's reply is an empty message. On that API subject, an empty message is the order
+to delete the copy, to purge it, or to delete another auditor's consumer."""
 
 import contextlib
 from pathlib import Path
@@ -27,13 +27,14 @@ ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
 
 
 def order(what: str) -> str:
-    """Return the API subject on which an empty message gives this order."""
+    """Return the subject of the server's API on which an empty message gives the order `what`."""
     whose = f".{THEIRS}" if what.startswith("CONSUMER") else ""
     return f"$JS.API.{what}.{STREAM}{whose}"
 
 
 async def reader_of(bus: Bus) -> JetStreamLedger:
-    """Return an auditor with a consumer, once the copy has the ledger's only event."""
+    """Append an event, wait until the auditors' copy has it, and return an auditor that has a
+    consumer."""
     await (await bus.connect("watcher")).append([draft()])
     reader = await bus.connect(TOOLS)
 

@@ -1,4 +1,5 @@
-"""Attack 5: an identity that may append anything uses up a pod's fence before the pod is placed.
+"""Attack 5: an identity that may append anything uses the message id that a pod's placement will
+need.
 
 The server accepts each message id only once, on whatever subject. Without the guard the attacker
 can send a message with the id `<uid>/1/placed` on its own subject, which no reader treats as an
@@ -41,8 +42,8 @@ async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
 async def test_a_burnt_id_keeps_no_pod_from_its_place(
     bus: Bus, tmp_path: Path, guarded: bool
 ) -> None:
-    """With the ledger's key no attacker can guess a placement's id, so the pod is placed. Without
-    the key a watcher uses the id first, and the pod is not placed.
+    """If services have the ledger's key, no attacker can guess a placement's id, so the pod is
+    placed. Without the key a watcher uses the id first, and the pod is not placed.
 
     An agent cannot make this attack in either case, because agents may not append."""
     key = tmp_path / "ledger.key"

@@ -1,9 +1,9 @@
-"""Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the answer.
+"""Attacks 1 and 5 through replies: a client of the server's API chooses the subject of the reply.
 
 The server does not check whether the sender of a request may publish to its reply subject. Without
-the guard an auditor can have the stream's info stored as an event on a node's placement subject,
-which moves that node's fence. Or the auditor names the API that purges the stream: an empty answer
-there purges the whole ledger."""
+the guard an auditor can have the stream's info stored as an event on a node's placement subject, so
+that placements that were decided before are refused as stale. Or the auditor names the API that
+purges the stream: an empty reply there purges the whole ledger."""
 
 import asyncio
 import contextlib
@@ -50,8 +50,7 @@ async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREA
 
 
 async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
-    """Make the server send an empty answer to this reply subject, with a request that the user may
-    send."""
+    """Send a permitted request to which the server's reply is empty, with this reply subject."""
     if name == AUDITOR.name:
         await pull_nothing(await bus.connect(name), reply)
     else:
@@ -60,8 +59,8 @@ async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
-    """If all users are in the ledger's account, each of them can move a fence by naming a reply
-    subject. An auditor can also purge the ledger."""
+    """If all users are in the ledger's account, any of them can have a reply stored on a node's
+    subject, by using that as the reply subject. An auditor can also purge the ledger."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:
@@ -163,8 +162,8 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
 async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
     tmp_path: Path, *, guarded: bool
 ) -> None:
-    """A binder that pulls from its queue or acknowledges a record cannot purge the ledger by naming
-    a reply subject."""
+    """A binder that pulls from its queue or acknowledges a record cannot purge the ledger by the
+    reply subject that it names."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:
             watcher, binder = await bus.connect("watcher"), await bus.connect("binder")
@@ -193,7 +192,7 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
-    """A gateway cannot make the server's answer reach schedulers as if an extender had requested a
+    """A gateway cannot make schedulers receive the server's reply as if an extender had requested a
     placement."""
     with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
         async with attacked(tmp_path / "nats") as bus:

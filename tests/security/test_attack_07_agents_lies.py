@@ -45,7 +45,7 @@ SOME = 800
 
 
 class Lie(NamedTuple):
-    """A false report, the reason for its refusal, and the guard against it."""
+    """A false report of an agent, the cause with which it is refused, and the guard against it."""
 
     data: Payload
     cause: str
@@ -55,7 +55,7 @@ class Lie(NamedTuple):
 
 
 def card(memory_mib: int) -> Device:
-    """Return a device that does not exist."""
+    """Return a device that does not exist, with this much memory in MiB."""
     return Device(
         id="GPU-lie", index=0, family="nvidia", model="NVIDIA Tesla T4", memory_mib=memory_mib,
         physical_memory_mib=memory_mib,
@@ -83,7 +83,7 @@ LIES = {
 
 
 class World(NamedTuple):
-    """A ledger with an intake, and the compromised agent."""
+    """A ledger with an intake, and the compromised agent that attacks them."""
 
     bus: Bus
     facts: Facts
@@ -95,8 +95,7 @@ class World(NamedTuple):
         return decode_answer(await agent.request(SUBJECT, payload, 10))
 
     async def logged(self, cause: str) -> list[str]:
-        """Return the node in each line of the intake's log with this cause, once such a line
-        exists."""
+        """Wait until the intake has logged this cause. Return the node of each such log line."""
 
         async def lines() -> list[str]:
             return [str(line["node"]) for line in self.intake.log if line.get("cause") == cause]
@@ -106,7 +105,7 @@ class World(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
-    """Provide an intake, without the named guard."""
+    """Yield a ledger with an intake that runs without the named guard."""
     async with attacked(folder / "nats") as bus:
         facts = Facts(bus)
         await facts.open()
@@ -118,7 +117,7 @@ async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
 
 
 def said(data: Payload, *, by: str = NODE, basis: int = 0, name: str = "lie") -> bytes:
-    """Return an event as the compromised agent writes it."""
+    """Return an event as the compromised agent encodes it."""
     return encode(Event(id=name, source=f"agent/{by}", time=TIME, data=data, basis=basis))
 
 
@@ -167,8 +166,8 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
 
 
 async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
-    """An intake survives any event id, even one that the ledger rejects or that the agent has
-    already used."""
+    """An intake keeps working whatever id an agent's event has, even an id that the ledger would
+    reject or that was used before."""
     async with world(tmp_path) as made:
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])
@@ -188,8 +187,8 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
 
 
 async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
-    """Attack 5: without the guard an agent uses a placement's id, so that placement can no longer
-    be appended."""
+    """Attack 5: without the guard an agent can use a placement's id, so that the placement can no
+    longer be appended."""
     async with world(tmp_path, "appends under its own ids") as made:
         assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
         scheduler = await made.bus.connect("scheduler")
@@ -210,8 +209,8 @@ async def test_guarded_a_fence_cannot_be_burnt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guard", ["", "bounds what one says"], ids=["guarded", "weak"])
 async def test_a_flood_is_bounded(tmp_path: Path, guard: str) -> None:
-    """The intake limits a flood of 3,000 different true reports, so that another node does not
-    wait."""
+    """The intake limits an agent that floods it with 3,000 different true reports, so reports of
+    another node do not wait."""
     async with world(tmp_path, guard) as made:
         agent = await made.bus.connect(AGENT.name)
         for number in range(FLOOD):

@@ -20,8 +20,8 @@ WHOLE = share(15_000)
 
 
 async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
-    """Create the tenant's pod on a node of four GPUs, and return a watcher that runs without the
-    guard."""
+    """Create a forged pod with the annotations `notes` on a node of four GPUs. Return a watcher
+    that runs with the named guard removed."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", "4xT4"))
     (report,) = await world.facts.count(NodeReported, 1)
@@ -62,8 +62,8 @@ async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
 
 @pytest.mark.parametrize("guard", ["holds what was asked", ""], ids=["weak", "guarded"])
 async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, guard: str) -> None:
-    """A pod assigned by hand without an annotation is charged one GPU and does not block its
-    node."""
+    """A pod that was assigned to a node by hand, without a device annotation, is charged one GPU.
+    The node's other GPUs stay available."""
     watcher = await attacked(world, guard, {})
     await world.plane.apply(kube_pod("works", WHOLE))
     if guard:

@@ -51,8 +51,8 @@ def review() -> bytes:
 
 @asynccontextmanager
 async def flooded(port: int) -> AsyncIterator[Counter[str]]:
-    """Send thirty bodies of 6 MB at a time for the length of a `with` block, and count the
-    outcomes."""
+    """While the block runs, send bodies of 6 MB to the webhook, thirty at a time. Yield a counter
+    of the outcomes."""
     body, outcomes = review(), Counter[str]()
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE

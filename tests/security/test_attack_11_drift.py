@@ -39,7 +39,8 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 
 
 async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
-    """Return a scheduler that has placed one pod."""
+    """Return a scheduler that has placed one pod. It ran the Python code in `first` before it
+    started."""
     await facts.open()
     scheduler = ServiceProcess(
         "scheduler", bus.server.url_for("scheduler"), *NO_AGENTS, first=first
@@ -68,7 +69,8 @@ async def stream_info(wire: Wire) -> dict[str, Any]:
 
 
 async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
-    """Limit the messages per subject, as bootstrap may, and return the stream's new description."""
+    """Limit the stream's messages per subject to `most`, as bootstrap may, and return the stream's
+    new description."""
     info = await stream_info(wire)
     wanted = {**info["config"], "max_msgs_per_subject": most}
     await call_api(wire, f"STREAM.UPDATE.{STREAM}", wanted)
@@ -78,9 +80,10 @@ async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -> None:
     """A scheduler stops deciding while the stream drops history, and resumes once the setting is
-    fixed. The scheduler reports the reason in its log, at /readyz and in a metric, and the loss of
-    events remains visible. Without the checks it stays ready and places pods while events vanish.
-    """
+    fixed. It reports the reason in its log, at /readyz and in a metric. The loss of events remains
+    visible.
+
+    Without the checks the scheduler stays ready and places pods while events vanish."""
     facts = Facts(bus)
     scheduler = await scheduling(
         bus, facts, HASTE + without("" if guarded else "looks at the ledger")
@@ -115,8 +118,8 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
 
 
 async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
-    """Bootstrap may set `republish` and subject transforms on the stream, but receives no event by
-    that. Every service reports each such setting with its value.
+    """Every service reports the settings `republish` and subject transforms of the stream, with
+    their values. Bootstrap may set them, but cannot use them to receive events.
 
     Republished messages stay in the ledger's account, where bootstrap cannot listen."""
     boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")

@@ -57,7 +57,7 @@ class Impostor:
 
 
 async def _verb(url: str, weak: str) -> tuple[int, str]:
-    """Run `apportion ledger check` without the guard `weak`, and return its exit code and
+    """Run `apportion ledger check` with the guard `weak` removed, and return its exit code and
     output."""
     command = ["ledger", "check", "--nats", url]
     module = ["tests.security.weakened", weak, "--"] if weak else ["apportion.cli.main"]
@@ -126,8 +126,8 @@ async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.mark.parametrize("weak", ["believes its CA alone", ""], ids=["weak", "guarded"])
 async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str) -> None:
-    """A client sends nothing to a server with another CA's certificate, and existing connections
-    continue."""
+    """A client sends nothing to a server with another CA's certificate. Connections to the real
+    server continue."""
     there = await ledger.connect()
     theirs = Authority(ledger.folder, "theirs").issue("impostor", HOST)
     impostor = NatsServer(
@@ -146,7 +146,7 @@ async def test_a_server_of_another_ca_is_told_nothing(ledger: Ledger, weak: str)
 
 
 async def test_a_name_that_the_certificate_has_not_is_refused(ledger: Ledger) -> None:
-    """A client at once refuses a certificate of our CA that lacks the name in the URL."""
+    """A client refuses a certificate of the right CA that lacks the name in the URL."""
     ledger.pair = ledger.authority.issue("elsewhere", "elsewhere.example")
     ledger.configure()
     await ledger.restart()

@@ -1,8 +1,8 @@
 """Attack 14: a user who may write files that a service reads abuses that service's rights.
 
 Without the guards a file with hundreds of thousands of YAML documents keeps its reader busy for
-minutes. And the watcher follows a symbolic link in its folder, and logs a line of the link's target
-in an error."""
+minutes. A symbolic link in the watcher's folder makes the watcher read a file that the user may not
+read, and log a line of that file in an error."""
 
 import asyncio
 import json
@@ -64,7 +64,8 @@ async def test_a_link_out_of_the_folder_is_not_followed(
 
 
 def check(folder: Path, guard: str) -> Any:
-    """Return the output of `apportion check --json` for the folder, without the named guard."""
+    """Return the output of `apportion check --json` for the folder, run with the named guard
+    removed."""
     verb = ["check", "-f", str(folder), "--json"]
     weak = [sys.executable, "-m", "tests.security.weakened", guard, "--", *verb]
     command = weak if guard else [sys.executable, "-m", "apportion.cli.main", *verb]

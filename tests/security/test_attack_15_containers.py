@@ -1,9 +1,8 @@
-"""Attack 15: a container writes anything into its region and its folder.
+"""Attack 15: a container writes anything into its HAMi-core region and its folder.
 
-This is a seeded fuzz of the agent's own code, called as in the agent's rounds. Whatever a container
-does, every round ends, and its record can be encoded. The limits remain the ledger's, the other
-container is not affected, and the folder is removed with its pod.
-"""
+This is a seeded fuzz of the code that an agent runs in each of its periodic rounds. Whatever a
+container does, every round ends, and its usage record can be encoded. The limits remain those in
+the ledger, the other container is not affected, and the folder is removed with its pod."""
 
 import subprocess
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ PRIORITY, LAST_KERNEL = 12, 16
 
 
 def look(regions: Regions) -> Look:
-    """Take one usage sample as `Sampling` does."""
+    """Take one usage sample of the two containers, as the agent's `Sampling` does."""
     claims = [claim("evil", share()), claim("good", share())]
     counted = Counted(claims, [], Owners(Path("/nowhere")).of)
     return counted.look({CARD: card()}, read(regions, 1_000.0))
@@ -46,14 +45,14 @@ def node(tmp_path: Path) -> Iterator[Path]:
 
 
 def plan_of(node: Path, pod: str, priority: int = 1) -> RegionPlan:
-    """Return the limits that the ledger grants one of the two pods."""
+    """Return the region path and the limits that the ledger grants the pod "evil" or "good"."""
     path = str(node / f"{pod}_main" / "share.cache")
     return RegionPlan(path, (CARD,), (GRANTED,), (10,), priority)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> None:
-    """The agent's rounds protect the other container through thirty random deeds of an attacking
+    """Through thirty random writes of an attacking container, the agent's rounds protect the other
     container."""
     run_deeds(node, seed)
 
@@ -68,7 +67,7 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
     ],
 )
 def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm: str) -> None:
-    """For each removed guard at least one seed's deeds do harm."""
+    """With any one guard removed, the attacking container does harm for at least one seed."""
 
     def run_all() -> None:
         for seed in range(8):
@@ -81,8 +80,8 @@ def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm:
 
 @pytest.mark.parametrize("guard", ["", "takes rank and devices from the ledger"])
 def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) -> None:
-    """A container that claims top priority and an endless kernel in its region stops no other
-    container."""
+    """A container whose region claims top priority and a kernel that never ends does not stop the
+    other container."""
     regions = Regions(Places(node, node, node).state)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     with guarded_but(guard):
@@ -97,7 +96,8 @@ def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) ->
 
 
 def run_deeds(node: Path, seed: int) -> None:
-    """Run the deeds of a seed in a folder of its own, with the checks after each deed."""
+    """Let an attacking container act thirty times at random from `seed`. After each act, run the
+    agent's round and check for harm."""
     regions, account = Regions(Places(node, node, node).state), Account(0)
     plans = [plan_of(node, pod) for pod in ("evil", "good")]
     for plan in plans:

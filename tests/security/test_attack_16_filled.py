@@ -51,7 +51,7 @@ MOST = 40
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """Provide a ledger with little room."""
+    """Provide a ledger that may store only little."""
     async with running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as running:
         yield running
 
@@ -79,8 +79,8 @@ async def metric(service: ServiceProcess, name: str) -> float:
 
 @pytest.mark.parametrize("guard", ["", "leaves a reserve"])
 async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> None:
-    """When free space is below the reserve, an agent's report waits. Without the guard it is
-    appended."""
+    """When the ledger's free space is below the reserve, an intake asks agents to send their
+    reports again later. Without the guard it appends them."""
     await fill(bus, 0.96)
     url = bus.server.url_for
     async with ServiceProcess("intake", url("intake"), first=HASTE + without(guard)) as intake:
@@ -106,7 +106,7 @@ async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> Non
 
 @pytest.mark.parametrize("guard", ["", "is unready when full"])
 async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> None:
-    """A full ledger makes every service not ready, even a service without anything to append."""
+    """If the ledger is full, no service is ready, not even a service that has nothing to append."""
     first = HASTE + without(guard)
     async with ServiceProcess("binder", bus.server.url_for("binder"), first=first) as binder:
         await binder.ready()
@@ -127,7 +127,7 @@ async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> Non
 
 
 class Asked(msgspec.Struct):
-    """A request of an agent to the intake, and its answer once there is one."""
+    """A stand-in for an agent's request to the intake. It stores the intake's answers."""
 
     payload: bytes
     subject: str = subject_of_node("n1")
@@ -140,8 +140,8 @@ class Asked(msgspec.Struct):
 
 
 def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
-    """Return the size in bytes of each record that an intake appends for node `n1`, sent one by
-    one."""
+    """Send these usage records of node `n1` one by one to an intake. Return the size in bytes of
+    each record that it appends."""
     held = Ledger(rack("n1", 1), pod("p1", ask(1_000)), placed("p1", "n1", [share("n1-g0")]))
     held.play(PodBound(pod="p1", node="n1", attempt=1))
     appended: list[int] = []
@@ -205,8 +205,8 @@ def test_a_node_appends_so_many_records_in_an_hour(
 
 @pytest.mark.parametrize("guard", ["", "records seconds once"])
 def test_the_same_hour_is_charged_once(guard: str) -> None:
-    """If an agent reports the same hour of use under four ids, it is recorded once. Without the
-    guard it is recorded four times, and the tenant is charged for all."""
+    """If an agent reports the same hour of use under four event ids, the hour is recorded once.
+    Without the guard it is recorded four times, and the tenant is charged for all four."""
     used = ShareUsed(
         pod="p1", namespace="default", name="p1", container="main", device="n1-g0", seconds=3_600,
         memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10,
@@ -273,7 +273,8 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
 @pytest.mark.parametrize("guard", ["", "asks what a pod held"])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
-    """Usage of an invented pod is not recorded, because its namespace would pay for it."""
+    """An intake does not record usage that an agent reports for an invented pod, because the pod's
+    namespace would be charged."""
     used = ShareUsed(
         pod="invented", namespace="victim", name="invented", container="main", device="n1-g0",
         seconds=3_600, memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10, bound=bound,
@@ -284,8 +285,8 @@ def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
 
 
 def test_a_new_ledger_of_compose_has_a_limit() -> None:
-    """A new ledger of compose gets two fifths of the server's storage, because copy and snapshots
-    need room."""
+    """With docker-compose.yml, a new ledger may use two fifths of the server's storage, because the
+    auditors' copy and the snapshots need room too."""
     text = Path("docker-compose.yml").read_text()
     (most,) = re.findall(r'"--max-bytes=\$\{APPORTION_MAX_BYTES:-(\d+)\}"', text)
     (store,) = re.findall(r"NATS_MAX_STORE: \$\{APPORTION_MAX_STORE:-(\d+)GB\}", text)

@@ -1,7 +1,7 @@
 """Attack 17: the owner of a scheduler's key writes false snapshots, or purges the existing ones.
 
 Without the guard a restarted service begins with a state in which a pod has lost its GPU, so
-another pod is placed on that GPU. On a ledger whose beginning was trimmed, no service can start
+another pod is placed on that GPU. If a ledger's first events were trimmed, no service can start
 without snapshots."""
 
 import asyncio
@@ -56,7 +56,7 @@ async def folded(bus: Bus) -> State:
 
 
 async def snapshots_of(bus: Bus, role: str) -> Snapshots:
-    """Return access to the snapshots with this role's rights."""
+    """Return a `Snapshots` that reads and writes with this role's rights."""
     return Snapshots((await bus.connect(role)).wire)
 
 
@@ -68,7 +68,7 @@ async def forge(bus: Bus) -> None:
 
 
 async def attested(bus: Bus) -> list[Stored]:
-    """Return the attested snapshots, which a reader may use."""
+    """Return the snapshots that an intake has attested, which are those that services may use."""
     return await (await snapshots_of(bus, "operator")).stored()
 
 
@@ -97,8 +97,8 @@ async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: 
 
 @pytest.mark.parametrize("guard", ["", "misses what was attested"])
 async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guard: str) -> None:
-    """An intake that has seen snapshots is not ready once they are purged. Without the guard it
-    stays ready until it restarts."""
+    """If attested snapshots are purged, the intake that attested them is no longer ready. Without
+    the guard it stays ready."""
     intake = await bus.connect("intake")
     cluster, metrics, clock = StateFold(), Metrics(), SystemClock()
     reader: Reader[Change] = Reader(intake, cluster, metrics=metrics, writes="agent")
@@ -123,8 +123,8 @@ async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guar
 async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
     bus: Bus, facts: Facts
 ) -> None:
-    """An intake attests a correct snapshot. If a scheduler then purges it, the intake is no longer
-    ready."""
+    """An intake attests a correct snapshot. If a scheduler then purges that snapshot, the intake is
+    no longer ready."""
     url = bus.server.url_for("intake")
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     async with ServiceProcess("intake", url, first=HASTE) as intake:
@@ -189,8 +189,9 @@ async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
 async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
     bus: Bus, facts: Facts, guard: str
 ) -> None:
-    """A scheduler can purge its own bucket, and can neither purge nor write bootstrap's. Without
-    the guard no service can start on the trimmed ledger."""
+    """A scheduler can purge its own bucket, but can neither purge nor write the bucket of
+    bootstrap, from which a trimmed ledger starts. Without the guard no service can then start on a
+    trimmed ledger."""
     scheduler = await snapshots_of(bus, "scheduler")
     await scheduler.save(Taking(await folded(bus)).finish())
     await attest_all(bus)

@@ -39,9 +39,11 @@ async def ask_for(session: aiohttp.ClientSession, url: str) -> None:
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded: bool) -> None:
-    """Clients take turns, and a thread masks answers, so that large requests do not block other
-    clients. Without the guard the gateway masked 40 answers of 1,000 devices on its event loop, and
-    answered no other client."""
+    """The gateway lets clients take turns, and redacts answers in a thread, so a tenant's large
+    requests do not block other clients.
+
+    Without the guard it redacts 40 answers of 1,000 devices on its event loop, and answers no other
+    client."""
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(rows(mallory=TENANT, alice=TENANT))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))
@@ -62,8 +64,8 @@ async def test_a_tenant_asks_for_much_at_once(bus: Bus, tmp_path: Path, guarded:
             answered = healthy = 0
 
             async def look() -> None:
-                """Check the gateway's health again and again as the kubelet does, which gives up
-                after a second."""
+                """Check the gateway's health again and again, with a timeout of one second as the
+                kubelet has."""
                 nonlocal healthy
                 while not flood.done():
                     assert (await process.get("/healthz"))[0] == 200

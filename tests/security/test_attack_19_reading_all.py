@@ -63,7 +63,7 @@ async def world(folder: Path) -> AsyncIterator[Bus]:
 
 
 async def snapshots_of(bus: Bus, name: str) -> Snapshots:
-    """Return access to the snapshots with this user's rights."""
+    """Return a `Snapshots` that reads with this user's rights."""
     return Snapshots((await bus.connect(name)).wire)
 
 
@@ -120,7 +120,7 @@ async def _hear(_message: object) -> None:
 
 
 async def asked(bus: Bus, api: str, body: object = None) -> dict[str, Any]:
-    """Return the intake's answer to the compromised agent."""
+    """Send the compromised agent's read request to the intake, and return the intake's answer."""
     agent = await bus.connect(AGENT.name)
     payload = json.dumps({"api": api, "body": body or {}}).encode()
     answer: dict[str, Any] = json.loads(
@@ -130,7 +130,7 @@ async def asked(bus: Bus, api: str, body: object = None) -> dict[str, Any]:
 
 
 def consumer(name: str = OWN, deliver: str = "", **changed: object) -> dict[str, object]:
-    """Return a consumer's configuration as an agent requests it."""
+    """Return the body of an agent's request for a consumer, with some settings changed."""
     config = {
         "name": name,
         "deliver_subject": deliver or f"_DELIVER.{AGENT.name}.x",
@@ -196,7 +196,7 @@ async def test_an_intake_asks_for_its_node_alone(tmp_path: Path) -> None:
 
 
 async def test_weak_an_intake_asks_for_whatever_an_agent_would_know(tmp_path: Path) -> None:
-    """Without its guard an intake reads other nodes' data for an agent."""
+    """With its guard removed, an intake reads data of other nodes on behalf of an agent."""
     async with world(tmp_path) as bus:
         url = bus.server.url_for("intake")
         async with ServiceProcess("intake", url, first=without(INTAKE)) as intake:
@@ -247,8 +247,8 @@ async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledg
 
 
 async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_path: Path) -> None:
-    """With an earlier build's permissions an intake accepts events, and the agent reads the ledger
-    directly."""
+    """With the server permissions of an earlier build, an intake accepts events and the agent reads
+    the ledger directly."""
     with GUARDS[PERMISSIONS]():
         earlier = attacked(tmp_path / "nats", of_earlier_build)
         bus = await earlier.__aenter__()
@@ -276,7 +276,8 @@ async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(tmp_
 
 
 def of_earlier_build(text: str) -> str:
-    """Return the server's configuration without the permission for agents to query an intake."""
+    """Return the server's configuration without the permission that lets agents send read requests
+    to an intake."""
     return "\n".join(line for line in text.splitlines() if "apportion.reading" not in line)
 
 
@@ -300,7 +301,8 @@ async def test_an_intake_that_may_not_listen_to_agents_connects_again(
 
 
 async def has_consumer(wire: Wire) -> bool:
-    """Return True if an intake has created a consumer for the agent and the agent listens to it."""
+    """Return True if the agent's consumer, which an intake creates, exists and the agent listens to
+    it."""
     with contextlib.suppress(ApiRefused, NotServed):  # a server that reloads serves no API
         info = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{OWN}")
         return bool(json.loads(info)["push_bound"])
@@ -313,7 +315,7 @@ async def waits(agent: ServiceProcess) -> bool:
 
 
 async def trim(bus: Bus) -> None:
-    """Drop the ledger's first records up to the second newest."""
+    """Drop all records of the ledger except the newest, with a snapshot to start from."""
     await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
     await attest_all(bus)
     boot = (await bus.connect("bootstrap")).wire

@@ -1,8 +1,8 @@
-"""A ServiceAccount's token gives its owner its role; a forged, expired or foreign token gives none.
+"""The auth callout: a ServiceAccount's token gives its owner a role in the ledger. A forged,
+expired or foreign token gives none.
 
 A real API server reviews the tokens, a real nats-server calls the callout, and the callout grants
-only the permissions in the chart.
-"""
+only the permissions in the chart."""
 
 import asyncio
 import base64
@@ -50,7 +50,8 @@ OPENED = 160
 
 
 class Cluster:
-    """Nodes, pods with our ServiceAccounts, and their tokens, with the names of the chart."""
+    """Nodes, pods with Apportion's ServiceAccounts, and their tokens, with the names that the chart
+    uses."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -115,7 +116,8 @@ class Bus:
         return ledger
 
     async def start(self, role: str, *, node: str = "node-a", name: str = "") -> JetStreamLedger:
-        """Create a pod of this role, and connect with its token under its name or another one."""
+        """Create a pod of this role on this node, and connect with the pod's token. The user name
+        is `name`, or the pod's name."""
         pod = f"{role}-x1"
         await self.cluster.pod(pod, role, node)
         return await self.come(name or pod, await self.cluster.token(role, pod))
@@ -130,7 +132,7 @@ class Bus:
         return ledger
 
     async def service(self, verb: str, *options: str) -> ServiceProcess:
-        """Return a real service with its pod's token, not started yet."""
+        """Return a real service that uses its pod's token. It is not started yet."""
         pod = f"{verb}-x1"
         await self.cluster.pod(pod, verb)
         path = self.server.folder / f"{pod}.token"
@@ -163,7 +165,8 @@ async def bus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Bus]:
-    """Provide a ledger with users from the callout, without the guard that a parameter names."""
+    """Yield a ledger whose users are authenticated by the callout. The test's parameter names a
+    guard to remove."""
     first = without(getattr(request, "param", ""))
     monkeypatch.setenv(ISSUER_VARIABLE, SECRET)
     cluster = Cluster(control_plane)
@@ -261,7 +264,7 @@ async def test_real_services_work_by_tokens(bus: Bus) -> None:
 
 
 def attacked(guard: str) -> pytest.MarkDecorator:
-    """Return a marker that runs the test without this guard and with it."""
+    """Return a pytest marker that runs the test twice, with this guard removed and with it."""
     return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
 
 
@@ -341,7 +344,8 @@ def _made_up(number: int) -> str:
 
 
 async def _show(port: int, tokens: list[str]) -> None:
-    """Show each token to the server from another address, and wait for the answer."""
+    """Connect to the server with each token, from an IP address of their own, and wait for its
+    answer."""
     for token in tokens:
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
         hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})
@@ -372,7 +376,8 @@ async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
 
 
 async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool:
-    """Open a connection until the stack ends, and return True if the server accepted it."""
+    """Open a connection that stays open until the stack closes. Return True if the server accepted
+    it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     stack.callback(writer.close)
     hello = json.dumps({"verbose": False, "user": user, "pass": token})
@@ -416,8 +421,8 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
 
 
 async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus) -> None:
-    """While the callout is down existing sessions continue, and new clients wait until the callout
-    is back."""
+    """While the callout is down, existing sessions continue. New clients wait until the callout is
+    back."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     token = await bus.cluster.token("scheduler", "scheduler-x1")
     there = await bus.start("watcher")  # for a few seconds, and then it waits too

@@ -12,14 +12,14 @@ MARKS = "".join(
 
 
 def test_nothing_is_missing() -> None:
-    """On the page each role has a worst case. Each attack and each fulfilled check names at least
-    one existing test."""
+    """The security page names a worst case for each role, and at least one existing test for each
+    attack and each fulfilled check."""
     assert list(problems(rows())) == []
 
 
 def test_what_is_missing_is_named() -> None:
-    """The check of the page names a role without attacks, an attack without tests, and a missing
-    test."""
+    """The page's check finds a role without attacks, an attack without tests, and a named test that
+    does not exist."""
     made = rows()
     point = msgspec.structs.replace(made.point[0], tests=("tests/unit/test_gone.py",))
     untried = msgspec.structs.replace(made.attack[0], id=99)

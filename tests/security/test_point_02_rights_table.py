@@ -1,7 +1,7 @@
-"""Points 2 to 7: a table of everything that each account may do at the API server.
+"""Points 2 to 7 of the security review: a table of everything that each account may do at the API
+server.
 
-The test fails for a right without a row, and for a row without a right.
-"""
+The test fails for a right without a row, and for a row without a right."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ Right = tuple[str, str, str]
 
 
 def wanted() -> set[Right]:
-    """Return the rights in the table, one for each verb."""
+    """Return the rights that the table lists, as (account, resource, verb)."""
     rows = set()
     for line in filter(None, TABLE.splitlines()):
         left, _, verbs = line.replace("READ", READ).partition(": ")
@@ -47,7 +47,7 @@ def wanted() -> set[Right]:
 
 
 def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
-    """Yield the rights of the accounts from the roles that are bound to them."""
+    """Yield the rights that roles bound to the accounts give, as (account, resource, verb)."""
     roles = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     for binding in objects:
         if not binding["kind"].endswith("RoleBinding"):
@@ -63,7 +63,7 @@ def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
 
 
 def objects() -> list[dict[str, Any]]:
-    """Return all applied objects that concern rights."""
+    """Return every object in the RBAC manifests."""
     paths = sorted(RBAC.glob("[!k]*.yaml"))
     return [each for path in paths for each in yaml.safe_load_all(path.read_text()) if each]
 

@@ -21,14 +21,15 @@ def offences(role: dict[str, Any]) -> Iterator[str]:
 
 
 def test_every_right_is_by_its_name() -> None:
-    """Every role that we apply names its rights without wildcards."""
+    """Every role in Apportion's manifests names its rights without wildcards."""
     roles = [each for each in objects() if each["kind"] in ROLES]
     assert len(roles) > 3
     assert [each for role in roles for each in offences(role)] == []
 
 
 def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
-    """No account is bound to a role that is not ours, such as cluster-admin."""
+    """No account of Apportion is bound to a role that its manifests do not define, such as
+    cluster-admin."""
     ours = {each["metadata"]["name"] for each in objects() if each["kind"] in ROLES}
     bound = {each["roleRef"]["name"] for each in objects() if each["kind"].endswith("RoleBinding")}
     assert bound - ours <= {"system:auth-delegator"}, "which may ask who somebody is, and no more"
@@ -43,7 +44,8 @@ def test_no_account_is_bound_to_a_role_that_is_not_ours() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wider_rule_is_found(weaker: dict[str, list[str]]) -> None:
-    """The check reports a rule that is wider than its names, and accepts the original rule."""
+    """The check reports a rule that uses a wildcard or leads to further rights, and accepts a rule
+    that names its verbs and objects."""
     role = {"metadata": {"name": "r"}, "rules": [RULE]}
     assert list(offences(role)) == []
     assert len(list(offences(role | {"rules": [RULE | weaker]}))) == 1

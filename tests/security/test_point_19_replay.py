@@ -1,9 +1,9 @@
 """Point 19: the owner of a scheduler's identity replays an old message, byte for byte.
 
-A pod's placement was withdrawn, its node is cordoned, and the pod is pending. The replayed message
-would place it there nonetheless: a scheduler decided and signed it once. The server rejects a
-repeated id for two minutes only, and accepts the message under another id at any time.
-"""
+The pod's placement was withdrawn, its node is cordoned, and the pod is pending. The replayed
+message would place the pod on that node again, because a scheduler once decided and signed it. The
+server rejects a repeated message id for two minutes only, and accepts the message under another id
+at any time."""
 
 import asyncio
 import contextlib
@@ -30,8 +30,8 @@ from tests.support.processes import NO_AGENTS, ServiceProcess
 
 
 async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
-    """Prepare a pod whose placement was withdrawn and whose node is cordoned. Return the subject
-    and bytes of that placement."""
+    """Place a pod, withdraw the placement, and cordon the node. Return the subject and the bytes of
+    the withdrawn placement."""
     await facts.write(rack("n1", 1))
     await facts.write(pod("p1", ask(1000)))
     await facts.count(PodPlaced, 1)
@@ -47,9 +47,11 @@ async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("without", ["holds a placement to its turn", ""], ids=["weak", "guarded"])
 async def test_an_old_placement_is_no_placement(bus: Bus, without: str) -> None:
-    """A replayed placement belongs to a spent attempt and another predecessor, so no reader applies
-    it. Without that guard the pod is bound to the cordoned node. With the guard the scheduler logs
-    the replay, and places and binds the pod once the node is uncordoned."""
+    """No reader applies a replayed placement, because its attempt number and its predecessor on the
+    node are outdated. The scheduler logs the replay. Once the node is uncordoned, the pod is placed
+    and bound.
+
+    Without that guard the pod is bound to the cordoned node."""
     facts = Facts(bus)
     await facts.open()
     async with contextlib.AsyncExitStack() as stack:

@@ -42,8 +42,8 @@ def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
 
 
 async def set_aside(bus: Bus, revision: int) -> int:
-    """Set aside a revision, with `--force` because this build can read its event. Return the
-    revision at which that is recorded."""
+    """Set a revision aside with `--force`, because this build can read its event. Return the
+    revision of the event that records this."""
     words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
     environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
     done = await asyncio.to_thread(

@@ -30,7 +30,8 @@ def noting(revisions: list[int]) -> Callable[[Record], None]:
 
 
 async def deaf(bus: Bus) -> socket.socket:
-    """Return an auditor that subscribes to all events and never reads them."""
+    """Connect as an auditor that subscribes to all events and never reads them. Return the
+    connection's socket."""
     url = urlsplit(bus.server.url_for("auditor"))
     connection = socket.create_connection((url.hostname or "", url.port or 0), 10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -43,7 +44,8 @@ async def deaf(bus: Bus) -> socket.socket:
 
 
 def limit_that_was_exceeded(log: Path) -> int:
-    """Return the byte limit at which the server disconnected a reader, or 0 for another cause."""
+    """Return the byte limit that a disconnected reader had exceeded, from the server's log; 0 if
+    the server disconnected it for another cause."""
     found = re.search(r"Slow Consumer Detected: MaxPending of (\d+) Exceeded", log.read_text())
     return int(found[1]) if found else 0
 

@@ -1,7 +1,7 @@
-"""Point 31: pods run as non-root with seccomp, with read-only file systems and without
-capabilities. Exceptions are listed in this module.
+"""Point 31 of the security review: pods run as non-root with seccomp, read-only file systems and no
+capabilities. This module lists the exceptions.
 
-The test lets the API server check this by its strictest Pod Security standard."""
+The API server itself checks the pods, by the strictest Pod Security standard."""
 
 import json
 from typing import Any
@@ -21,8 +21,8 @@ EXCEPTIONS = {
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
-    """Create the pod in a namespace that enforces the standard, and return the API server's
-    reply."""
+    """Create a pod from this template in a namespace that enforces the standard, and return the API
+    server's reply."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
     await world.plane.apply(space)
@@ -57,7 +57,8 @@ async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -
 
 
 async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
-    """The API server refuses the same pod without its restrictions, and names what is missing."""
+    """If the scheduler's pod lacks `runAsNonRoot`, the API server refuses it and names what is
+    missing."""
     (scheduler,) = [template for name, template in pods() if name == "scheduler"]
     weak = json.loads(json.dumps(scheduler))
     del weak["spec"]["securityContext"]["runAsNonRoot"]

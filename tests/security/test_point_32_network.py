@@ -28,12 +28,12 @@ def pods() -> dict[str, dict[str, Any]]:
 
 
 def ports(rules: list[dict[str, Any]]) -> list[int]:
-    """Return every port in these rules."""
+    """Return every port that these rules allow."""
     return [port["port"] for rule in rules for port in rule["ports"]]
 
 
 def wide(spec: dict[str, Any]) -> list[str]:
-    """Return the rules of a policy that allow more than certain ports."""
+    """Return the rules of a policy that do not restrict ports."""
     rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
     return [str(rule) for rule in rules if not rule.get("ports")]
 
@@ -67,7 +67,8 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
 
 
 def test_the_ledger_is_reached_by_those_who_know_it() -> None:
-    """Exactly the pods with the ledger's URL can reach the ledger."""
+    """The network policies let exactly those pods reach the ledger that are configured with its
+    URL."""
     first, *_ = policies()["nats"]["ingress"]
     (peer,) = first["from"]
     (expression,) = peer["podSelector"]["matchExpressions"]

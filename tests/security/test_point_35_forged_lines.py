@@ -1,8 +1,8 @@
 """Point 35: a pod's name forges lines in logs, and sends control codes to terminals.
 
-Without the guards the log for people prints a name's line breaks, so an attacker can write whole
-lines. And `--json` output contains C1 control codes and direction marks, so a terminal does not
-show what the ledger has."""
+Without the guards, the human-readable log prints the line breaks in a name, so an attacker can
+write whole lines. And `--json` output contains C1 control codes and direction marks, so a terminal
+does not show what the ledger has."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ ACTS = "\x1b\x9b\u202e\u2028\x7f\r"
 
 
 def command(guard: str, *words: str) -> list[str]:
-    """Return the command line of a verb, without the named guard."""
+    """Return a command line that runs a verb with the named guard removed."""
     module = ["tests.security.weakened", guard, "--"] if guard else ["apportion.cli.main"]
     return [sys.executable, "-m", *module, *words]
 

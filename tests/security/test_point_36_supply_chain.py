@@ -69,8 +69,8 @@ def test_the_bill_of_materials_is_valid_and_whole(tmp_path: Path) -> None:
 
 
 def test_what_needs_what_is_known() -> None:
-    """The bill of materials records direct dependencies: aiohttp is ours, multidict is
-    aiohttp's."""
+    """The bill of materials records direct dependencies: Apportion depends on aiohttp, and aiohttp
+    depends on multidict."""
     needs = {each["ref"]: each["dependsOn"] for each in bill()["dependencies"]}
     (ours,) = (wanted for ref, wanted in needs.items() if ref.startswith("pkg:pypi/apportion@"))
     named = {ref.partition("@")[0] for ref in ours}
@@ -108,7 +108,7 @@ class Signed(NamedTuple):
     key: Path
 
     def written(self, envelope: dict[str, Any]) -> None:
-        """Replace the signed envelope with this one."""
+        """Replace the release's signed envelope with `envelope`."""
         (self.folder / release.PROVENANCE).write_text(json.dumps(envelope))
 
     def checked(self, public: Path | None = None) -> Result:
@@ -118,7 +118,8 @@ class Signed(NamedTuple):
 
 
 def archive_of(*digests: str) -> bytes:
-    """Return an OCI archive that has only its index."""
+    """Return an OCI image archive that contains only an index, which lists images with these
+    digests."""
     index = json.dumps({"manifests": [{"digest": f"sha256:{each}"} for each in digests]}).encode()
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:

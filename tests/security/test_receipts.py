@@ -32,7 +32,7 @@ MORE = 7
 
 
 class Place:
-    """A ledger on a separate server, its command line, and a folder of receipts."""
+    """A ledger on a server of its own, the command line for it, and a folder of receipts."""
 
     def __init__(self, folder: Path, ledger: JetStreamLedger, url: str) -> None:
         self.folder = folder
@@ -111,11 +111,10 @@ def forged() -> tuple[int, list[Record]]:
 
 
 async def test_a_history_that_was_written_anew(place: Place) -> None:
-    """[weak] Without receipts a rewritten history passes. [guarded] With receipts the first changed
-    event is named.
+    """Without receipts, `verify` accepts a rewritten history (weak). With receipts it names the
+    first changed event (guarded).
 
-    Signing refuses to continue from such a history.
-    """
+    A rewritten history cannot be signed with the existing receipts."""
     whole = await place.verify(*place.receipts, *place.public)
     assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
         2,
@@ -135,7 +134,7 @@ async def test_a_history_that_was_written_anew(place: Place) -> None:
 
 
 async def test_a_key_of_another_signs_nothing(place: Place) -> None:
-    """Receipts signed with an unpublished key are rejected."""
+    """Receipts that were signed with a key other than the published one are rejected."""
     forger = Place(place.folder / "forger", place.ledger, place.url)
     forger.folder.mkdir()
     await forger.run("receipt", "key", forger.key)
@@ -145,8 +144,8 @@ async def test_a_key_of_another_signs_nothing(place: Place) -> None:
 
 
 async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
-    """A signer continues only from receipts with its own key or with a key that it is given, so
-    keys can be rotated."""
+    """A signer continues only from receipts that were signed with its own key, or with a key that
+    it is told to accept. So keys can be rotated."""
     await place.run("receipt", "key", str(place.folder / "new"))
     await place.ledger.append([Draft(RECORDS[0].subject, "again", RECORDS[0].payload)])
     write = ("receipt", "write", "--key", str(place.folder / "new"), *place.receipts)

@@ -10,8 +10,8 @@ from tests.security.weakened import GUARDS
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_can_be_taken_out(name: str) -> None:
-    """Every guard can be removed, because the function that it replaces still exists under that
-    name."""
+    """Every guard can be removed, because the function that the removal replaces still exists under
+    its name."""
     with GUARDS[name]():
         pass
 

@@ -1,11 +1,11 @@
-"""Apportion without one of its guards: an attack must succeed there, or the attack proves nothing.
+"""Apportion with one of its guards removed: an attack must succeed there, or it proves nothing.
 
-An attack that fails may fail because it is badly made. So each test of this folder makes the same
-attack twice: against the guard, and without it. `GUARDS` names every guard that is code. If a guard
-is a permission or a manifest, the test removes it by generating them from a wider table.
+An attack may fail because it is badly made. So each test of this folder makes the same attack
+twice: against the guard, and without it. `GUARDS` names every guard that is code. If a guard is a
+permission or a manifest, the test removes it by generating them from a wider table.
 
-In a process of its own: `python -m tests.security.weakened GUARD -- agent --node n1 ...`.
-"""
+To run a service with a guard removed: `python -m tests.security.weakened GUARD -- agent --node n1
+...`."""
 
 import asyncio
 import contextlib
@@ -105,8 +105,8 @@ def limits_of(service: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
-    """Remove a guard, so that an agent gives a pod the devices in the pod's annotation, even if it
-    has never given them before."""
+    """Remove a guard, so that an agent gives a pod the devices in the pod's annotation, even
+    devices that it never gave the pod before."""
     from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
@@ -114,8 +114,8 @@ def asks_its_book() -> Iterator[None]:
 
 
 def without(guard: str) -> str:
-    """Return code that removes the guard in the process that runs it first; empty without a
-    guard."""
+    """Return Python code that removes the named guard in the process that runs it. Without a name,
+    return an empty string."""
     return (
         "import contextlib\nfrom tests.security.weakened import GUARDS\n"
         "_kept = contextlib.ExitStack()\n"  # an unreferenced generator would restore the guard
@@ -253,8 +253,8 @@ def halts_at_its_own_fault() -> Iterator[None]:
 
 @contextlib.contextmanager
 def writes_one_event_a_line() -> Iterator[None]:
-    """Remove a guard, so that the log for people prints text from outside unescaped, with its line
-    breaks."""
+    """Remove a guard, so that the human-readable log prints text from outside unescaped, with its
+    line breaks."""
     from apportion.runtime.process import logs  # noqa: PLC0415
 
     with mock.patch.object(logs, "one_event_a_line", lambda event: event):
@@ -302,8 +302,7 @@ def limits_each_client() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reads_the_past_by_turns() -> Iterator[None]:
-    """Remove a guard, so that each client that is far behind reads the ledger at once with a
-    consumer of its own."""
+    """Remove a guard, so that each client that reads old events at once gets its own consumer."""
     from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
     from apportion.gateway.past_process import PIECE_EVENTS, Pieces  # noqa: PLC0415
     from apportion.runtime.ledger.port import Record  # noqa: PLC0415
@@ -455,13 +454,12 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 
 def guarded_but(guard: str) -> AbstractContextManager[None]:
-    """Remove this guard in this process for the length of a `with` block; an empty name removes
-    none."""
+    """Remove the named guard in this process while the block runs. An empty name removes none."""
     return GUARDS[guard]() if guard else contextlib.nullcontext()
 
 
 def main() -> None:
-    """Run a verb of the command line without the guard that the arguments name."""
+    """Run a verb of the command line with the guard removed that the arguments name."""
     guard, separator, *arguments = sys.argv[1:]
     if separator != "--" or guard not in GUARDS:
         sys.exit(f"usage: python -m tests.security.weakened {{{','.join(GUARDS)}}} -- VERB ...")

@@ -10,7 +10,8 @@ import msgspec
 
 @contextlib.contextmanager
 def answers_into_the_askers_account() -> Iterator[None]:
-    """Remove a guard, so that all users are in the ledger's own NATS account."""
+    """Remove a guard, so that all users are in the ledger's own NATS account, where replies can
+    become events."""
     from apportion.core.identity import configuration  # noqa: PLC0415
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
     from apportion.core.identity.permissions import role_of  # noqa: PLC0415

@@ -89,8 +89,8 @@ def _phase(up: Standalone, name: str) -> str:
 
 
 def test_pod_that_fits_nowhere(up: Standalone) -> None:
-    """For a pod that fits nowhere, `submit` exits with 1 and prints what each node lacks and what
-    would help."""
+    """For a pod that fits nowhere, `submit` exits with 1. It prints what each node lacks, and which
+    change would help."""
     report = submit(up, pod("huge", 200_000), code=1)
     assert list(report["refused"]) == ["default/huge"]
     why = up.json("why", "huge")
@@ -186,8 +186,8 @@ def test_submitting_again_changes_nothing(up: Standalone) -> None:
 
 
 def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
-    """The scheduler places all pods of a gang of four GPUs. Of a gang of 40 GPUs, which does not
-    fit, it places no pod."""
+    """The scheduler places all pods of a gang that needs four GPUs. For a gang that needs 40 GPUs,
+    more than the fleet has, it places no pod."""
     fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
     report = up.json("submit", "-f", "-", "--wait", stdin=fits)
     assert len(report["placed"]) == 4
@@ -448,16 +448,16 @@ def test_top_is_live(up: Standalone) -> None:
 
 
 def test_ledger_check(up: Standalone) -> None:
-    """`ledger check` accepts the stream. `ledger create` succeeds if the stream exists with the
-    same settings, and fails if a setting differs."""
+    """`ledger check` accepts the ledger's stream. `ledger create` succeeds if the stream exists
+    with the same settings, and fails if a setting differs."""
     assert up.json("ledger", "check")["ok"]
     assert up.json("ledger", "create")["ok"]
     assert up.run("ledger", "create", "--replicas", "3").returncode == 1
 
 
 def test_trace(up: Standalone, tmp_path: Path) -> None:
-    """`submit --trace` submits a pod for each row up to its limit, and waits until every pod is
-    placed or refused."""
+    """`submit --trace --limit N` submits a pod for each of the first N rows of the trace file, and
+    waits until every pod is placed or refused."""
     rows = "".join(f"t-{n:03},1000,1024,1,{100 + n % 5 * 100},\n" for n in range(60))
     file = tmp_path / "pods.csv"
     file.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + rows)
@@ -472,7 +472,7 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
     """After all tests above, the state folded from the ledger violates no invariant.
 
-    The fold may refuse only late events, whose pod had already been deleted."""
+    The fold may refuse only events that arrived after the deletion of their pod."""
     state = up.folded().state
     assert violations(state) == []
     assert [event for event in state.refused_events if "is not live" not in event.reason] == []

@@ -62,7 +62,7 @@ class Asking:
         return checks
 
     async def until(self, name: str, state: str, *options: str) -> dict[str, Any]:
-        """Wait until this check is in this state, and return the check."""
+        """Wait until the check `name` is in the state `state`, and return the check."""
 
         async def look() -> dict[str, Any] | None:
             check = (await self.states(*options)).get(name, {})
@@ -131,8 +131,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
 
 
 async def mute(bus: Bus, asking: Asking) -> None:
-    """Check that doctor reports a suspended server as failed, and all checks that need the ledger
-    as unknown."""
+    """Check that doctor reports a suspended nats-server as failed, and the checks that need the
+    ledger as unknown."""
     os.kill(bus.server.pid, signal.SIGSTOP)
     try:
         await asking.until("schedulers", "unknown")

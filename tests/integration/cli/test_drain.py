@@ -107,7 +107,7 @@ def submit(up: Standalone, *documents: str) -> None:
 
 
 def having(up: Standalone, what: str) -> set[str]:
-    """Return the names of the pods for which this field is not empty."""
+    """Return the names of the live pods whose field `what` is not empty."""
     return {name for name, pod in pods(up).items() if pod[what]}
 
 
@@ -150,8 +150,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Check that the events, the pod's history and `why` of its replacement name the drained node,
-    the user and the reason."""
+    """Check that the pod's end is explained by the drained node, the user and the reason. This
+    holds in the events, in the pod's history, and in `why` of the pod that replaced it."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
@@ -188,7 +188,7 @@ def test_a_device_is_drained(up: Standalone) -> None:
 
 
 def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
-    """A drain evicts pods that fit on no other node, reports these pods as pending and exits with
+    """A drain also evicts pods that fit on no other node. It reports them as pending and exits with
     5."""
     submit(up, *(POD.replace("NAME", f"full-{number}") for number in range(8)))
     there = {f"default/{pod['name']}" for pod in pods(up).values() if pod["node"] == "n-1"}
@@ -214,8 +214,8 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
 
 
 def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
-    """A drained pod goes to the end of the queue. If another pod then uses the freed quota, drain
-    reports which pod that is."""
+    """A drained pod goes to the end of the queue. If another pod then takes the quota that the
+    drained pod freed, drain names the other pod."""
     up.json("submit", "-f", "-", stdin=QUOTA.encode())
     submit(up, POD.replace("NAME", "first"))
     first = pods(up)["first"]
@@ -250,8 +250,8 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
 
 
 def until_it_waits(pid: int) -> None:
-    """Wait until the process has been idle for half a second, which means that it has read
-    everything the server sent."""
+    """Wait until process `pid` has been idle for half a second, and so has read everything that the
+    server sent."""
     looks = 0
 
     def waits() -> bool:

@@ -182,8 +182,8 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
 
 
 def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
-    """Every verb prints "pending" for an unplaced pod. If an extended resource is missing, the
-    verbs print its name, the requested and the free amount."""
+    """Every verb prints "pending" for an unplaced pod. If an extended resource is missing, the verb
+    prints the resource's name, the requested amount and the free amount."""
     manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
     manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
     said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
@@ -423,8 +423,8 @@ def completed(up: Standalone, words: str) -> list[str]:
 
 
 def test_the_tab_key_knows_names(up: Standalone) -> None:
-    """The Tab key completes verbs and existing pods, nodes and devices, and completes nothing
-    without a gateway."""
+    """The Tab key completes verbs and the names of existing pods, nodes and devices. Without a
+    gateway it completes no names."""
     assert "why" in completed(up, "apportion wh")
     assert completed(up, "apportion why tr") == []
     assert completed(up, "apportion why team-a/tr") == ["team-a/trainer"]

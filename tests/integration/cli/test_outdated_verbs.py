@@ -90,8 +90,8 @@ async def test_rebuild_writes_nothing(bus: Bus) -> None:
 
 
 async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
-    """An old build's `ledger trim` drops nothing, because it cannot know which placements are still
-    unbound."""
+    """An old build's `ledger trim` drops nothing, because it cannot know which placements have not
+    been bound to a node yet."""
     file = str(tmp_path / "ledger.jsonl")
     assert (await run(bus, "ledger", "archive", file)).returncode == 0
     done = await run(bus, "ledger", "trim", file, "--dry-run")
@@ -102,7 +102,7 @@ async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
 async def test_nothing_is_written_that_is_not_enabled(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A verb writes an event only if an operator has enabled its format. Otherwise it refuses and
+    """A verb refuses to write an event whose format no operator has enabled in the ledger, and
     names the format."""
     row = next(row for row in CATALOGUE if row.payload is NodeCordoned)
     monkeypatch.setitem(BORN, row.name, 0)
@@ -117,8 +117,8 @@ async def test_nothing_is_written_that_is_not_enabled(
 
 
 async def test_who_waits_for_decisions_is_told(bus: Bus) -> None:
-    """A client that waits for decisions fails with the fix when the decisions are in a newer
-    format."""
+    """If decisions are in a newer format, a client that waits for them fails with an error that
+    names the fix."""
     ledger = await bus.connect("auditor")
     awaited = Awaited([Submitted("default", "a", "a", 1)], lambda: None)
     with pytest.raises(Outdated, match=f"from revision {REVISION} on: .*upgrade Apportion here"):

@@ -119,14 +119,15 @@ def printed(up: Standalone, command: str, folder: Path = ROOT, limit_s: float = 
 
 
 def used(up: Standalone, command: str) -> str:
-    """Run the command of a report. Return its output once it has a utilization column, and an empty
-    string before."""
+    """Run the command of a report. Return its output if that has a utilization column, otherwise an
+    empty string."""
     report = printed(up, command)
     return report if "UTILIZED" in report else ""
 
 
 def started(output: str) -> set[str]:
-    """Return the lines of `make up`, without the node of each pod, which depends on the run."""
+    """Return the lines that `make up` prints, without the node of each pod, because that depends on
+    the run."""
     return {stable(PLACED.sub(r"\1", line)) for line in output.splitlines()}
 
 
@@ -190,7 +191,7 @@ def test_every_call_of_apportion_parses(page: str, folder: Path) -> None:
 
 
 def run_here(page: str) -> list[str]:
-    """Return the commands of a page that need no more than `apportion up`."""
+    """Return the commands of a page that can run with only `apportion up`."""
     return [
         command
         for command in commands(text_of(page))

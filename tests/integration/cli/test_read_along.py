@@ -1,5 +1,5 @@
-"""The examples that read the ledger run unmodified, as the NATS user that the documentation names
-and as another auditor.
+"""The examples that read the ledger run unmodified, both as the NATS user that the documentation
+names and as another auditor.
 
 The nats CLI takes minutes to build. If it is installed, its documented command is run; otherwise
 the test sends the server the same bytes."""
@@ -85,8 +85,8 @@ def all_in_order(lines: list[list[str]]) -> None:
 @auditors
 @pytest.mark.usefixtures("facts")
 async def test_nats_py(bus: Bus, who: str) -> None:
-    """An ordered nats-py consumer gets every placement in order, and the chain of every node is
-    intact."""
+    """The nats-py example prints every placement in order with an ordered consumer. It finds each
+    node's chain of hashes intact."""
     example = str(EXAMPLES / "nats_py.py")
     url = bus.server.url_for(who)
     for _again in range(2):

@@ -85,8 +85,8 @@ def add_metric(scratch: Scratch) -> None:
 async def test_a_read_and_a_metric_are_found_on_every_surface(
     scratch: Scratch, bus: Bus, tmp_path: Path
 ) -> None:
-    """A read added by the recipe works for now, for the past and for a tenant. The read is in the
-    OpenAPI document, and an added metric is on /metrics."""
+    """An API read added by the recipe works for now, for the past and for a tenant, and is in the
+    OpenAPI document. A metric added by the recipe is on /metrics."""
     add_read(scratch)
     add_metric(scratch)
     scratch.run("-m", "tools.openapi")

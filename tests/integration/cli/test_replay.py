@@ -39,10 +39,11 @@ def _node(up: Standalone, name: str) -> str:
 
 
 def _waits(up: Standalone) -> tuple[float, float]:
-    """Return the total waiting time of both pods, as it was and with an instant scheduler.
+    """Return the total time for which both pods waited: as recorded, and with a scheduler that
+    places pods instantly.
 
-    An instant scheduler would place the first pod on arrival. The pod's running time stays the
-    same."""
+    With the instant scheduler the first pod starts when it arrives and runs for as long as it did.
+    """
     lines = up.run("tail", "--from", "1", "--no-follow", "--json").stdout.splitlines()
     events = [json.loads(line)["event"] for line in lines]
 
@@ -56,7 +57,7 @@ def _waits(up: Standalone) -> tuple[float, float]:
 
 
 def test_as_it_was(up: Standalone) -> None:
-    """A replay without changes reproduces the waiting time and appends nothing to the ledger."""
+    """A replay without changes gives the recorded waiting time and adds nothing to the ledger."""
     before = up.json("get", "nodes")["revision"]
     answer = up.json("replay")
     assert up.json("get", "nodes")["revision"] == before
@@ -120,7 +121,8 @@ def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(up: Standalone, words: tuple[str, ...], says: str) -> None:
-    """Every error names the option, the value and the fix."""
+    """`replay` refuses options that make no sense, with exit code 2 and an error that names the
+    problem."""
     done = up.run("replay", *words)
     assert done.returncode == 2
     assert says in done.stderr

@@ -51,8 +51,8 @@ SLACK_H = 3e-6
 
 @pytest.fixture
 async def facts(bus: Bus) -> Facts:
-    """Provide the ledger of a pod's whole life with usage. One GPU fails in the meantime, and then
-    the node is cordoned."""
+    """Provide a ledger in which a pod with usage starts and ends. While the pod runs, one GPU fails
+    and then the node is cordoned."""
     facts = Facts(bus)
     await facts.open()
     await facts.write(rack("n1", 2))
@@ -128,7 +128,8 @@ Hours = Callable[[int, int], float]
 
 
 async def hours_of(bus: Bus) -> Hours:
-    """Return the hours between the events at two revisions, by the server's timestamps."""
+    """Return a function that returns the hours between the events at two revisions, by the server's
+    timestamps."""
     auditor = await bus.connect("auditor")
     at = {number: await stream.read_stored(auditor.wire, {"seq": number}) for number in range(1, 9)}
 
@@ -142,8 +143,8 @@ async def hours_of(bus: Bus) -> Hours:
 
 
 async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> None:
-    """Granted, free, unhealthy and cordoned hours match the events that began and ended each
-    state."""
+    """In a usage report, the granted, free, unhealthy and cordoned hours match the events that
+    began and ended each state."""
     said = await verb(bus, "report", "usage", "--by", "node", "--from", "1", "--to", "8", "--json")
     answer = json.loads(said)
     [row] = answer["rows"]
@@ -178,8 +179,8 @@ async def columns_add_up(at: str) -> None:
 
 
 async def the_verb_needs_no_prices(at: str, query: str) -> None:
-    """Check that `report cost --gateway`, without a price file of its own, prints the gateway's
-    rows as CSV and FOCUS."""
+    """Check that `report cost --gateway` prints the gateway's rows as CSV and as FOCUS, without a
+    price file of its own."""
     span = ("--from", "1", "--to", "8", "--gateway", at.removesuffix("/api/v1/"))
     for form in ("csv", "focus"):
         _, body = await get(at, f"report/cost?{query}&format={form}")
@@ -232,8 +233,8 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
 
 
 async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> None:
-    """Usage and idleness reports use the node's usage records, or report that there are no
-    records."""
+    """Usage and idleness reports use the usage that the node recorded. If there are no such
+    records, the report says so."""
     now = ("--from", "-1h")
     [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)
@@ -329,8 +330,8 @@ async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
 async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
     bus: Bus, facts: Facts, tmp_path: Path
 ) -> None:
-    """A missing price disables only cost reports. The log and doctor name the model, and correcting
-    the file is enough."""
+    """A missing price disables only cost reports. The log and doctor name the model. Correcting the
+    price file fixes cost reports without a restart."""
     file, model = tmp_path / "prices.toml", rack("n1", 1).devices[0].model
     file.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
     url, listen = bus.server.url_for("gateway"), "127.0.0.1:0"

@@ -84,7 +84,7 @@ def ended(up: Standalone) -> None:
 
 
 def reasons(up: Standalone) -> list[str]:
-    """Return why pods are gone, with the most recent reason last."""
+    """Return the reasons with which pods ended, the most recent one last."""
     lines = up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
     return [line.partition(" ended: ")[2] for line in lines if " ended: " in line]
 
@@ -156,8 +156,8 @@ def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: 
 
 
 def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> None:
-    """If no device has enough room, a command waits and prints the reason. Once another command
-    ends, it runs and its exit code is returned."""
+    """If no device has enough room, `run` waits and prints the reason. Once another command ends,
+    it runs the command and returns the command's exit code."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
         first.said("holding")
         with Command(up, "--memory", "8000", "--", "sh", "-c", "echo here; exit 7") as second:
@@ -266,8 +266,8 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Another user who has copies of the keys gets a share. If that user cannot read a needed file,
-    `run` names the file before it submits the pod."""
+    """Another user who has copies of the keys gets a share. If a needed file is not readable by
+    that user, `run` names the file before it submits the pod."""
     assert up.data is not None
     driver.path.chmod(0o666)
     keys = load_credentials(up.data).environment_for("operator")
@@ -302,8 +302,8 @@ def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> Non
 
 
 def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver) -> None:
-    """A daemon that a command leaves running keeps the share, which is free once the daemon
-    ends."""
+    """A daemon that a command leaves running keeps the command's share, which is freed once the
+    daemon ends."""
     script = f"setsid {driver.probe} alloc:500 hold <&3 & echo left"
     with Command(up, "--memory", "1000", "--", "bash", "-c", f"exec 3<&0; {script}") as command:
         command.said("holding")

@@ -69,12 +69,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def pod(memory: int, team: str = "a") -> bytes:
-    """Return the manifest of the pod with this memory and label."""
+    """Return the manifest of the test's pod, with `memory` and the label `team` filled in."""
     return POD.replace("MEMORY", str(memory)).replace("TEAM", team).encode()
 
 
 def web(count: int) -> bytes:
-    """Return the manifest of the Deployment with this many replicas."""
+    """Return the manifest of the Deployment `web` with `count` replicas."""
     return DEPLOYMENT.replace("COUNT", str(count)).encode()
 
 
@@ -294,8 +294,8 @@ def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
-    """Every verb that takes manifests skips a Service, or another kind that it does not use, and
-    names it. A file with nothing else is an error."""
+    """Every verb that takes manifests skips kinds that Apportion does not use, such as a Service,
+    and names each skipped object. A file that has nothing else is an error."""
     both = pod(1000) + b"---" + SERVICE
     tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
     assert (tried.stderr.count("\n"), "Service web" in tried.stderr) == (1, True)

@@ -1,7 +1,7 @@
 """`apportion up` starts all services, places the samples, and leaves nothing behind.
 
-Tests of its processes start them by executing programs, as users do. All other tests start them as
-forks (tests/support/starts.py)."""
+Tests about the processes of `up` execute programs, as users do. All other tests start them as forks
+(tests/support/starts.py)."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def test_samples_find_places() -> None:
 
 
 def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
-    """If samples cannot fit on the chosen fleet, `up` counts the samples and suggests
+    """If samples can never fit on the chosen fleet, `up` prints how many and suggests
     `--no-samples`."""
     with Standalone(None, "--ephemeral", "--exit-after-samples", "--fleet", "1xT4") as up:
         assert up.ended(timeout_s=150) == 1, up.output
@@ -282,8 +282,8 @@ def _seen_by_doctor(up: Standalone) -> str:
 
 
 def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
-    """`up` refuses to start with a fleet other than the one in the folder's ledger. The error names
-    both fleets and a fix."""
+    """If the folder's ledger has another fleet than the one given, `up` refuses to start. The error
+    names both fleets and a fix."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", "2xT4") as up:

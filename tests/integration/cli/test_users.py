@@ -39,8 +39,8 @@ def mode(path: Path) -> int:
 
 
 async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_path: Path) -> None:
-    """A user connects with a key, and only that user is disconnected when revoked. Only the file's
-    owner can read the key's seed, and a second user of the same name is refused."""
+    """A user connects with a key, and revoking the user disconnects only that user. Only the owner
+    of the key file can read the key's seed. A second user with the same name is refused."""
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:
@@ -108,8 +108,8 @@ async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsew
 async def test_a_token_that_is_good_no_more_is_told_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client whose token is rejected retries for a while before it reports that, because the auth
-    callout may be restarting."""
+    """A client whose token is rejected retries for a while before it reports the rejection, because
+    the auth callout may be restarting."""
     monkeypatch.setattr(client, "CALLOUT_S", 1.0)
     async with running_bus(tmp_path / "nats") as bus:
         url, token = urlsplit(bus.server.url_for("watcher")), tmp_path / "token"
@@ -220,8 +220,8 @@ async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
 
 
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
-    """`user begin --hand-out` gives a service only its own seed, and the ledger key only if the
-    service appends."""
+    """`user begin --hand-out` gives each service only the service's own seed, and the ledger key
+    only if the service appends."""
     handed = tmp_path / "handed"
     for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
         (handed / name).mkdir(parents=True)

@@ -1,8 +1,7 @@
 """Make simulated GPUs fail and recover, and wait until the gateway reports the change.
 
-The command itself appends no event: the agent's next check does, and on a busy machine that can
-take a while. If a GPU recovers before that check, its failure is never recorded.
-"""
+`apportion simulate` itself appends no event. The agent's next check does, and on a busy machine
+that can take a while. If a GPU recovers before that check, its failure is never recorded."""
 
 from __future__ import annotations
 
@@ -27,6 +26,7 @@ def recover(cluster: Standalone, *cards: str) -> None:
 
 
 def _said(cluster: Standalone, cards: tuple[str, ...]) -> set[str]:
-    """Return the health reasons of the named devices; a healthy device has an empty reason."""
+    """Return the reasons that the gateway gives for the health of these devices. A healthy device
+    has the reason ""."""
     devices = cluster.json("get", "devices")["items"]
     return {each["health_reason"] for each in devices if each["device"] in cards}

@@ -23,8 +23,8 @@ def asked(page: Page) -> tuple[str, str]:
 
 
 def told(page: Page) -> list[str]:
-    """Return both times from the form, after checking that the headline shows the same times in the
-    same format."""
+    """Return both times that the form shows, after checking that the headline shows the same times
+    in the same format."""
     fields = [page.locator(f"#moments [name={name}]").input_value() for name in ("from", "to")]
     expect(page.locator("h1")).to_contain_text(f"between {fields[0]} and {fields[1]}")
     return fields
@@ -88,8 +88,8 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """A comparison resolves every time to the newest event before it, and shows that event's
-    time."""
+    """For each time, a comparison uses the state after the newest event up to that time, and shows
+    that event's time."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)

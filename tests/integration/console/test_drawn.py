@@ -23,8 +23,8 @@ Boxes = list[list[float]]
 def test_words_of_marks_lie_on_no_line_and_no_other_words(
     page: Page, minutes: tuple[int, ...]
 ) -> None:
-    """A mark's label overlaps no line and no other label, however close marks are to each other or
-    the edge."""
+    """In a chart, a mark's label overlaps no line and no other label, however close the marks are
+    to each other or to the edge."""
     words, lines, _ = charted(page, [(at, KINDS[each % 3]) for each, at in enumerate(minutes)])
     assert words
     assert lines
@@ -33,7 +33,8 @@ def test_words_of_marks_lie_on_no_line_and_no_other_words(
 
 
 def test_no_mark_hides_a_failure(page: Page) -> None:
-    """Where marks would overlap, failures are drawn and labelled. Other marks are only counted."""
+    """Where marks of a chart would overlap, failures are drawn and labelled. Other marks are only
+    counted."""
     marks = [
         (60, "failure"),
         (120, "failure"),
@@ -47,7 +48,8 @@ def test_no_mark_hides_a_failure(page: Page) -> None:
 
 
 def test_failures_and_recoveries_of_one_mark_are_counted_apart(page: Page) -> None:
-    """A mark that groups failures and recoveries shows two counts in different colours."""
+    """A chart mark that groups failures and recoveries shows one count for each, in different
+    colours."""
     found = run(
         page,
         "marks.js",

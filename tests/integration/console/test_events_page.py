@@ -24,7 +24,7 @@ def newest(page: Page) -> int:
 
 
 def knows(page: Page, revision: int) -> None:
-    """Wait until the page knows that the ledger has reached `revision`."""
+    """Wait until the page has received the news that the ledger reached `revision`."""
     wait_until(lambda: page.evaluate(KNOWN) >= revision, f"word of revision {revision}")
 
 
@@ -39,7 +39,8 @@ def in_small_pages(page: Page, size: int = 10) -> None:
 
 
 def under(route: Route) -> re.Pattern[str]:
-    """Return a pattern that matches the same request for older events, whatever its page size."""
+    """Return a pattern for requests that ask for the same older events as this request, whatever
+    their page size."""
     [before] = re.findall(r"before=\d+", route.request.url)
     return re.compile(rf"/api/v1/log\?.*{before}\b")
 
@@ -50,7 +51,7 @@ def revisions(page: Page) -> list[int]:
 
 
 def older_than(page: Page, revision: int) -> None:
-    """Wait for rows of events before this revision."""
+    """Wait until the page shows events before this revision."""
     wait_until(lambda: revisions(page)[-1] < revision, f"events before {revision}")
 
 
@@ -75,8 +76,8 @@ def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
 def test_older_events_are_those_of_the_list_that_they_are_under(
     browser: Browser, base: str
 ) -> None:
-    """If the filter changes while older events load, the page ignores their response. No event
-    appears twice."""
+    """If the filter changes while older events load, the page ignores the response with these
+    events. No event appears twice."""
     with opened(browser, base) as page:
         in_small_pages(page)
         visit(page, "#/events")

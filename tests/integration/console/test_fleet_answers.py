@@ -45,7 +45,7 @@ def test_the_past_is_never_taken_for_now(browser: Browser, base: str) -> None:
 def test_a_panel_of_the_past_tells_nothing_of_later(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A panel of the past ignores late responses with live data."""
+    """A panel that shows a node in the past ignores late responses with live data."""
     with opened(browser, base) as page:
         [[first, *_], *_] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
         assert cluster.run("cordon", first, "--reason", "dust").returncode == 0
@@ -93,8 +93,8 @@ def test_a_press_lasts_over_an_answer(
 
 
 def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: Standalone) -> None:
-    """A link keeps the focus when other rows are inserted before it, and when its heading or panel
-    changes."""
+    """A link keeps the focus when other rows are inserted before it, and when the heading or panel
+    that contains it changes."""
     assert cluster.run("cordon", "h100-2", "--reason", "dust").returncode == 0
     try:
         with opened(browser, base) as page:
@@ -123,8 +123,8 @@ def test_the_keyboard_stays_on_what_moves(browser: Browser, base: str, cluster: 
 
 
 def test_the_keyboard_leaves_a_panel_that_goes(browser: Browser, base: str) -> None:
-    """When a panel closes because its node did not exist at that time, the focus moves to the
-    picture."""
+    """When the user moves to a time before a node existed, the node's panel closes and the focus
+    moves to the GPU picture."""
     with opened(browser, base) as page:
         [[first, *_]] = page.request.get("/api/v1/fleet?at=1").json()["nodes"]
         visit(page, f"#/fleet?card={'h100-2' if first == 'h100-1' else 'h100-1'}")

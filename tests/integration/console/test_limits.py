@@ -81,8 +81,7 @@ spec:
 def test_the_headline_says_how_much_of_a_gang_is_missing(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The headline of an incomplete gang has the same counts as `apportion why`, not just the
-    cause."""
+    """For an incomplete gang, the headline has the same counts of pods as `apportion why`."""
     cluster.run("submit", "--wait", "-f", "-", stdin=GANG.encode())
     said = "gang needs 3 pods to start, but has 1"
     assert said in cluster.json("why", "half-0")["sentence"]
@@ -124,8 +123,8 @@ LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
 def test_of_a_gang_that_is_too_large_its_line_says_that_first(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """For a gang larger than the fleet, the queue page shows that reason first and counts all its
-    pods."""
+    """For a gang larger than the fleet, the queue page first states that the gang is too large, and
+    counts all its pods."""
     declared, _, member = LARGE.partition("---\n")
     members = [member.replace("large-0", f"large-{number}") for number in range(200)]
     cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
@@ -233,8 +232,8 @@ spec:
 def test_what_was_taken_off_offer_since_is_said_below_the_headline(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A node cordoned after the decision is named below the headline, not among the decision's
-    causes."""
+    """If a node is cordoned after the scheduler refused a pod, the pod's page names the cordon
+    below the headline, not among the refusal's causes."""
     cluster.run("submit", "--wait", "-f", "-", stdin=ALL_CARDS.encode())
     near = cluster.json("why", "all-cards")["refused"]["nearest"][0]["node"]
     cluster.json("cordon", near, "--reason", "fan", "--by", "ann")

@@ -100,7 +100,7 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
 
 @contextmanager
 def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
-    """Cordon a node, and provide the button that offers to show newer entries."""
+    """Cordon a node, and yield the button that offers to show newer entries."""
     assert cluster.run("cordon", "t4-1", "--reason", "newer").returncode == 0
     try:
         button = page.locator("#newer")

@@ -20,8 +20,8 @@ from tests.support.tokens import people
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Provide a gateway with tokens, run on its own event loop because the browser occupies this
-    one."""
+    """Yield the address of a gateway that requires tokens. The gateway runs on an event loop of its
+    own, because the browser occupies the test's loop."""
     folder = tmp_path_factory.mktemp("login")
     ready, done = threading.Event(), threading.Event()
     found: list[str] = []

@@ -50,8 +50,8 @@ def in_other_words(page: Page) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def addresses(cluster: Standalone) -> list[str]:
-    """Provide the addresses of a tour: the fleet, pending and other pods, events, a what-if, and
-    doctor."""
+    """Provide the addresses of the pages to visit: the fleet, pending and other pods, events, a
+    what-if, and doctor."""
     pods: list[dict[str, Any]] = cluster.json("get", "pods")["items"]
     kinds = {(bool(each["node"]), each["never"]): each for each in pods}
     revision = cluster.json("get", "nodes")["revision"]

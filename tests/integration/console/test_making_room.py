@@ -1,4 +1,5 @@
-"""While pods are evicted for a pending pod, the queue and the pod's page show that first."""
+"""While pods are evicted to make room for a pending pod, the queue and the pod's page show the
+evictions first."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def pod(name: str, priority: int, cards: int = 2) -> bytes:
 
 @pytest.fixture(scope="module")
 def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Provide a node whose two pods are being evicted for the pod `high` but never end."""
+    """Yield the gateway of a cluster in which two pods are being evicted for the pod `high` but
+    never end."""
     skip_unless_here()
     data = Path(tmp_path_factory.mktemp("room")) / "data"
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
@@ -57,8 +59,8 @@ def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_who_waits_shows_that_room_is_made(
     browser: Browser, leaving: str, size: tuple[int, int]
 ) -> None:
-    """A pending pod's row in the queue and its page, above the reasons, show that pods are being
-    evicted for it."""
+    """The queue's row of a pending pod shows that pods are being evicted for it. The pod's page
+    shows the same, above the reasons."""
     with opened(browser, leaving, size=size) as page:
         visit(page, "#/waiting")
         expect(page.locator(".answer")).to_contain_text("making room for 1")

@@ -27,8 +27,8 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
 
 
 def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> None:
-    """The colours and the most important marks of a narrow chart are listed below the chart, in
-    order of time."""
+    """A narrow chart has its legend and its most important marks in a list below it, in order of
+    time."""
     code = """const marks = given[0].map(([ms, look, words]) => ({ ms, look, words, kind: look }));
         const drawn = width => m.stackNotes({ width, times: [0], end: 100, marks,
           series: [{ name: "research", colour: "#4477AA", values: [1] }] });
@@ -66,8 +66,8 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 def test_no_mark_lies_on_another_however_many_it_counts(
     page: Page, counts: tuple[int, ...], looks: int
 ) -> None:
-    """Marks never overlap. Neighbouring bursts whose marks would be too wide, because of large
-    counts or several kinds, are merged."""
+    """Marks of the time bar never overlap. Neighbouring marks are merged if their counts or the
+    number of their kinds would make them too wide."""
     drawn = run(
         page,
         "marks.js",

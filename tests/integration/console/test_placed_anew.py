@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: Path) -> None:
-    """If a pod was evicted and submitted again, the page shows the pending time since then. The
-    heading of its history states that."""
+    """If a pod was evicted and submitted again, the page counts its pending time from the new
+    submission. The heading of the pod's history states that."""
     skip_unless_here()
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
     with Standalone(tmp_path / "data", *options) as running:

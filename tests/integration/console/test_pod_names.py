@@ -127,8 +127,8 @@ def test_what_may_be_meant_is_what_the_command_line_offers(
 def test_a_pod_that_came_later_is_offered_with_its_moment(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """In a view of the past, the address of a pod that was submitted later shows an error, with a
-    link to the pod's first revision."""
+    """If a view of the past is opened for a pod that was submitted later, the page shows an error
+    with a link to the pod's first revision."""
     came = cluster.json("why", "hami-pod")["history"][0]["revision"]
     with opened(browser, base) as page:
         visit(page, f"#/pods/default/hami-pod?at={came - 1}")

@@ -170,8 +170,8 @@ def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> Non
 def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """If a user enters the manifest of a pending pod, the pod is evaluated again. It is listed
-    once, with the time since when it is pending."""
+    """If a user enters the manifest of a pod that is already pending, the What if page evaluates
+    the pod again. It lists the pod once, with the time since when it is pending."""
     manifest = NEVER.replace("giant", "waits-already")
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
     pod = cluster.json("get", "pods", "waits-already")["items"][0]
@@ -271,7 +271,7 @@ def test_what_if_begins_with_the_first_in_the_queue(
 def test_a_link_names_no_pod_that_it_is_not_about(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """The link of a what-if contains a pod only if the what-if is about that pod."""
+    """The link to a what-if contains a pod's name only if the what-if is about that pod."""
     pods = cluster.json("get", "pods")["items"]
     waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
     with opened(browser, base) as page:
@@ -373,8 +373,8 @@ def test_a_report_is_that_of_the_command_line(
 def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
     browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
 ) -> None:
-    """Downloaded reports have file names that describe their content. If a chart is narrow, its
-    legend is below it."""
+    """Downloaded reports have file names that describe their content. The legend of a narrow chart
+    is below the chart."""
     cluster.json("cordon", "t4-1", "--reason", "dust", "--by", "ann")
     cluster.json("uncordon", "t4-1", "--by", "ann")
     with opened(browser, base, size=size) as page:
@@ -494,8 +494,8 @@ def test_the_line_of_a_report_falls_with_what_breaks(
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, int]) -> None:
-    """On wide and narrow screens, every page names its controls, has one heading, and never scrolls
-    sideways."""
+    """On wide and narrow screens, the What if, report, doctor and events pages name their controls,
+    have one heading, and never scroll sideways."""
     with opened(browser, base, size=size) as page:
         for address in ("whatif", "reports", "doctor", "events"):
             visit(page, f"#/{address}")

@@ -24,15 +24,15 @@ spec:
 
 
 def pod(space: str, name: str, amount: int) -> bytes:
-    """Return a manifest that requests this amount of a GPU."""
+    """Return a manifest of a pod that requests `amount` MiB of a GPU's memory."""
     text = POD.replace("NAME", name).replace("SPACE", space)
     return text.replace("AMOUNT", str(amount)).encode()
 
 
 @pytest.fixture(scope="module")
 def shared(cluster: Standalone) -> Iterator[str]:
-    """Provide a node on which a pod of another namespace runs, and a pending pod of that
-    namespace."""
+    """Yield the name of a node on which a pod of the namespace `theirs` runs. Another pod of that
+    namespace is pending."""
     cluster.json("submit", "-f", "-", "--wait", stdin=pod("theirs", "runs", 1000))
     cluster.json("submit", "-f", "-", "--wait", stdin=pod("theirs", "waits", 900_000), code=1)
     pods = cluster.json("get", "pods", "--namespace", "theirs")["items"]

@@ -26,8 +26,8 @@ def failed(page: Page) -> None:
 
 
 def to_the_newest_mark(page: Page, when: int) -> None:
-    """Step through the time bar's marks by key until the page shows this revision. The first mark
-    may be of an older failure."""
+    """Move to the newest mark of the time bar until that mark is of revision `when`. Before that,
+    an older failure may be the newest mark."""
 
     def there() -> bool:
         page.keyboard.press("n")
@@ -102,7 +102,8 @@ were one with the mark that is held may be another by now."""
 
 
 def as_one(page: Page, count: int) -> bool:
-    """Reload the page, and return True if the last mark groups at least this many marks."""
+    """Reload the page, and return True if the last mark of the time bar stands for at least `count`
+    merged marks."""
     page.reload()
     page.wait_for_selector(".mk")
     told = page.locator(".mk").last.get_attribute("aria-label") or ""
@@ -153,8 +154,8 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
 def test_the_keyboard_stays_on_a_mark_that_others_join(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """When a narrower page merges marks, the focus moves to the mark that contains the focused
-    one."""
+    """If a page becomes narrower and merges marks of the time bar, the focus moves to the mark that
+    contains the focused one."""
     card = cluster.json("get", "devices", "--node", "h100-10")["items"][0]["device"]
     with opened(browser, base) as page:
         visit(page, "")
@@ -176,7 +177,7 @@ def test_the_keyboard_stays_on_a_mark_that_others_join(
 
 
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
-    """Screen readers get the value of the time slider. Play moves from the chosen time forward to
+    """The time slider gives its value to screen readers. Play moves from the chosen time forward to
     now."""
     with opened(browser, base) as page:
         visit(page, "")
@@ -323,8 +324,8 @@ def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> 
 def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A view of the past shows the requested time, not the time of the last event before it, and
-    measures pending times up to the requested time.
+    """A view of the past shows the requested time, not the time of the last event before it.
+    Pending times are measured up to the requested time.
 
     The browser's clock is set ahead, so that the requested time is later than the newest event."""
     manifest = NEVER.replace("giant", "asked-for")
@@ -373,8 +374,8 @@ def test_the_end_of_the_slider_is_now_however_long_the_past_was_shown(
 
 
 def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser, base: str) -> None:
-    """Links of the navigation keep the time that is shown now, not the time at which they were last
-    followed."""
+    """Links of the navigation keep the time that the page shows, not the time at which the user
+    last followed the link."""
     with opened(browser, base) as page:
         visit(page, "#/fleet?at=5")
         pages = page.get_by_role("navigation")
@@ -391,8 +392,8 @@ def test_links_of_the_navigation_keep_the_moment_that_is_shown(browser: Browser,
 def test_a_mark_comes_though_nothing_happens_after_it(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """A mark appears even if no event follows it, because the time bar also refreshes on a
-    timer."""
+    """The time bar shows a mark for the newest event even if no event follows, because the bar also
+    refreshes on a timer."""
     [card, *_] = [each["device"] for each in cluster.json("get", "devices")["items"]]
     with opened(browser, base) as page:
 

@@ -29,7 +29,7 @@ SAMPLE_MS = 5_000
 
 @contextmanager
 def troubled(browser: Browser, base: str) -> Iterator[Page]:
-    """Provide a page on which the browser may report failed requests to the gateway."""
+    """Yield a page whose browser may report failed requests without failing the test."""
     with opened(browser, base, answers=(*ANSWERS, BUSY, PROXY, TORN)) as page:
         yield page
 
@@ -114,7 +114,8 @@ def test_a_report(browser: Browser, base: str, status: int) -> None:
 
 
 def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standalone) -> None:
-    """After a broken connection the page retries automatically once the gateway is back."""
+    """After a broken connection to the gateway, the page reports that and retries automatically
+    once the gateway is back."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
         intercept(page, PODS, lambda route: route.abort())
@@ -163,7 +164,8 @@ def test_what_is_typed_goes_on(
 
 
 def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
-    """Going back to a page that fails to load does not show the search field of the page before."""
+    """If a user goes back to a page that then fails to load, the search field of the page before is
+    not shown."""
     with troubled(browser, base) as page:
         visit(page, "#/reports")
         visit(page, "#/pods")
@@ -225,7 +227,8 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
 def test_what_takes_the_place_of_a_question(
     browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
 ) -> None:
-    """A background refresh that replaces a user's request reports its failure to the user."""
+    """If a background refresh replaces a request that the user made and then fails, the page shows
+    the error."""
     with troubled(browser, base) as page:
         visit(page, f"#/{name}?at=5")
         page.mouse.move(5, 5)
@@ -239,7 +242,7 @@ def test_what_takes_the_place_of_a_question(
 
 
 def test_what_is_used_without_an_answer(browser: Browser, base: str) -> None:
-    """When a background refresh fails, the page stays unchanged and tries again."""
+    """When a background refresh fails, the page keeps its content and tries again."""
     with troubled(browser, base) as page:
         page.clock.install()
         visit(page, "#/fleet")

@@ -44,7 +44,7 @@ ELSEWHERE = {"events", "report/cost"}
 
 
 def reads() -> Iterator[str]:
-    """Provide every address that a tenant may read, each for now and for the past."""
+    """Yield the address of every read that a tenant may make, for now and for the past."""
     for endpoint in ENDPOINTS:
         if endpoint.audience is not Audience.TENANTS or endpoint.method != "GET":
             continue
@@ -214,7 +214,8 @@ async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> No
 
 
 async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked: Asked) -> None:
-    """A tenant sees the event of a log entry only if the event concerns no other namespace."""
+    """A tenant sees the full event behind a log entry only if the event concerns no other
+    namespace."""
     rows = (await asked.ok("olga", "log?limit=50"))["items"]
     for row in rows:
         entry = await asked.ok("mei", f"log/{row['revision']}")
@@ -274,8 +275,8 @@ spec: {{schedulerName: apportion, containers: [{{name: c, image: x}}]}}
 
 
 async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
-    """A user with the right to scrape can read /metrics, but sees log entries of other namespaces
-    only in redacted form."""
+    """A user with the right to scrape can read /metrics. That right does not reveal log entries of
+    other namespaces, which stay redacted."""
     base = asked.url.removesuffix("/api/v1")
     for who, status in (("prometheus", 200), ("mei", 403), ("olga", 200)):
         headers = {"Authorization": f"Bearer {who}"}

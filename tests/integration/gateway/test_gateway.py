@@ -49,7 +49,7 @@ class Gateway:
 
 
 class Events:
-    """One client of the event stream."""
+    """A client that reads the gateway's event stream."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -132,10 +132,11 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
-    """The fleet answer contains each usage sample once. A later answer has only newer samples.
+    """The gateway's fleet answer contains each node's newest usage sample. A client that names the
+    samples it has gets only newer ones.
 
-    The gateway may not have subscribed at first, so the test sends one sample until it arrives.
-    Then it sends another one, which is the only one in transit."""
+    The gateway may not have subscribed at first, so the test repeats one sample until it arrives.
+    Then it sends another one once."""
     del facts
     agent = await bus.connect("agent")
 
@@ -187,7 +188,7 @@ async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
 
 
 async def test_pages(gateway: Gateway) -> None:
-    """Each page of a list has a token, and a request with that token returns the next page."""
+    """Each page of a list has a token. A request with that token returns the next page."""
     first = await gateway.ok("/api/v1/pods?limit=1")
     second = await gateway.ok(f"/api/v1/pods?limit=1&continue={first['continue']}")
     assert [page["items"][0]["name"] for page in (first, second)] == ["a", "b"]

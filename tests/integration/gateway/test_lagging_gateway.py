@@ -1,8 +1,7 @@
 """Verbs that write through a lagging gateway do not act on the gateway's stale data.
 
-A node cordoned in the meantime stays cordoned, and a policy stays as its last user set it. If a pod
-was recreated, only the live pod is ended.
-"""
+A node that was cordoned after the gateway's last update stays cordoned, and a policy stays as its
+last user set it. If a pod was recreated, only the live pod is ended."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +43,8 @@ class Lagging(NamedTuple):
 
 @asynccontextmanager
 async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterator[Lagging]:
-    """Provide a gateway that has read the node and `known`, but none of the later events."""
+    """Yield a gateway that has read one node and the event `known`, but none of the events in
+    `behind`."""
     async with running_bus(folder) as bus:
         facts, proxy = Facts(bus), Proxy(bus.server.port)
         await facts.open()
@@ -69,8 +69,8 @@ async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterat
 async def test_a_cordon_that_was_lifted_is_said_once_more(
     verb: str, said: str, tmp_path: Path
 ) -> None:
-    """Cordoning again after the cordon was lifted appends a cordon, although the lagging gateway
-    still shows the old one."""
+    """If a cordon was lifted and the lagging gateway still shows it, cordoning the node again
+    appends a new cordon."""
     before = NodeCordoned(node="n1", by="ann", reason=f"{said}fan")
     lifted = NodeUncordoned(node="n1", by="ann", reason="")
     async with lagging(tmp_path, before, lifted) as there:

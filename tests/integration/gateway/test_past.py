@@ -101,8 +101,8 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
 
 
 async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
-    """After `set-aside` of a revision, no view of the past includes that event any more, not even a
-    cached view."""
+    """After an operator sets a revision aside, every view of the past leaves out that revision's
+    event, even a cached view."""
 
     async def is_open(of: Gateway, at: str = "?at=7") -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):  # while it restarts
@@ -146,7 +146,7 @@ async def test_every_read_at_a_moment(gateway: Gateway) -> None:
 
 
 async def test_moments(gateway: Gateway, facts: Facts) -> None:
-    """A time resolves to the newest event recorded by that time."""
+    """A time stands for the newest event that was recorded by that time."""
     (_, first), *_ = facts.events
     assert (await gateway.ok("/api/v1/moment?at=3"))["revision"] == 3
     now = await gateway.ok("/api/v1/moment?at=-0s")
@@ -342,8 +342,8 @@ def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_looks_at_once_are_limited(gateway: Gateway) -> None:
-    """The gateway limits a client's concurrent requests for the past. It refuses the excess with a
-    fix, and answers the others correctly."""
+    """The gateway limits a client's concurrent requests for the past. It refuses requests beyond
+    the limit with a fix, and answers the others correctly."""
     await gateway.ok("/api/v1/moment?at=1")
     count = LOOKS_EACH * 8
 
@@ -394,8 +394,8 @@ async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
 
 
 async def test_who_held_what(gateway: Gateway) -> None:
-    """`who` lists the pods that use a device now, at a time, or since a time. For each pod it shows
-    the revision of its placement."""
+    """`who` lists the pods that use a device now, at a time, or since a time. Each row shows the
+    revision at which the pod was placed."""
     [then] = (await gateway.ok("/api/v1/who?device=n1-g0&at=5"))["items"]
     assert (then["pod"], then["decision_revision"], then["to_revision"]) == ("a", 4, 0)
     [since] = (await gateway.ok("/api/v1/who?node=n1&since=2"))["items"]
@@ -461,8 +461,8 @@ async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: 
 
 
 async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: Facts) -> None:
-    """A lost node appears in the history of the pods that it had then, and in `why` of its
-    remaining pods."""
+    """The loss of a node appears in the history of the pods that were on the node at that time, and
+    in their `why`."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(SharesAllocated(pod="b", node="n1", attempt=1, devices=("n1-g1",)))  # 10
     await facts.write(NodeSilent(node="n1", grace_s=40))  # 11
@@ -500,8 +500,8 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
 
 
 async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> None:
-    """`why` of an ended pod shows its last placement and the failures of its devices, even failures
-    after its end."""
+    """`why` of an ended pod shows its last placement and the failures of its devices, including
+    failures after the pod's end."""
     why = await gateway.ok("/api/v1/pods/default/a/why")
     assert (why["phase"], why["placed"]["node"]) == ("ended", "n1")
     assert [(each["device"], each["revision"]) for each in why["failed_devices"]] == [("n1-g0", 5)]
@@ -564,7 +564,7 @@ async def test_why_names_the_breaches_of_a_pods_shares(gateway: Gateway, facts: 
 
 
 async def test_refusals(gateway: Gateway) -> None:
-    """Every refusal names field, value and fix."""
+    """Every refusal of a request for the past names the field and the fix."""
     for path, status, word in REFUSED:
         found, body = await gateway.get(path)
         assert found == status, (path, body)
@@ -638,7 +638,8 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
 
 
 async def test_what_has_bounds_of_its_own_refuses_a_moment(gateway: Gateway) -> None:
-    """An endpoint with its own time bounds refuses `at` instead of ignoring it."""
+    """An endpoint with parameters for a start and an end refuses the parameter `at` instead of
+    ignoring it."""
     for path in ("log?at=3", "log/2?at=3", "timeline?at=3", "diff?from=1&at=3"):
         status, body = await gateway.get(f"/api/v1/{path}")
         assert (status, body["field"]) == (400, "at"), path

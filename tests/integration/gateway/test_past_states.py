@@ -31,8 +31,8 @@ CHECKPOINT_EVERY = 40
 
 
 class World:
-    """A growing ledger, the expected digest of its state at each revision, and the gateway's reader
-    of past states."""
+    """A ledger that grows, the expected digest of its state at each revision, and the gateway's
+    code that reads past states."""
 
     def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
         self._bus = bus
@@ -62,8 +62,8 @@ class World:
                 self.checkpoints.add(self.fold.state)
 
     async def look(self, revision: int) -> str:
-        """Return the digest of the state at a revision, after checking that no more states are
-        cached than allowed."""
+        """Return the digest of the state at a revision. Check that the number of cached states is
+        within its limit."""
         found = digest(await self.states.at(revision))
         assert len(self.states.kept) <= KEPT
         return found
@@ -93,8 +93,8 @@ def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_any_revision_is_what_folding_up_to_it_gives(
     runner: asyncio.Runner, world: World, events: list[Payload], looks: list[float]
 ) -> None:
-    """The state at any revision equals the fold up to it, whatever state is cached and in whatever
-    order."""
+    """The state read at any revision equals the fold of all events up to that revision. This holds
+    in any order of reads and with any cached states."""
     runner.run(world.append(events))
     last = world.fold.state.revision
     for revision in (round(part * last) for part in looks):
@@ -102,8 +102,7 @@ def test_any_revision_is_what_folding_up_to_it_gives(
 
 
 def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world: World) -> None:
-    """Concurrent requests for different revisions all return the right state, and few states are
-    folded at a time."""
+    """Concurrent requests for the states at different revisions all return the right state."""
     last = world.fold.state.revision
 
     async def look(revision: int) -> bool:
@@ -129,7 +128,8 @@ def test_large_states_are_kept_one_at_a_time(runner: asyncio.Runner, world: Worl
 
 
 def test_a_look_leaves_no_state_behind(runner: asyncio.Runner, world: World) -> None:
-    """Reading a past state leaves no other state in memory, even without the garbage collector."""
+    """Reading past states leaves at most one cached state in memory, even if the garbage collector
+    is off."""
     with tempfile.TemporaryDirectory() as folder:
         alone = Checkpoints(Path(folder))
         fresh = PastStates(world.states._chronicle, alone, world.states._snapshots, kept=1)

@@ -44,7 +44,8 @@ async def test_a_pod_is_bound_with_its_shares_in_one_write(world: KubeWorld) -> 
 
 
 async def placed(world: KubeWorld, *names: str) -> list[str]:
-    """Record these cluster pods as submitted, and place them on node n1. Return their uids."""
+    """Record these cluster pods in the ledger as submitted, and place them on node n1. Return their
+    uids."""
     await world.plane.apply(kube_node("n1"), *(kube_pod(name, {}) for name in names))
     await world.facts.write(NodeReported(node="n1", devices=(DEVICE,), host=HOST))
     uids = []
@@ -81,7 +82,8 @@ async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
 
 
 async def test_every_way_to_fail_is_an_event(world: KubeWorld) -> None:
-    """Each kind of failed binding becomes an event: pod bound elsewhere, node missing, pod gone."""
+    """A binding that fails is recorded as an event with its cause: the pod is bound to another
+    node, the node is missing, or the pod is gone."""
     elsewhere, gone, other = await placed(world, "elsewhere", "gone", "other")
     await world.plane.apply(kube_node("n2"))
     binding = {

@@ -21,13 +21,14 @@ SPACE = "doctor"
 
 
 async def seen(kubeconfig: Path) -> KubeFacts:
-    """Return what doctor finds with this kubeconfig."""
+    """Return the facts about the cluster that doctor finds with this kubeconfig."""
     async with open_kube(kubeconfig, None) as api:
         return await examine_kube(api)
 
 
 def webhook(**client: Any) -> dict[str, Any]:
-    """Return a webhook configuration that applies only to a namespace that does not exist."""
+    """Return a webhook configuration whose server is given by `client`. It applies only to a
+    namespace that does not exist."""
     named = {"kubernetes.io/metadata.name": "nowhere"}
     hook = {
         "name": "pods.admission.apportion.dev", "clientConfig": client, "sideEffects": "None",
@@ -55,8 +56,8 @@ async def test_who_may_do_what_is_seen_as_it_is(control_plane: ControlPlane) -> 
 
 
 async def test_a_webhook_is_followed_to_who_answers(control_plane: ControlPlane) -> None:
-    """Doctor follows the webhook to its server: missing CA, Service without endpoints, ready
-    endpoint, external URL."""
+    """Doctor reports a webhook without a CA, and a webhook whose Service has no ready endpoint.
+    With a ready endpoint or an external URL the webhook is reported as ready."""
     plane = control_plane
     service = {"namespace": SPACE, "name": "admission", "path": "/admission"}
     certificate = Path(yaml.safe_load(await asyncio.to_thread(plane.kubeconfig.read_text))[

@@ -33,15 +33,15 @@ MADE: dict[str, Any] = {
 
 
 def made(name: str, **fields: Any) -> dict[str, Any]:
-    """Return a pod that has a controller and ends at once when deleted."""
+    """Return a pod that a controller owns and that ends at once when deleted."""
     pod = kube_pod(name, share(), terminationGracePeriodSeconds=0, **fields)
     pod["metadata"] |= MADE["metadata"]
     return pod
 
 
 async def allow(world: KubeWorld, evictions: int) -> None:
-    """Set in the budget's status how many evictions it allows, because no disruption controller
-    runs here."""
+    """Set in the disruption budget's status how many evictions it allows, because no disruption
+    controller runs here."""
     status = {
         "observedGeneration": 1, "disruptionsAllowed": evictions, "currentHealthy": 1,
         "desiredHealthy": 1, "expectedPods": 1,

@@ -10,7 +10,7 @@ from tests.support.polling import until
 
 
 async def system(world: KubeWorld, devices: str = "1xT4") -> None:
-    """Report one node with these devices, and start every service."""
+    """Create one node with these devices in the cluster, and start every service."""
     await world.plane.apply(kube_node("n1"))
     await world.agents(("n1", devices))
     for verb in ("watcher", "scheduler", "binder"):
@@ -27,7 +27,7 @@ async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
 
 async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
     """Wait until the pod's PodScheduled condition has this status, and return the condition. The
-    pod's Events are written before it."""
+    binder writes the pod's Events before the condition."""
 
     async def told() -> dict[str, Any]:
         conditions = (await world.pod(name))["status"].get("conditions", ())

@@ -48,14 +48,14 @@ async def end(world: KubeWorld, name: str, phase: str, reason: str = "") -> None
 
 
 def live(world: KubeWorld) -> list[str]:
-    """Return the names of the submitted pods whose uid has never ended."""
+    """Return the names of the submitted pods whose uid has no end in the ledger."""
     gone = {event.uid for event in world.facts.of(PodGone)}
     return sorted(pod.name for pod in world.facts.of(PodSubmitted) if pod.uid not in gone)
 
 
 def held(world: KubeWorld) -> list[str]:
-    """Return the names of the ledger's live pods. A pod that ended and was submitted again with its
-    uid counts as live."""
+    """Return the names of the pods that are live in the ledger. A pod that ended and was submitted
+    again with the same uid counts as live."""
     pods: dict[str, str] = {}
     for _, event in world.facts.events:
         if isinstance(event.data, PodSubmitted):
@@ -71,7 +71,8 @@ async def until_live(world: KubeWorld, *names: str) -> None:
 
 
 async def measured(watcher: ServiceProcess, line: str) -> None:
-    """Wait for a line in the watcher's metrics, because the watcher may lag behind the ledger."""
+    """Wait until the watcher's metrics contain this line, because the watcher may lag behind the
+    ledger."""
 
     async def there() -> bool:
         return line in (await watcher.get("/metrics"))[1]
@@ -142,8 +143,8 @@ async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
 async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
     world: KubeWorld,
 ) -> None:
-    """A gang is declared again for pods that arrive after its last pod ended, because folds forget
-    an empty gang."""
+    """The watcher declares a gang again for a pod that arrives after the gang's last pod ended,
+    because folds forget an empty gang."""
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -191,7 +192,8 @@ async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWor
 
 
 async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
-    """A restarted watcher records what it missed, and repeats nothing that is unchanged."""
+    """A restarted watcher records the changes that it missed, and does not record unchanged objects
+    again."""
     await world.plane.apply(
         kube_node("n1"), kube_node("n2"), *(kube_pod(name, share()) for name in ("stays", "goes"))
     )
@@ -210,7 +212,8 @@ async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
 
 
 async def test_two_watchers_say_everything_once(world: KubeWorld) -> None:
-    """Two watchers record everything once, even if one is killed and restarted under load."""
+    """Two watchers together record everything once, even if one of them is killed and restarted
+    under load."""
     one, two = await asyncio.gather(world.start("watcher"), world.start("watcher"))
     names = [f"p{number}" for number in range(40)]
     await world.plane.apply(kube_node("n1"), *(kube_pod(name, share()) for name in names[:20]))
@@ -263,11 +266,11 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
 
 
 async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
-    """After the API server is restored from a backup, the watcher ends the pods that the backup
-    lacks before it is ready again.
+    """After the API server is restored from a backup, the watcher first ends the pods that the
+    backup lacks, and then becomes ready.
 
-    Pods that were deleted after the backup are submitted again later, once the ledger accepts their
-    event ids again."""
+    Pods that were deleted after the backup are live in the cluster again. The watcher submits them
+    once the ledger accepts their event ids again."""
     before = [f"before-{number}" for number in range(6)]
     await world.plane.apply(*(kube_pod(name, share()) for name in before))
     watcher = await world.start("watcher")
@@ -285,7 +288,7 @@ async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWo
 
 
 async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world: KubeWorld) -> None:
-    """Pods that are repeatedly created and deleted under one name leave nothing behind in the
+    """If pods of one name are created and deleted repeatedly, none of them stays live in the
     ledger."""
     watcher = await world.start("watcher")
     for number in range(30):

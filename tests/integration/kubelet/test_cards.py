@@ -97,7 +97,7 @@ def on_the_card(index: int) -> set[MigInstance]:
 
 
 def shown(mig_id: str) -> tuple[str, MigInstance]:
-    """Return the GPU and the instance that a container sees by this id."""
+    """Return the GPU and the MIG instance that a container with this `mig_id` sees."""
     device = pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
     number = pynvml.nvmlDeviceGetGpuInstanceId(device)
@@ -111,7 +111,8 @@ def instance_number(mig_id: str) -> int:
 
 
 def piece(device: Device, profile: str, start: int) -> Share:
-    """Return a share of a GPU's MIG instance for the container `main`."""
+    """Return a share for the container `main`: the device's MIG instance with this profile that
+    begins at slice `start`."""
     found = next(e for e in mig_profiles("nvidia", device.model) if e.name == profile)
     instance = MigInstance(profile=profile, start=start, size=found.size)
     return Share("main", device.id, found.memory_mib, 10, instance)
@@ -129,8 +130,8 @@ def compute(share: Share) -> int:
 async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent creates a MIG instance at the ledger's position when the container starts, and
-    removes it with the pod. A restart of the agent keeps the instance."""
+    """When the container starts, the agent creates a MIG instance at the position that the ledger
+    gives. It removes the instance with the pod, and keeps it when the agent restarts."""
     _, second = cards(facts)
     await kubelet.offered(GPU, 14)
     await facts.hold("a", NODE, piece(second, "3g.20gb", 4))
@@ -245,7 +246,7 @@ class Rounds:
             self.driver.process(card, self.working[pod], 64, instance=instance_number(name))
 
     async def leave(self) -> None:
-        """End a pod, whose process ends before the kubelet releases its devices."""
+        """End a pod. The pod's process ends before the kubelet releases the pod's devices."""
         pod = self.chance.choice(sorted(self.live))
         del self.live[pod]
         if pod in self.working:
@@ -266,8 +267,8 @@ class Rounds:
         return self.chance.choice(found) if found else None
 
     def _taken(self, share: Share) -> bool:
-        """Return True if the share does not fit: its memory slices are used by another pod, or too
-        few compute slices are free."""
+        """Return True if the share does not fit: another pod uses its memory slices, or too few
+        compute slices are free."""
         own = [other for other in self.live.values() if other.device == share.device]
         assert share.instance is not None
         crossing = any(o.instance and overlap(o.instance, share.instance) for o in own)
@@ -398,8 +399,8 @@ async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
-    """Start the pod's container and return its environment, in which the path of the MPS pipes is
-    the one on the host."""
+    """Start the pod's container and return its environment. In that environment, the path of the
+    MPS pipes is replaced by the path on the host."""
     env = await kubelet.begin(pod, "main")
     (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

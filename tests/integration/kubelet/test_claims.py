@@ -1,5 +1,5 @@
-"""The agent, as DRA plugin of a fake kubelet, prepares each claim with the devices in the ledger,
-whatever process is killed."""
+"""The agent is the DRA plugin of a fake kubelet. It prepares each claim with the devices that the
+ledger gives, whatever process is killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -45,7 +45,8 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
 
 
 async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> None:
-    """Place a pod with claims, each with this much memory of a GPU, and bind it."""
+    """Place and bind a pod with these claims. Each is a claim's name, a GPU, and the amount of the
+    GPU's memory."""
     shares = [
         Share(container=container_of(claim), device=card.id, memory_mib=memory, cores=20)
         for claim, card, memory in claims
@@ -65,7 +66,7 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 
 
 def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
-    """Return the environment of a container that uses the claim."""
+    """Return the environment that `answer` to a prepared claim gives to a container."""
     assert answer.error == ""
     (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
     return environment(kubelet.edits((name.partition("=")[2],)))
@@ -75,7 +76,7 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
     """Preparing a claim again returns the same answer, even after the agent was killed. The ledger
-    gets only one event."""
+    records the allocation once."""
     first, second = cards(facts)
     await place(facts, "a", ("c-1", first, 700), ("c-2", second, 1300))
     asked = (("c-1", "team"), ("c-2", "team"))
@@ -122,7 +123,7 @@ async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does
 async def test_a_claim_of_another_namespace_is_not_prepared(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent refuses a claim of another namespace with the reason, and prepares the other
+    """The agent refuses a claim of another namespace and gives the reason. It prepares the other
     claims."""
     assert agent.running
     first, _ = cards(facts)

@@ -47,7 +47,8 @@ def container(kubelet: FakeKubelet) -> Path:
 async def running(
     bus: Bus, kubelet: FakeKubelet, facts: Facts, *more: str
 ) -> AsyncIterator[ServiceProcess]:
-    """Provide the node's agent, registered with the kubelet, with driver limits."""
+    """Yield a node's agent that can set the driver's memory limits and is registered with the
+    kubelet."""
     folder = kubelet.folder
     options = ["--node", NODE, "--kubelet", str(folder), "--cdi", str(kubelet.cdi)]
     options += ["--state", str(folder / "state"), "--run", str(folder / "run")]
@@ -61,7 +62,7 @@ async def running(
 
 
 async def begun(kubelet: FakeKubelet, facts: Facts, driver: FakeDriver) -> Share:
-    """Start a pod with 700 MiB of the GPU and a process that uses it."""
+    """Start a pod that has 700 MiB of the GPU, and a process of that pod that uses the GPU."""
     share = Share(container="main", device=driver.ids[0], memory_mib=700, cores=30)
     await facts.hold(UID, NODE, share)
     await kubelet.admit(UID, UID, GPU, {"main": 1})

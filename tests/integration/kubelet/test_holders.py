@@ -16,7 +16,7 @@ NODE, GPU = "n1", "nvidia.com/gpu"
 
 @pytest.fixture(autouse=True)
 async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[None]:
-    """Provide an agent, registered with the kubelet as its device plugin."""
+    """Run an agent that is registered with the kubelet as its device plugin."""
     options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
@@ -27,7 +27,7 @@ async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[
 
 @pytest.fixture
 def holders(kubelet: FakeKubelet) -> Holders:
-    """Provide the record of the kubelet's devices and pods, as an agent reads it."""
+    """Return the reader with which an agent finds the kubelet's devices and pods."""
     sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
     return Holders(kubelet.folder / "device-plugins", sockets)
 

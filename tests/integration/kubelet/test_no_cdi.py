@@ -1,4 +1,4 @@
-"""With a container runtime without CDI, the agent answers `Allocate` with the right pod's share."""
+"""If the container runtime lacks CDI, the agent answers `Allocate` with the right pod's share."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ SEED = 15
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """Provide the node's agent, registered, with two GPUs and without CDI."""
+    """Yield an agent with two GPUs and without CDI that is registered with the kubelet."""
     kubelet.knows_cdi = False
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--no-cdi"]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
@@ -61,8 +61,8 @@ def share(device: Device, memory_mib: int, container: str = "main") -> Share:
 async def test_allocate_gives_the_share_itself(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """`Allocate` returns environment and mounts without a CDI file, and the node's label in the
-    ledger shows this mode."""
+    """Without CDI, `Allocate` returns environment and mounts and writes no CDI file. A label of the
+    node in the ledger shows this mode."""
     assert agent.running
     assert facts.of(NodeReported)[0].host.labels[HANDS_OUT] == "allocate"
     card = cards(facts)[1]
@@ -110,8 +110,8 @@ async def test_a_binding_that_is_late_is_waited_for(
 async def test_who_left_before_the_kubelet_asked_is_not_meant(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent skips a pod that ended before the kubelet's `Allocate`, and gives the next bound
-    pod its share."""
+    """If a pod ends before the kubelet calls `Allocate`, the agent skips that pod and gives the
+    next bound pod its share."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("left", NODE, share(card, 500))
@@ -154,8 +154,8 @@ async def test_anothers_share_never_runs(
 async def test_a_container_that_was_resized_starts_again(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A restarted container keeps the environment from its pod's start after a resize, even if the
-    agent was killed."""
+    """If a pod was resized, its restarted container still gets the environment of the first start,
+    even if the agent was killed."""
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
@@ -169,8 +169,8 @@ async def test_a_container_that_was_resized_starts_again(
 async def test_rounds_of_two_pods_at_once(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus, rounds: int
 ) -> None:
-    """Two different pods placed at the same time get their own shares, despite kills of the agent
-    before a start."""
+    """Two pods placed at the same time each get their own share, even if the agent is killed before
+    one of them starts."""
     chance = random.Random(SEED)
     admission = asyncio.Lock()  # a kubelet admits one pod after the other
 

@@ -1,5 +1,5 @@
-"""NPUs that are shared in software: the agent creates the sharing library's files before the
-container starts."""
+"""NPUs that are shared in software: before a container starts, the agent creates the files that the
+sharing library needs."""
 
 from pathlib import Path
 

@@ -35,7 +35,7 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture
 async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
-    """Provide the node's agent with two GPUs, registered."""
+    """Yield an agent with two GPUs that is registered with the kubelet."""
     options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
     options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
@@ -85,8 +85,8 @@ async def test_B1_each_gets_its_own_share_in_either_order(
 async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """When a pod ends, the agent removes the CDI file of its slot, so no other container can mount
-    the pod's HAMi-core region."""
+    """When a pod ends, the agent removes the CDI file of the pod's device slot. So no other
+    container can mount the pod's HAMi-core region."""
     assert agent.running
     for pod, card in zip("ab", cards(facts), strict=True):
         await facts.hold(pod, NODE, share(card, 700))
@@ -189,8 +189,8 @@ async def test_a_container_starts_again_after_anything_was_killed(
 async def test_init_containers_have_what_the_next_one_has(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """An init container gets the share of the main container, because the kubelet gives both the
-    same slot."""
+    """An init container gets the share of the main container, because the kubelet gives both
+    containers the same device slot."""
     assert agent.running
     card = cards(facts)[0]
     await facts.hold("a", NODE, share(card, 2000), borrowed=(share(card, 500, "fetch"),))
@@ -224,8 +224,8 @@ async def test_containers_of_one_pod_have_each_their_own(
 async def test_what_cannot_be_given_is_told_once_and_given_later(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """A share of a missing device fails every start with the reason, but is recorded once in the
-    ledger."""
+    """If a share's device is missing, every start of the container fails with that reason. The
+    ledger records the failure only once."""
     assert agent.running
     gone = Device(
         id="GPU-gone", index=9, family="nvidia", model="T", memory_mib=900, physical_memory_mib=900
@@ -265,8 +265,8 @@ async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
 async def test_what_the_ledger_took_back_is_not_given(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent starts no container for a withdrawn placement. Once the pod is placed again, its
-    container gets the new share."""
+    """The agent starts no container for a placement that the ledger withdrew. Once the pod is
+    placed again, its container gets the new share."""
     assert agent.running
     first, second = cards(facts)
     await facts.hold("a", NODE, share(first, 700))
@@ -288,7 +288,7 @@ async def test_what_the_ledger_took_back_is_not_given(
 async def test_another_pods_name_on_a_slot_is_refused(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:
-    """The agent refuses a slot that the kubelet and the ledger assign to different pods."""
+    """The agent refuses a device slot if the kubelet and the ledger assign it to different pods."""
     assert agent.running
     await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "someone-else", GPU, {"main": 1})

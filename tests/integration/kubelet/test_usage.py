@@ -68,8 +68,7 @@ async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Pa
 
 
 async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
-    """Return the agent's metrics of containers, GPUs and processes outside pods, by metric and
-    device."""
+    """Return the agent's metrics that have a device, by metric name and device."""
     status, text = await agent.get("/metrics")
     assert status == 200
     found = {}
@@ -158,7 +157,7 @@ async def test_a_region_learns_who_its_processes_are(
 async def test_what_was_used_survives_the_agent(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A restarted agent includes the earlier usage in its next records."""
+    """A restarted agent includes usage from before the restart in its next usage records."""
     await begun(kubelet, facts, UID, driver.ids[0])
     write(kubelet.folder / "proc", os.getpid(), uid=UID, container="main")
     driver.process(0, os.getpid(), 600)
@@ -175,8 +174,9 @@ async def test_what_was_used_survives_the_agent(
 async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """A container that overwrites its region's limits commits a breach. The agent restores the
-    region each time, and records each kind of breach at most once an hour with both amounts."""
+    """If a container overwrites its region's limits, the agent restores them each time and records
+    a breach. Each kind of breach is recorded at most once an hour, with the granted and the found
+    amount."""
     assert agent is not None
     proc, path = kubelet.folder / "proc", await begun(kubelet, facts, UID, driver.ids[0])
     run_process(path, inner=7, mib=600)
@@ -217,8 +217,8 @@ async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
 async def test_a_container_without_its_slots_is_in_the_ledger(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
 ) -> None:
-    """The ledger records a breach for a container whose slots the kubelet has lost with its
-    checkpoint."""
+    """If the kubelet loses its checkpoint and with it a container's device slots, the ledger
+    records a breach for that container."""
     assert agent is not None
     for uid in (UID, OTHER):
         await begun(kubelet, facts, uid, driver.ids[0])

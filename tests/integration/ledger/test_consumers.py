@@ -1,5 +1,5 @@
-"""Consumers are named after their user. Clients of one user share its numbers, and never take a
-consumer in use."""
+"""A consumer is named after its user, with a number. Clients of one user share the user's numbers,
+and never take a consumer that is in use."""
 
 import pytest
 
@@ -23,8 +23,8 @@ def name_of(reader: Subscription) -> str:
 async def reading(ledger: JetStreamLedger) -> str:
     """Start one more reader, and return its consumer's name.
 
-    Records may arrive before the reply that the consumer exists. So a reader may have caught up
-    before it knows its consumer's name."""
+    Records may arrive before the server's reply that contains the consumer's name. So the test
+    waits for the name as well as for the records."""
     reader = await ledger.follow(ignore)
     assert isinstance(reader, Follower)
 
@@ -37,7 +37,7 @@ async def reading(ledger: JetStreamLedger) -> str:
 
 
 async def test_each_reader_has_a_number_of_its_own(bus: Bus) -> None:
-    """Two readers on one connection and one of another client with the same user get three
+    """Three readers of one user, two of them on the same connection, get consumers with three
     different numbers."""
     await (await bus.connect("watcher")).append([draft()])
     first, second = await bus.connect("scheduler"), await bus.connect("scheduler")
@@ -86,8 +86,8 @@ async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
 
 
 async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
-    """Many clients may share one user, as agents with one password do. Their consumers get further
-    names of that user once its numbers are used up, and never another user's name."""
+    """Many clients may share one user, as agents with one password do. When the user's numbered
+    consumer names are used up, their consumers get other names of that user."""
     ledger = await bus.connect("agent")
     await (await bus.connect("watcher")).append([draft()])
     used = [await reading(ledger) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""The pod fence: an id is stored once, and a repeated append is recognised as a duplicate."""
+"""The ledger stores an event id only once, and recognises a repeated append as a duplicate."""
 
 import pytest
 

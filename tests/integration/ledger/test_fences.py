@@ -1,4 +1,5 @@
-"""The node fence: the ledger refuses a writer that has not folded the newest event on a subject."""
+"""Fences: the ledger refuses a draft whose writer has not folded the newest event on the draft's
+subject."""
 
 import pytest
 
@@ -23,7 +24,8 @@ async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: 
 
 
 async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
-    """One stale fence of three refuses the whole batch, and the error names that fence."""
+    """If one of three fences is stale, the ledger refuses the whole batch, and the error names that
+    fence."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]
@@ -44,8 +46,8 @@ async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) 
 
 
 async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus) -> None:
-    """Several drafts of a batch may expect the same revision of one subject. The first draft's
-    fence then applies to all of them."""
+    """Several drafts of a batch may expect the same revision of one subject. The ledger checks the
+    first draft's fence, and stores all of them."""
     ledger = await bus.connect()
     batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
     assert await ledger.append(batch) == [1, 2, 3]

@@ -80,7 +80,7 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
 
 
 async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
-    """A connection drops its reference to a reader that has stopped."""
+    """When a reader stops, the connection drops its reference to that reader."""
     ledger = await bus.connect()
     assert isinstance(ledger.wire, Connection)
     followings = [await ledger.follow(ignore) for _ in range(3)]
@@ -142,7 +142,8 @@ async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
 
 
 async def test_a_purged_ledger_is_a_hole_and_not_an_empty_one(plain: PlainServer) -> None:
-    """A purged ledger is reported as a hole, unlike a ledger that was never written."""
+    """Following a purged ledger fails with LedgerHole, unlike following a ledger that was never
+    written."""
     ledger = await _stream_of(plain, 5)
     await call_api(ledger.wire, f"STREAM.PURGE.{STREAM}")
     with pytest.raises(LedgerHole) as hole:
@@ -163,7 +164,8 @@ def _put_store_back(tmp_path: Path) -> None:
 
 
 async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Path) -> None:
-    """A server that returns with an older store is noticed before any new record is folded."""
+    """If the server returns with an older store, a reader ends with LedgerHole before it reads any
+    new record."""
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
@@ -182,8 +184,8 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
 
 
 async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
-    """After a crash the auditors' copy may lack the newest records until the server copies them
-    again. A reader does not treat that as lost history."""
+    """After a crash, the auditors' copy of the ledger may lack the newest records until the server
+    copies them again. A reader does not treat these records as lost history."""
     writer, auditor = await bus.connect("watcher"), await bus.connect("auditor")
     seen: list[int] = []
     following = await auditor.follow(lambda record: seen.append(record.revision))
@@ -213,8 +215,8 @@ def _copy_of(bus: Bus) -> Path:
 async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
     plain: PlainServer, tmp_path: Path
 ) -> None:
-    """If an older store returned and was written to, the reader does not fold the second history
-    after the first."""
+    """If an older store returns and other events are appended to it, a reader ends with LedgerHole.
+    It does not mix the two histories."""
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
@@ -240,7 +242,8 @@ async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
 
 
 async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
-    """A new stream with the same name is another ledger, however many events it has."""
+    """If the stream is deleted and created again, a reader ends with LedgerHole, however many
+    events the new stream has."""
     ledger = await _stream_of(plain, 3)
     following = await ledger.follow(ignore)
     await following.caught_up()

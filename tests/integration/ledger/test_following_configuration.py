@@ -1,5 +1,4 @@
-"""A follower of the configuration alone, as the webhook uses it: through crashes, and on a trimmed
-ledger."""
+"""Following only the configuration, as the webhook does: in crashes, and on a trimmed ledger."""
 
 import asyncio
 import contextlib
@@ -39,7 +38,7 @@ async def facts(bus: Bus) -> Facts:
 
 
 class Following:
-    """A fold of the configuration without any other event."""
+    """A follower that folds only the configuration events of a ledger."""
 
     def __init__(self, ledger: ConfigurationLedger) -> None:
         self.ledger = ledger
@@ -48,7 +47,7 @@ class Following:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names that identify a configuration in these tests."""
+        """Return the scheduler names in force, by which these tests tell configurations apart."""
         return self.cluster.state.configuration.scheduler_names
 
     async def comes_to(self, *names: str) -> None:
@@ -76,7 +75,7 @@ async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
 
 
 def changed(*names: str) -> ConfigurationChanged:
-    """Return a configuration change that these names identify."""
+    """Return a change to a configuration with these scheduler names."""
     return ConfigurationChanged(by="test", configuration=Configuration(scheduler_names=names))
 
 

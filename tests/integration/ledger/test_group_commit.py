@@ -94,7 +94,7 @@ async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
 
 
 async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bus) -> None:
-    """If two decisions on one node refer to the same revision of it, the first is stored and the
+    """If two concurrent drafts on one subject expect the same revision, the first is stored and the
     second is refused."""
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
@@ -107,7 +107,8 @@ async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bu
 
 
 async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
-    """A gang with one stale draft is refused as a whole, while another writer's draft is stored."""
+    """If one draft of a gang is stale, all drafts of the gang are refused, while another writer's
+    draft is stored."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.b")])
     async with GroupCommit(ledger) as commit:
@@ -138,8 +139,8 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
 
 
 async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
-    """A draft fails if its id belongs to a different stored event, also within a group. If the
-    stored event is the same, the draft counts as stored."""
+    """A draft fails if a different event is stored under its id, also within a group. If the stored
+    event is the same, the draft counts as stored."""
     ledger = await bus.connect()
     foreign = b'{"id":"g-2","type":"another"}'
     await ledger.append([draft("workload.z", key="g-2", payload=foreign)])

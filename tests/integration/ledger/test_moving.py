@@ -61,7 +61,7 @@ def answer(each: PodSubmitted) -> PodAnswer:
 
 @asynccontextmanager
 async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
-    """Provide the object with which a drain moves pods."""
+    """Yield an `Anew`, the object with which a drain moves pods to other nodes."""
     async with GroupCommit(ledger) as commit:
         yield Anew(ledger, commit, "ada", "drained")
 
@@ -108,7 +108,8 @@ async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
 
 
 async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
-    """Two concurrent drains move a pod once, because the second drain finds the pod ended."""
+    """If two drains move a pod, the pod is submitted again only once, because the second drain
+    finds the pod ended."""
     ledger = await bus.connect("operator")
     one = pod("one")
     await submit(ledger, one)
@@ -120,7 +121,7 @@ async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
 
 
 async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
-    """A moved pod keeps its resized request."""
+    """A pod that was resized keeps the resized request when it is moved."""
     ledger = await bus.connect("operator")
     one = pod("one", ask(memory_mib=4_000))
     await submit(ledger, one)
@@ -162,8 +163,8 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
 
 
 async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
-    """If the last record of a limit's subject is not a valid event, the limit is appended again,
-    but only once."""
+    """If the last record on the subject of a queue or quota is not a valid event, the limit is
+    appended again, but only once."""
     ledger = await bus.connect("operator")
     queue = QueueObserved(queue="team", weight=2)
     await ledger.append([Draft(subject_of(queue), "torn", b"?")])

@@ -154,8 +154,8 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
 
 @pytest.mark.parametrize("role", [role for role in FOLDS if role not in NO_READERS])
 async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
-    """Every role that folds the ledger can follow it from the beginning and read the last
-    revisions."""
+    """Every role that folds the ledger can follow it from the beginning, and can read the ledger's
+    and a subject's last revision."""
     watcher = await bus.connect("watcher")
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
@@ -184,7 +184,8 @@ async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
 
 @pytest.mark.parametrize("role", FOLDS)
 async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> None:
-    """Only binders can pull from their queue and acknowledge records that another binder pulled."""
+    """Only binders can pull records from the binders' queue and acknowledge them, even records that
+    another binder pulled."""
     binder = await bus.connect("binder")
     await binder.work_queue("binder", ["apportion.v1.placement.*"], ack_wait_s=30, max_in_flight=10)
     ledger = await bus.connect(role)
@@ -226,8 +227,8 @@ async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[
 async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots(
     bus: Bus, role: str
 ) -> None:
-    """Only the webhook and the operator may read the kept configuration directly, and no snapshots
-    with it."""
+    """Only the webhook and the operator may read the configuration that is stored outside the
+    stream. Neither may read another object of that bucket."""
     ledger = await bus.connect(role)
     alone = f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}.$O.{BEGINNING}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (

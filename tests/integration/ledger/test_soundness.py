@@ -94,7 +94,7 @@ async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> Non
 
 
 async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
-    """An append is refused with the reason for as long as the ledger is on hold."""
+    """While a service has put its ledger connection on hold, appends fail with the reason."""
     ledger.hold("somebody turned a screw")
     with pytest.raises(LedgerUnavailable, match="turned a screw"):
         await ledger.append([draft()])
@@ -104,8 +104,8 @@ async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
 
 
 async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger) -> None:
-    """The free space is known at the start, is reduced by each append, and is soon read again from
-    the server."""
+    """A service reads the free space from the server at the start, subtracts what it appends, and
+    soon reads it again."""
     await resize(ledger.wire, max_bytes=ROOM_BYTES)
     await ledger.append([draft()])
     soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))

@@ -107,8 +107,8 @@ WITH: dict[str, dict[str, object]] = {
 
 
 async def test_a_server_has_no_setting_that_nobody_has_looked_at(plain: PlainServer) -> None:
-    """Every stream setting of the nats-server is in our list, so a new setting in a newer server
-    fails here."""
+    """Apportion's list contains every stream setting of the nats-server. If a newer server adds a
+    setting, this test fails."""
     ledger = await connect(plain.url, name="test")
     info = await create_stream(ledger)
     assert set(info.config) <= stream.WANTED.keys() | stream.FREE
@@ -116,7 +116,7 @@ async def test_a_server_has_no_setting_that_nobody_has_looked_at(plain: PlainSer
 
 
 async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) -> None:
-    """`check` names each setting of a stream that differs from the value that we rely on."""
+    """`check` names each stream setting that differs from the value on which the ledger relies."""
     assert WRONG.keys() | WITH.keys() == stream.WANTED.keys()
     ledger = await connect(plain.url, name="test")
     for setting in stream.WANTED:

@@ -100,7 +100,8 @@ async def test_an_auditor_takes_no_placement_from_the_binders(bus: Bus) -> None:
 
 
 async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> None:
-    """A record delivered to a worker that has left goes to the next worker at once."""
+    """If a worker leaves while its request for a record is open, the record goes to the next worker
+    at once."""
     ledger = await bus.connect("binder")
     leaver, stayer = await _queue(ledger), await _queue(await bus.connect("binder"))
     asking = asyncio.ensure_future(leaver.fetch(1, 30))
@@ -117,7 +118,8 @@ async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> No
 
 
 async def test_a_queue_that_was_deleted_cannot_say_how_much_waits(tmp_path: Path) -> None:
-    """A deleted queue raises an error for its backlog instead of returning a number."""
+    """If the queue was deleted, reading the number of waiting records raises an error instead of
+    returning 0."""
     plain = PlainServer(tmp_path / "plain")
     await plain.start()
     ledger = await connect(plain.url, name="test")
