@@ -189,8 +189,8 @@ class TooFewPlaces(NamedTuple):
 class Explained(NamedTuple):
     """A refusal with the nearest nodes that could run the pod; if `never`, no node ever could.
 
-    `limit` is too small even without other pods. `own` counts nodes with room, but only for the gang's
-    other pods; the refusal counts them as in use. `shape` is None if the gang has several shapes."""
+    `limit` is too small even without other pods. `own` counts nodes with room, but only for the
+    gang's other pods; they count as in use. `shape` is None if the gang has several shapes."""
 
     refused: PodRefused
     never: bool

@@ -1,7 +1,8 @@
-"""Encode what is free of a device as a number below 256, its state, and how a share changes it.
+"""Encode the free part of a device as a number below 256, its state, and how a share changes it.
 
-For a MIG device it is the mask of occupied slices, because their position decides what fits; for
-others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
+The state of a MIG device is the mask of its occupied slices: their position decides what fits. For
+others it is the percent left of memory or compute. Invariant: after finitely many shares, none
+fits."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -51,7 +52,7 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
 
 
 def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
-    """Return for each state the state after one share, `NOWHERE` if it does not fit; read-only."""
+    """Return, for each state, the state after one share, or `NOWHERE` if the share does not fit."""
     if ask is None or device is None:
         return _after_size(NEVER)
     if not is_cut(device):
@@ -63,7 +64,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states, least free first: the state after a share comes before the one with it."""
+    """Sort the states by what is left, least first, so that results come before what needs them."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

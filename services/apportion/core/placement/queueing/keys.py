@@ -22,7 +22,7 @@ def affinity_key(pod: PodState) -> bytes:
 
 
 def plain_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one shape with the same limits and volume claims; ignores labels."""
+    """Return a key for pods of one shape with equal limits and volume claims; ignores labels."""
     return limits_key(state, pod) + wants_key(pod)
 
 

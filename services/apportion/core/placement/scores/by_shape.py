@@ -36,7 +36,7 @@ STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range
 
 
 class Fgd(NodeScore):
-    """The policy `fgd`: least rise of expected fragmentation, judged by the pod's largest ask."""
+    """The policy `fgd`: expected fragmentation rises least, judged by the pod's largest ask."""
 
     policy = "fgd"
 
@@ -119,9 +119,9 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """By node and shape: what devices with room for one share have free, and how many they are.
+    """By node and shape: the devices with room for one share, their number and their free percent.
 
-    `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
+    `all_left` is by node; `sizes` has the size of each shape on the node's kind of device."""
 
     sizes: Ints
     left: Ints
@@ -152,11 +152,10 @@ class Usable(NamedTuple):
 
 
 class Price:
-    """The policy `price`: least loss of what the node can earn, judged by the pod's largest ask.
+    """The policy `price`: the node loses least of what it can earn; the pod's largest ask counts.
 
-    A node is worth what frequent pods could still earn there, at the worst of several CPU prices. A
-    little is added for each shape that still fits. Among a node's devices, the fullest wins a tie.
-    """
+    A node is worth what frequent pods could still earn there, at the worst of several CPU prices.
+    Each shape that still fits adds a little. Among a node's devices, the fullest wins a tie."""
 
     policy = "price"
 
