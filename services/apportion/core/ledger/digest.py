@@ -1,7 +1,6 @@
 """Compute a digest of the state, to check that two readers of a ledger have equal states.
 
-Invariant: the digest depends only on the ledger's events, not on map order, hash seed or machine.
-"""
+Invariant: the digest depends only on the events, not on map order, hash seed or machine."""
 
 import hashlib
 from typing import Any

@@ -168,8 +168,8 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 class Frequent(NamedTuple):
     """A frequent pod shape, or one independent share of it, and the `weight` of room for one more.
 
-    The weight is half the frequency times the square root of the size, in millionths of a device.
-    """
+    The weight is half the frequency times the root of the size in thousandths, in device
+    millionths."""
 
     sort: Sort
     cpu_milli: int

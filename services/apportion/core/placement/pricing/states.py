@@ -1,8 +1,7 @@
 """Encode the free part of a device as a number below 256, its state, and how a share changes it.
 
-The state of a MIG device is the mask of its occupied slices: their position decides what fits. For
-others it is the percent left of memory or compute. Invariant: after finitely many shares, none
-fits."""
+For a MIG device, the state is the mask of occupied slices, whose position decides what fits; for
+others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
 
 from collections.abc import Iterable
 from functools import lru_cache
