@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """Whose object is redacted: the cluster's, or that of a visible or a hidden namespace."""
+    """The owner of the object to redact: the cluster, or a visible or hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
