@@ -378,7 +378,7 @@ class Step(Answer, frozen=True):
 class Part(Answer, frozen=True, omit_defaults=True):
     """A name in a sentence, marked so that it can be linked or hidden.
 
-    It is a pod's if it has a namespace, else a node's. If `quoted`, it is text that a user, a
+    The name is a pod's if it has a namespace, else a node's. If `quoted`, it is text that a user, a
     driver or a program wrote."""
 
     name: People[str]
@@ -582,15 +582,16 @@ class Breach(Answer, frozen=True):
 class Why(Answer, frozen=True):
     """The explanation of a pod: a sentence, then exactly one of four explanations.
 
-    They are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none. `rejected`
-    is an error in its manifest, which must be corrected first. `evicted` is its own eviction;
-    `evicted_in_vain`: the pod for which it is evicted is gone. `evicts` are evictions for this pod,
-    `leaving` their `namespace/name`, and `room_on` their node. `failed_devices` are in use by it,
-    or failed after that. `unready` is why its node is not ready. `of_kubernetes`: an API server
-    ends evicted pods. An ended pod has the phase `ended`; the rest is as just before its `end`.
-    `cause` is what a refused pod waits for, without name and duration; `awaits` is the same for a
-    pod that no scheduler has seen. `evictions` and `breaches` (newest first) are set for a point in
-    time or an ended pod."""
+    The four are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none.
+    `rejected` is an error in the pod's manifest, which must be corrected first. `evicted` is the
+    eviction of this pod; `evicted_in_vain`: the pod that needed the room is gone. `evicts` are
+    evictions for this pod, `leaving` has the evicted pods' names, and `room_on` their node.
+    `failed_devices` are failed devices of this pod; for an ended pod, they failed after it was
+    placed. `unready` is why its node is not ready. `of_kubernetes`: an API server ends evicted
+    pods. An ended pod has the phase `ended`; the rest is as just before its `end`. `cause` is what
+    a refused pod waits for, without name and duration; `awaits` is the same for a pod that no
+    scheduler has seen. `evictions` and `breaches` (newest first) are set for a point in time or an
+    ended pod."""
 
     revision: Everyone[int]
     namespace: Namespace

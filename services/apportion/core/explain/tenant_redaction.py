@@ -68,7 +68,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer with only what the client may see; its sentences are made again."""
+    """Return the answer with only what the client may see, with sentences made from that."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 

@@ -1,7 +1,7 @@
 """Check the invariants that must hold at every revision, from the state alone.
 
-The fold should never break one, but this module does not rely on it. Tests and audits of a ledger
-run these checks after every event."""
+The fold should never break an invariant, but this module does not rely on that. Tests and audits of
+a ledger run these checks after every event."""
 
 from collections import Counter
 from collections.abc import Iterator

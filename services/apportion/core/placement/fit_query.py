@@ -108,7 +108,7 @@ class FitQuery:
         return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Return why the node does not fit a pod of this shape. Call only if it does not."""
+        """Return why this node does not fit a pod of this shape. Do not call it if the pod fits."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:

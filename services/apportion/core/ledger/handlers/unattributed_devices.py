@@ -68,7 +68,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield shares that use up what is left of a device; of a MIG device, all of it or none."""
+    """Yield shares that use up what is left of a device; of a MIG device, everything or nothing."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

@@ -579,7 +579,7 @@ def host_holds(shape: Shape, node: NodeState) -> bool:
 
 
 def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
-    """Return an upper bound for pods of this shape on the empty node, counting each ask alone."""
+    """Return an upper bound for pods of this shape on the empty node, as if each ask were alone."""
     if not host_holds(shape, node):
         return 0
     needs, host = shape.node, node.host

@@ -50,7 +50,7 @@ def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that shares can earn on a device, less CPU, by CPU price and device state."""
+    """Return the most that a device's shares can earn net of CPU, by CPU price and device state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -219,7 +219,7 @@ class PriceTable:
         self._read_to: Int64 = 0
 
     def fragments(self) -> Fragments:
-        """Return what the score `fgd` needs of the prices."""
+        """Return the frequencies and sizes of shapes that the score `fgd` needs."""
         if self._fragments is None:
             self._fragments = Fragments(self.prices, self.devices)
         return self._fragments

@@ -56,7 +56,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points: more if expected fragmentation falls, fewer if it rises."""
+        """Set the points: higher if expected fragmentation falls, lower if it rises."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -130,7 +130,7 @@ class Usable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Compute this for nodes whose devices have `left` percent free, by row and column."""
+        """Return `Usable` for nodes whose devices have `left` percent free, by row and column."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -140,7 +140,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """Return this after one device of each node went from `before` to `after` percent free."""
+        """Return `Usable` after one device of each node went from `before` to `after` percent."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(

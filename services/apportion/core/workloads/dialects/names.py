@@ -97,8 +97,7 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
     """Return the default names of the dialect whose names this section replaces.
 
-    The dialect is `nvidia.dialect`; if that is not set, the domain of the section's names decides.
-    """
+    `nvidia.dialect` names that dialect; without it, the domain of the section's names decides."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI
