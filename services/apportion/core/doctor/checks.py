@@ -492,7 +492,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:
-    """Check that all drivers are recent, and of one branch."""
+    """Check that all device drivers are recent, and of the same release branch."""
     if not cluster.drivers:
         return None
     old = [

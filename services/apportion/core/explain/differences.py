@@ -120,7 +120,7 @@ def touched(state: State, data: Any) -> Part | None:
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods whose node or shares differ, by name; a resubmitted pod counts as moved."""
+    """Yield, by name, pods whose node or shares differ; a resubmitted pod counts as moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -143,7 +143,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods that became pending, and pods that are pending no longer, by name."""
+    """Yield, by name, pods that became pending, and pods that are no longer pending."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
@@ -152,7 +152,7 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield the keys of the configuration that have other values."""
+    """Yield the keys of the configuration whose values differ."""
     if before.configuration is after.configuration:
         return
     was, now = structs.asdict(before.configuration), structs.asdict(after.configuration)

@@ -34,7 +34,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """Check only the node and pod of one event, which is cheap enough to do for every event."""
+    """Check only the node and the pod of one event; this is cheap enough for every event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:

@@ -54,8 +54,7 @@ class PlacementClass:
     """All pods of one shape, with the score of every node for them.
 
     `picks_one`: the pod asks for one device, chosen without regard to links. `needs` has the
-    filters that no index covers. Device kinds in `without` and nodes in the rows `kept` are
-    excluded."""
+    filters that no index covers. Device kinds in `without` and node rows in `kept` are excluded."""
 
     def __init__(
         self,

@@ -204,8 +204,8 @@ class Waking:
     def wake_affinity(self, looks_max: int) -> bool:
         """Recheck queues with affinity or spread if a pod that they select was just reserved.
 
-        They would otherwise wait until the decision is in the ledger; after a restart they would
-        not. Return False if some are left; the next `wake` rechecks those."""
+        Otherwise these queues would wait until the decision is in the ledger; after a restart they
+        would not. Return False if some are left; the next `wake` rechecks the rest."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False

@@ -58,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add to the sums the rates times the time up to `now`."""
+        """Add to the sums what the rates amount to from the last update up to `now`."""
         passed = now - self.since
         if passed <= 0:
             return

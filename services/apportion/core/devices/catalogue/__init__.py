@@ -37,7 +37,7 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, and its MIG profiles, smallest first. Names match by whole words."""
+    """A model of a family, and its MIG profiles, smallest first. The name matches by words."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()

@@ -265,7 +265,7 @@ def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """Return the text of a code; if `shape` is known, with what the pod requires."""
+    """Return the text of a code; with `shape`, including what the pod requires."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and _coreless(shape):
@@ -587,7 +587,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return "for one pod of its gang, " if another pod of the gang may be meant; else empty."""
+    """Return "for one pod of its gang, " if the refusal may be another pod's; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 

@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Keep a node that left and is empty among the last to leave; return nodes now forgotten."""
+    """Keep a node that left and is empty as one of the last to leave; return dropped nodes."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()

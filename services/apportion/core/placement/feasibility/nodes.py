@@ -52,7 +52,7 @@ def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     """Require that no device plugin of HAMi or Volcano allocates the node's devices.
 
-    Next to our binder, such plugins gave 26 of 32 containers another pod's share."""
+    In a test, such plugins next to our binder gave 26 of 32 containers another pod's share."""
     return NO if shape.asks and node.foreign_plugin else YES
 
 

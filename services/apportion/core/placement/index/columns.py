@@ -246,7 +246,7 @@ class Columns:
         return name in self._row_of
 
     def offered(self) -> list[Device | None]:
-        """Return the existing kinds of device, by number; see `DeviceKinds.offered`."""
+        """Return an example of each kind of device, by number; see `DeviceKinds.offered`."""
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:

@@ -161,7 +161,7 @@ class Holdings:
         return self._epoch + self._freed[self.account_of(pod)]
 
     def held(self, name: str) -> Amounts:
-        """Return the nonzero amounts of the account."""
+        """Return the amounts that the account has allocated, without zeros."""
         self.count_all()
         return {amount: much for amount, much in self._held.get(name, NOTHING).items() if much}
 

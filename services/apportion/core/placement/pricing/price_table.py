@@ -102,7 +102,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return for each number of idle devices how many such pods fit; unlimited without an ask."""
+    """Return, for each number of idle devices, how many such pods fit; unlimited without an ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)

@@ -34,7 +34,7 @@ def is_cut(device: Device | None) -> bool:
 
 
 def idle_state(device: Device | None) -> int:
-    """Return the state of such a device without shares."""
+    """Return the state of a device of this type without shares."""
     return NO_SLICES if is_cut(device) else IDLE
 
 

@@ -59,7 +59,7 @@ def _reason_key(
 
 
 def reason_key_of(refused: PodRefused) -> ReasonKey:
-    """Return the `reason_key` of this event's reasons."""
+    """Return the key of the reasons in this event, made like `Reasons.reason_key`."""
     return _reason_key(refused.reasons, refused.quota, refused.volume)
 
 

@@ -152,7 +152,7 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 
 
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
-    """Split a comma list into device indexes; ManifestError for one not below `COUNT_MAX`."""
+    """Split a comma list into device indexes; ManifestError if one is `COUNT_MAX` or more."""
     words = name_list(notes, key)
     found = {
         int(word)
