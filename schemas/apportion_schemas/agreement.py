@@ -39,8 +39,8 @@ class DifferenceFound(Payload, frozen=True):
     """The watcher compared the whole cluster with the ledger and found a difference.
 
     `ledger` and `cluster` describe the two sides. If the difference can be repaired, the next event
-    repairs it. `pod` is the uid; for a difference that is not about a pod, `name` names the object.
-    """
+    repairs it. `pod` is the uid of the pod; `name` is the object, if the difference is not about a
+    pod."""
 
     kind: DifferenceKind
     name: Name

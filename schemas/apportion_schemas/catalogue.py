@@ -29,7 +29,7 @@ P = TypeVar("P", bound=type[Payload])
 class Older(NamedTuple):
     """A former version of an event, with the function that converts it to the next version.
 
-    `payload` has the fields of that version, in a class of the event's name in a package `older`.
+    `payload` has the fields of that version; its class has the event's name, in a package `older`.
     `lift` converts the JSON object of this version to the next version, and may modify its
     argument. It must accept everything that this version allowed. If a build refused an event that
     another build applied, their states would differ."""
@@ -41,8 +41,9 @@ class Older(NamedTuple):
 class EventType(NamedTuple):
     """One type of event: its payload, its subject below `apportion.v1`, and its only writer.
 
-    `payload` is the class of the newest version, the one that is written. `older` are the versions
-    from `first` on. `subject` has fields of the payload in braces, which `subject_of` fills in."""
+    `payload` is the class of the newest version, which writers use. `older` are the earlier
+    versions, beginning with version `first`. `subject` has payload fields in braces; `subject_of`
+    fills them in."""
 
     payload: type[Payload]
     subject: str

@@ -107,7 +107,7 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 class PolicyConfiguration(Payload, frozen=True):
     """The section `policy`: how nodes and devices are ranked; None keeps the current setting.
 
-    `weights` are those of resources, for policies that compare load."""
+    `weights` has the weight of each resource, for policies that compare load."""
 
     nodes: Policy | None = None
     devices: Policy | None = None

@@ -1,7 +1,7 @@
-"""Decode untrusted bytes, with one type of error for everything invalid.
+"""Decode untrusted bytes; whatever is invalid about them, the error has the same type.
 
-msgspec itself raises RecursionError for too deep nesting, and UnicodeDecodeError for text that is
-not UTF-8."""
+msgspec itself also raises RecursionError for too deep nesting, and UnicodeDecodeError for text that
+is not UTF-8."""
 
 from collections.abc import Callable
 from typing import TypeVar

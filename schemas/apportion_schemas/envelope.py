@@ -165,9 +165,9 @@ def encode(event: Event) -> bytes:
 def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -> Event:
     """Decode an event that was received on this NATS subject.
 
-    `legal` decides about formats that are not legal on every ledger. By default all are legal, for
-    callers that show a record without a state. Raises UnreadableEvent, NotEnabledEvent,
-    UnknownEvent or InvalidEvent, as the module describes."""
+    `legal` returns True for formats that this ledger allows, if not every ledger does. By default
+    all are legal, for callers that show a record without a state. Raises UnreadableEvent,
+    NotEnabledEvent, UnknownEvent or InvalidEvent, as the module describes."""
     try:
         wire, data = _parsed(payload, legal)
     except EventError:

@@ -23,8 +23,8 @@ Version = Annotated[int, Meta(ge=1, le=VERSION_MAX)]
 class FormatEnabled(Payload, frozen=True):
     """An operator makes all versions of the type `format` up to `version` legal from here on.
 
-    `format` is the bare name, as in `PodPlaced`. A reader that does not know the version halts
-    before its first event."""
+    `format` is the bare name, as in `PodPlaced`. A reader that does not know this version halts at
+    the first event that uses it."""
 
     format: Name
     version: Version

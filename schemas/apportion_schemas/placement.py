@@ -108,9 +108,8 @@ class MigInstance(Payload, frozen=True):
 class Share(Payload, frozen=True):
     """What one container gets of one device.
 
-    `memory_mib` and `cores` are taken from the device's free amounts. On a device that is divided
-    into fixed sizes, the MIG instance or vNPU template determines what the container really gets.
-    """
+    `memory_mib` and `cores` are taken from the device's free amounts. If the device is divided into
+    fixed sizes, the MIG instance or vNPU template determines what the container really gets."""
 
     container: Name
     device: Name
@@ -133,10 +132,10 @@ class PodPlaced(Payload, frozen=True):
     """The scheduler placed a pod on a node.
 
     `previous` is the SHA-256 of the whole message of the previous placement on that node. So the
-    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten. `fitting`
-    of `nodes` could run the pod; `runners_up` are the best of the others. `borrowed` are shares
-    that a container may use while their owner is idle; `controls` are settings of how containers
-    are limited. With these two, the node's agent needs no other event about the pod."""
+    messages on `placement.<node>` alone prove that none was lost, reordered or rewritten. Of
+    `nodes` nodes, `fitting` could run the pod; `runners_up` are the next best of these. `borrowed`
+    are shares that a container may use while their owner is idle; `controls` are settings of how
+    containers are limited. With these two, the node's agent needs no other event about the pod."""
 
     pod: Name
     namespace: Name
@@ -192,8 +191,8 @@ class PodEvicted(Payload, frozen=True):
 class PodResized(Payload, frozen=True):
     """The scheduler resized a running pod: it has more or less of the same devices.
 
-    `shares` are all its shares in the order of its placement, and `asked` is the revision of the
-    ResizeAsked that this event answers."""
+    `shares` are all shares of the pod, in the order of its placement. `asked` is the revision of
+    the ResizeAsked that this event answers."""
 
     pod: Name
     namespace: Name
@@ -268,9 +267,10 @@ ResizeCode = Literal[
 class ResizeRefused(Payload, frozen=True):
     """The scheduler refused to resize a running pod, which keeps its shares.
 
-    `asked` is the revision of the ResizeAsked that this event answers. `containers` are those with
-    devices, if the container is the problem. `needed` and `available` are MiB or percent beyond the
-    pod's share. If no device has that much memory, they are MiB in total."""
+    `asked` is the revision of the ResizeAsked that this event answers. `containers` lists the
+    containers with devices, if the request did not name one of them. `needed` and `available` are
+    MiB or percent beyond the pod's share; MiB in total, if the device is too small even without
+    other pods."""
 
     pod: Name
     namespace: Name
@@ -300,11 +300,11 @@ class PodRefused(Payload, frozen=True):
     """The scheduler found no node for the pod; `reasons` counts nodes per code.
 
     The event is written only if the set of codes or the exceeded quota changes. `gang` is set if
-    the pod's gang could not be placed as a whole. The reasons are then those of the gang's first
-    pod that did not fit next to the others; nodes that would have room for it alone are not
-    counted. `queue` is set if nodes have room that the pod's queue may not use: `reasons` counts
-    them under its code, or counts no node if none was tried. `quota` is the same for its namespace.
-    `volume` is set if a volume claim of the pod keeps it from every node."""
+    the pod's gang could not be placed as a whole. The reasons are then those of the first pod that
+    did not fit next to the gang's others; nodes with room for that pod alone are not counted.
+    `queue` is set if nodes have room, but the pod's queue may not use it: `reasons` counts these
+    nodes under the queue's code, or no node if none was tried. `quota` is the same for the pod's
+    namespace. `volume` is set if a volume claim of the pod keeps it from every node."""
 
     pod: Name
     namespace: Name

@@ -157,8 +157,8 @@ class LabelExpression(Payload, frozen=True):
 class PodSelector(Payload, frozen=True):
     """Selects pods whose labels match every expression; empty fields match any pod.
 
-    With `by_label` (`namespaceSelector`), it selects pods in namespaces whose labels match all of
-    its expressions, and pods in `namespaces`."""
+    With `by_label` (`namespaceSelector`), it selects pods of the listed `namespaces`, and pods of
+    each namespace whose labels match all expressions of `by_label`."""
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
@@ -246,13 +246,13 @@ class PodSubmitted(Payload, frozen=True):
     device plugins that count them; a pod without device requests leaves them out. `chooser` is the
     kube-scheduler that chooses the pod's node by calling our extender; the pod is then placed
     there. `queue` is the pod's own setting; its gang's queue overrides it, and the default is
-    `default`. `borrowing` are asks that use another container's devices: those of the first
-    container that has as much and does not run at the same time. A container that lends more than
-    it requests has its own request there as well. A pod with `gates` (`spec.schedulingGates`) is
-    not placed. If `preempts` is False (`preemptionPolicy: Never`), no pod is evicted for it. If
+    `default`. `borrowing` has the asks of containers that get no devices of their own: each uses
+    those of the first container that has as much and does not run at the same time. A lender whose
+    ask was raised for this has its original ask there. A pod with `gates` (`spec.schedulingGates`)
+    is not placed. If `preempts` is False (`preemptionPolicy: Never`), no pod is evicted for it. If
     `evictable` is False (`volcano.sh/preemptable: "false"`), it is never evicted for another pod.
-    `volume_claims` are the PersistentVolumeClaims that it mounts, including those of generic
-    ephemeral volumes. `controls` are HAMi-core settings in the environment of its containers."""
+    `volume_claims` are the PersistentVolumeClaims that it mounts, also as generic ephemeral
+    volumes. `controls` are HAMi-core settings in the environment of its containers."""
 
     uid: Name
     namespace: Name
@@ -281,8 +281,8 @@ class PodSubmitted(Payload, frozen=True):
 class PodChanged(Payload, frozen=True):
     """A live pod changed since its last PodSubmitted or PodChanged event.
 
-    It has every property of a pod that may change: labels, gates (only ever removed), CPU and
-    memory (resized in place by `pods/resize`), and whether the pod is being deleted
+    The event has every property of a pod that may change: labels, gates (only ever removed), CPU
+    and memory (resized in place by `pods/resize`), and whether the pod is being deleted
     (`metadata.deletionTimestamp`) but still runs."""
 
     uid: Name

@@ -1,7 +1,7 @@
 """Decide whether the admission webhook admits a pod, and how it changes the pod.
 
 Invariant: a pod without our devices is rejected only if it has one of our annotations. It is
-changed only if `overwriteEnv` is set, to hide GPUs from its containers."""
+changed only if `overwriteEnv` is set: its containers then cannot see GPUs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -32,7 +32,7 @@ Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The settings of the webhook; only the user `writer` may write our annotations."""
+    """The settings of the webhook; `writer` is the only user who may set our annotations."""
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()

@@ -40,7 +40,7 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """A notable event in the timeline; `type` is as in `Bin.counts`, `sentence` joins `parts`."""
+    """A notable event; `type` is a key of `Bin.counts`, `sentence` joins `parts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -64,11 +64,11 @@ class TimelineAnswer(Answer, frozen=True):
 class LogRow(Answer, frozen=True):
     """One event of the ledger as a sentence, with the facts behind it.
 
-    `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
-    marked, followed by `clauses` joined by semicolons. The first `own` parts name the pod and
-    repeat the type. `namespaces` are those that the event concerns: none for a cluster event, an
-    empty one if the owner is unknown. `healthy` and `reason` are the new health of a device;
-    `priority` is that of an evicted pod."""
+    `type` is empty if this build does not know the event. `sentence` joins `parts`, in which names
+    are marked, and `clauses` by semicolons. The first `own` parts name the pod and repeat the type.
+    `namespaces` are those that the event concerns: none for a cluster event, an empty one if the
+    owner is unknown. `healthy` and `reason` are a device's new health, `priority` an evicted pod's.
+    """
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -105,7 +105,7 @@ HistoryRow = LogRow  # one fact in the history of a pod, a node or a device
 
 
 class HistoryPage(Answer, frozen=True):
-    """Events about a name, oldest first; `uids` are the pods that had the name, newest first."""
+    """Events about one name, oldest first; `uids` are the pods that had the name, newest first."""
 
     revision: Everyone[int]
     items: Everyone[tuple[HistoryRow, ...]]
@@ -156,7 +156,7 @@ class WhoPage(Answer, frozen=True):
 
 
 class Side(Answer, frozen=True, omit_defaults=True):
-    """How an object was at one of two points in time; all fields are empty if it did not exist.
+    """An object at one of two points in time; all fields are empty if it did not exist.
 
     `state` is a code. `reason` is why a device failed, or why it or its node was cordoned. `cards`
     is the device count of a node that joined. Placements have `node` and `shares`; limits, settings
@@ -193,7 +193,7 @@ class DiffRow(Answer, frozen=True):
 
 
 class DiffAnswer(Answer, frozen=True):
-    """What differs between two points in time; `more` counts rows that are left out, by list."""
+    """What differs between two points in time; `more` counts the rows left out of each list."""
 
     revision: Everyone[int]
     begin: Everyone[MomentAnswer] = field(name="from")

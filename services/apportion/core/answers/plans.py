@@ -1,6 +1,6 @@
 """The answer to "what if": which pods would fit, move, be evicted or stay pending.
 
-Invariant: it contains only what the engine decided on a copy of the state."""
+Invariant: the answer contains only what the engine decided on a copy of the state."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ Outcome = Literal["fits", "not-now", "never", "unchanged"]
 
 
 class Beside(Answer, frozen=True):
-    """A pod that already uses a device which the planned pod would share."""
+    """A pod that already uses a device on which the plan would place another pod."""
 
     namespace: Namespace
     pod: str
@@ -23,7 +23,7 @@ class Beside(Answer, frozen=True):
 
 
 class Leaving(Answer, frozen=True):
-    """A pod that the plan would evict, and for which pod; `to` is its next node, if any."""
+    """A pod that the plan would evict for `beneficiary`; `to` is its next node, if any."""
 
     namespace: Namespace
     pod: str
@@ -37,8 +37,8 @@ class Leaving(Answer, frozen=True):
 class PlanChange(Answer, frozen=True):
     """One change that the plan assumes, such as a lost node; `words` describes it.
 
-    `value` is the specification of added nodes, or the policy. A limit is a `queue`, or a `quota`
-    with its namespace."""
+    `value` specifies the added nodes, or names the policy. A limit has a `queue`, or a `quota` with
+    its namespace."""
 
     kind: Everyone[Literal["lose", "drain", "add", "policy", "limit"]]
     node: Everyone[str] = ""
@@ -60,8 +60,9 @@ class ManifestChange(Answer, frozen=True):
 class Ahead(Answer, frozen=True):
     """A pending pod that is scheduled before the planned one, and why it is pending.
 
-    Pods of one priority with the same reason share a `line` number, counted from 1; `alike` counts
-    all of them, listed or not. `cause` is `lead`, then `clauses`, joined by semicolons."""
+    Pods of one priority with the same reason have the same `line` number, counted from 1. `alike`
+    counts all pods with that number, listed or not. `cause` joins `lead` and `clauses` by
+    semicolons."""
 
     namespace: Namespace
     pod: str
@@ -77,16 +78,16 @@ class Ahead(Answer, frozen=True):
 class PlannedPod(Answer, frozen=True):
     """What the plan means for one pod. `was` is the pod's current node, if any.
 
-    `placed` is set if it fits or keeps its node; otherwise `refused` is set. For the outcome
+    `placed` is set if the pod fits or keeps its node; otherwise `refused` is set. For the outcome
     `never`, `refused` has what an empty fleet lacks. `pending_since` is the revision since which a
-    pod of this name is pending, or 0. `without` is the outcome without the plan's changes, empty if
-    the plan has none. `ahead` counts pending pods that are scheduled earlier. `sentence` is made
-    from the other fields; `text` is the same without the pod's name. `cause` is why it is not
-    placed. If it keeps its node, `cause` is a note about that node, made from `phase`, `differs`,
-    `failed_devices` and `unready`. `awaits` is why a pod that was not refused is pending. Pods of a
-    list with the same cause share a `line`, counted from 1. `replaces`: the pending pod of this
-    name has another spec. `evicted`: it is already being evicted. `ends`: it would be evicted and
-    not resubmitted. `while_cordoned` are the drained nodes and devices that alone could run it."""
+    pod of this name is pending, or 0. `without` is the outcome without the plan's changes, if it
+    has any. `ahead` counts pending pods that are scheduled earlier. `sentence` is made from the
+    other fields; `text` leaves out the pod's name. `cause` is why the pod is not placed, or a note
+    about the node that it keeps, made from `phase`, `differs`, `failed_devices` and `unready`.
+    `awaits` is why a pod that was not refused is pending. Pods of a list with the same cause have
+    one `line` number, from 1. `replaces`: the pending pod of this name has another spec. `evicted`:
+    the pod is already being evicted. `ends`: the plan would evict the pod, and nothing resubmits
+    it. `while_cordoned`: these drained nodes and devices alone could run it."""
 
     namespace: Namespace
     name: str
@@ -144,16 +145,16 @@ class MixedGang(Answer, frozen=True):
 class PlanAnswer(Answer, frozen=True):
     """The outcome of a plan as of `revision`: a sentence, followed by the affected pods.
 
-    `outcome` is the worst outcome of any pod. `pods` are those of the manifest. `moved` are on a
-    lost node or device and count as resubmitted, even if the manifest contains them. `helped` are
-    pending and would be placed. `evicted` lists each evicted pod once. `waiting` are the first pods
-    that stay pending, in queue order. `before` is the cluster without the plan; for a plan with
-    changes, after all decisions that are possible without them. `after` is the cluster with the
-    plan. `when` is what is known about when pending pods start. `problems` are rejected documents
-    with field, value and fix. `warnings` are names and amounts that are probably unintended.
-    `passed_over` names documents that are neither workloads nor limits. `summary` is the sentence
-    without gangs that a drain would move whole: those are `moved_whole`, with `moved_along` pods
-    elsewhere."""
+    `outcome` is the worst outcome of any pod. `pods` are those of the manifest. `moved` pods are on
+    a lost node or device and count as resubmitted, even if the manifest contains them. `helped`
+    pods are pending and would be placed. `evicted` lists each evicted pod once. `waiting` are the
+    first pods that stay pending, in queue order. `before` is the cluster without the plan; for a
+    plan with changes, after all decisions that are possible without them. `after` is the cluster
+    with the plan. `when` says when pending pods start, as far as known. `problems` are rejected
+    documents with field, value and fix. `warnings` are names and amounts that are probably
+    unintended. `passed_over` names documents that are neither workloads nor limits. `summary` is
+    the sentence without gangs that a drain would move whole: those are `moved_whole`, and
+    `moved_along` counts their pods elsewhere."""
 
     revision: Everyone[int]
     outcome: Everyone[Outcome]
@@ -192,7 +193,7 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class PlanProgress(Answer, frozen=True):
-    """How far a plan is: the current step, and how many of its pods are decided."""
+    """The progress of a plan: the current step, and how many of its pods are decided."""
 
     step: Everyone[str]
     done: Everyone[int]

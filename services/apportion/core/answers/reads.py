@@ -1,8 +1,8 @@
 """The answers of the read API, which the gateway sends and the command line reads.
 
-Every answer has its revision, units are in field names, and every field is always present; only
-events inside an answer (asks, shares, scores) omit defaults. Invariant: an answer contains only
-what the state contains, except `RevisionAnswer.frozen`."""
+Every answer has its revision, field names contain the units, and every field is always present;
+only events inside an answer (asks, shares, scores) omit defaults. Invariant: an answer contains
+only what the state contains, except `RevisionAnswer.frozen`."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -61,8 +61,7 @@ class ErrorAnswer(Answer, frozen=True):
 class RevisionAnswer(Answer, frozen=True):
     """The ledger revision up to which the gateway knows the state.
 
-    `frozen` is the reason why no pod can be placed: a key of `FREEZES` in `health.py`, else empty.
-    """
+    `frozen` is a key of `FREEZES` in `health.py` that says why no pod can be placed, or empty."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -108,13 +107,13 @@ class FailedDevice(Answer, frozen=True):
 class PodAnswer(Answer, frozen=True):
     """One live pod. A pod that cannot be read has the phase `rejected`, and no revisions.
 
-    `reasons` counts nodes per cause while it is refused, the easiest to solve first. `cause`
+    While the pod is refused, `reasons` counts nodes per cause, the easiest to solve first. `cause`
     describes the most frequent cause that can change, or the limit, gate, gang or scheduler that
-    blocks it. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for equal
-    manifests. `evicted_for` is the `namespace/name` for which it is being evicted; `room_on` the
-    node where pods are or were evicted for it. `unready` is why its node is not ready, so that its
-    status is unknown. `cpu_milli` and `memory_mib` are requests to the node, in addition to
-    devices."""
+    blocks the pod. `never`: it would not fit even on an empty fleet. `spec` is a digest, equal for
+    equal manifests. `evicted_for` is the `namespace/name` for which the pod is being evicted;
+    `room_on` the node where pods are or were evicted for it. `unready` is why its node is not
+    ready, so that its status is unknown. `cpu_milli` and `memory_mib` are requested of the node, in
+    addition to devices."""
 
     namespace: Namespace
     name: str
@@ -177,7 +176,7 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device that takes no new pods: it failed or is cordoned. `cause` is made from both."""
+    """A device that takes no new pods, because it failed or is cordoned; `cause` says which."""
 
     device: Everyone[str]
     cause: Made[str] = ""
@@ -188,11 +187,11 @@ class ClosedDevice(Answer, frozen=True):
 class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are the requests of the pods placed there.
 
-    `cordon` is made from `cordons` and Kubernetes' `unschedulable`. `silent` is when the agent was
-    found silent, empty while it reports; a silent node is not ready. `devices_open` counts devices
+    `cordon` is made from `cordons` and Kubernetes' `unschedulable`. `silent` is the time at which
+    the agent was found silent, or empty; a silent node is not ready. `devices_open` counts devices
     that can take a new pod: none if the node is cordoned or not ready. `closed` are devices that
-    failed or are cordoned themselves. `refused` is the last refused report, until one is accepted.
-    `of_kubernetes`: an API server reported the node, so Kubernetes ends its pods."""
+    failed or are cordoned themselves. `refused` is the agent's last refused report, until one is
+    accepted. `of_kubernetes`: an API server reported the node, so Kubernetes ends its pods."""
 
     node: Everyone[str]
     ready: Everyone[bool]
@@ -379,7 +378,7 @@ class Step(Answer, frozen=True):
 class Part(Answer, frozen=True, omit_defaults=True):
     """A name in a sentence, marked so that it can be linked or hidden.
 
-    It is a pod's if it has a namespace, else a node's. If `quoted`, it is text that a user, a
+    The name is a pod's if it has a namespace, else a node's. If `quoted`, it is text that a user, a
     driver or a program wrote."""
 
     name: People[str]
@@ -400,10 +399,10 @@ def joined(parts: Iterable[str | Part]) -> str:
 class CauseRow(Answer, frozen=True):
     """One reason why nodes do not fit a pod: how many nodes, and what would unblock the pod.
 
-    `unblocked_by` is made from `command`, `cure`, the first `holders` of a limit, and the first
-    `cordoned` names, which are `people` as text. `cordoned_more` counts the other names; None if
-    unknown. `off_offer`: a device or node that would fit is cordoned, failed or not ready.
-    `is_limit`: a limit refuses the pod on every node."""
+    `unblocked_by` is a text made from `command`, `cure`, the first `holders` of a limit, and the
+    first `cordoned` names; `people` has these names as text. `cordoned_more` counts the other
+    names; None if unknown. `off_offer`: a device or node that would fit is cordoned, failed or not
+    ready. `is_limit`: a limit refuses the pod on every node."""
 
     code: schemas.RefusalCode
     words: str
@@ -439,15 +438,15 @@ class MissRow(Answer, frozen=True):
 
 
 class WhyRefused(Answer, frozen=True):
-    """Why no node fits the pod; `revision` is the event since which these causes apply.
+    """Why no node fits the pod; these causes apply since the event at `revision`.
 
-    `nearest` are nodes that could run the pod once other pods end. `never`: there is no such node,
-    and `nearest` are those that lack least. `unbelieved` might fit if the reports of their agents
-    were not refused. `since` are nodes or devices cordoned, failed or gone after that event;
+    `nearest` are nodes that could run the pod once other pods end. `never`: no node could, and
+    `nearest` are those that lack least. `unbelieved` nodes might fit, but their agents' reports
+    were refused. `since` are nodes or devices cordoned, failed or gone after that event;
     `since_more` counts further cordons, and `since_text` describes both. `spared` is why no pod is
     evicted. `limit` blocks the pod on every node. `reason` is that limit, or the first cause and
-    the nearest node; `reason_parts` has node names marked, and begins with "never" if it applies.
-    `text` has all causes, without `never`."""
+    the nearest node; `reason_parts` has node names marked, and may begin with "never". `text` has
+    all causes."""
 
     revision: Everyone[int]
     nodes: int
@@ -504,7 +503,8 @@ class WhyPlaced(Answer, frozen=True):
 class WhyHeldBack(Answer, frozen=True):
     """Why a pod must wait before it is placed again: agents refused its placements.
 
-    It has the number of refusals and the last node. The pod is not placed before `until`."""
+    The answer has the number of refusals and the last node. The pod is not placed before `until`.
+    """
 
     failures: int
     node: Everyone[str]
@@ -520,7 +520,7 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """How a pod ended; the rest of the answer is as of `before_revision`, just before that.
+    """How a pod ended. The rest of the answer describes the pod at `before_revision`, just before.
 
     `phase` and `failed_before` are those of that revision."""
 
@@ -554,10 +554,10 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Evictions in a pod's past; `made_room` are those of other pods for this pod.
+    """Evictions in a pod's past; in `made_room`, other pods were evicted for this pod.
 
-    `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest of
-    them, if it was evicted; `ended` is its end."""
+    `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest
+    predecessor, if it was evicted; `ended` is when and why that one ended."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()
     predecessors: int = 0
@@ -568,7 +568,7 @@ class Evictions(Answer, frozen=True):
 class Breach(Answer, frozen=True):
     """The last time that a container exceeded its share of a device.
 
-    `times` is how often it did since the pod was placed. For `code` see `ShareBreached`."""
+    `times` counts such breaches since the pod was placed. For `code` see `ShareBreached`."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -582,15 +582,16 @@ class Breach(Answer, frozen=True):
 class Why(Answer, frozen=True):
     """The explanation of a pod: a sentence, then exactly one of four explanations.
 
-    They are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none. `rejected`
-    is an error in its manifest, which must be corrected first. `evicted` is its own eviction;
-    `evicted_in_vain`: the pod for which it is evicted is gone. `evicts` are evictions for this pod,
-    `leaving` their `namespace/name`, and `room_on` their node. `failed_devices` are in use by it,
-    or failed after that. `unready` is why its node is not ready. `of_kubernetes`: an API server
-    ends evicted pods. An ended pod has the phase `ended`; the rest is as just before its `end`.
-    `cause` is what a refused pod waits for, without name and duration; `awaits` is the same for a
-    pod that no scheduler has seen. `evictions` and `breaches` (newest first) are set for a point in
-    time or an ended pod."""
+    The four are `placed`, `refused`, `waiting` and `held_back`; a pod with gates has none.
+    `rejected` is an error in the pod's manifest, which must be corrected first. `evicted` is the
+    eviction of this pod; `evicted_in_vain`: the pod that needed the room is gone. `evicts` are
+    evictions for this pod, `leaving` has the evicted pods' names, and `room_on` their node.
+    `failed_devices` are failed devices of this pod; for an ended pod, they failed after it was
+    placed. `unready` is why its node is not ready. `of_kubernetes`: an API server ends evicted
+    pods. An ended pod has the phase `ended`; the rest is as just before its `end`. `cause` is what
+    a refused pod waits for, without name and duration; `awaits` is the same for a pod that no
+    scheduler has seen. `evictions` and `breaches` (newest first) are set for a point in time or an
+    ended pod."""
 
     revision: Everyone[int]
     namespace: Namespace
@@ -651,13 +652,14 @@ class QueuedPod(Answer, frozen=True):
 
 
 class Line(Answer, frozen=True):
-    """A group of pending pods with the same request; `pods` is how many they are.
+    """A group of pending pods with the same request; `pods` is their number.
 
     `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
     first pod is pending; empty until a scheduler has seen it. `apart` is that sentence if it says
-    more than `causes`: a limit, or what the gang lacks. `lasting`: the end of other pods would not
-    help. `causes` count `nodes`; a limit counts none. All this is for a pod of namespace `whose`,
-    as are `queue` and `gang`, because not every client may see limits."""
+    more than `causes`: a limit, or what the gang lacks. `lasting`: no end of other pods would help.
+    Each of the `causes` counts nodes, of `nodes` in total; a limit counts none. These fields
+    describe a pod of namespace `whose`, as do `queue` and `gang`, because not every client may see
+    limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]
@@ -698,7 +700,7 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """How many live pods a namespace has, and how many devices they use, counted once per pod."""
+    """A namespace's live pods, and the devices they use; a shared device counts for each pod."""
 
     namespace: Namespace
     pods: Everyone[int]

@@ -1,7 +1,7 @@
 """The answers of a replay and of a shadow run: figures as they were and as simulated.
 
-GPU is short for a whole device of any family. A share counts as a fraction of a device: that of
-memory or that of cores, whichever is larger."""
+"GPU" is short for a whole device of any family. A share counts as a fraction of a device: its part
+of the memory or of the cores, whichever is larger."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ class Span(Answer, frozen=True):
 
 
 class Slice(Answer, frozen=True):
-    """Averages over a section of the span: devices in use, and devices that pods requested."""
+    """Averages over one time interval: devices in use, and devices that pending pods requested."""
 
     seconds: float
     used: float
@@ -30,12 +30,12 @@ class Slice(Answer, frozen=True):
 class Measured(Answer, frozen=True):
     """The figures of a span, either as it happened or as simulated.
 
-    `arrived` counts pods to place, including those pending at the start; `placed` were placed
+    `arrived` counts the pods to place, including those pending at the start; `placed` were placed
     before the end, `unplaced` were still pending. `gpu_hours` is the fleet's capacity,
-    `gpu_hours_used` what pods used of it, `gpu_hours_waited` what pending pods requested. Waits are
-    seconds to the first placement, or to the end. `fragmented_percent` is the mean idle part of the
-    fleet on partly used devices. `devices_peak` is the most devices in use at once, in whole or in
-    part."""
+    `gpu_hours_used` the part that pods used, `gpu_hours_waited` what pending pods requested. Waits
+    are seconds to the first placement, or to the end. `fragmented_percent` is the mean idle part of
+    the fleet on partly used devices. `devices_peak` is the most devices in use at once, in whole or
+    in part."""
 
     arrived: int
     placed: int
@@ -56,9 +56,9 @@ class Measured(Answer, frozen=True):
 
 
 class ReplayAnswer(Answer, frozen=True):
-    """A span as it happened, and as it would have happened with these changes.
+    """A span as it happened, and as it would have happened with the assumed changes.
 
-    `gpus_saved` is how many devices fewer are in use at the peak, `gpu_hours_waited_saved` how much
+    `gpus_saved` is how many fewer devices are in use at the peak, `gpu_hours_waited_saved` how much
     less pods wait. `passed_over` counts events that do not apply in the replay, such as a resize of
     a pod that does not run there; `passed_over_types` counts them by type."""
 

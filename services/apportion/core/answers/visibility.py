@@ -14,7 +14,7 @@ NOT_TOLD: Final = "-"  # replaces any other text of such a namespace
 
 
 class Kept(Enum):
-    """Marks a field that, when hidden, gets the empty value of its own type."""
+    """Marks a field whose replacement, when hidden, is the empty value of its own type."""
 
     KIND = "kind"
 
@@ -37,7 +37,7 @@ class Rule(Enum):
 
 
 class Seen(NamedTuple):
-    """The mark of a field: its rule, and the value that replaces it when hidden."""
+    """Which clients may see a field (a rule), and which value replaces the field when hidden."""
 
     by: Rule
     instead: str | Kept | None = Kept.KIND

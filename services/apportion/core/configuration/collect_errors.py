@@ -1,7 +1,7 @@
 """Find all errors of a configuration document, not only the first.
 
-After each error, its value is removed and the document is read again. Invariant: errors have the
-positions of the original document."""
+After each error, the faulty value is removed and the document is read again. Invariant: errors have
+the positions of the original document."""
 
 import re
 from copy import deepcopy
@@ -41,7 +41,7 @@ def _step(match: re.Match[str]) -> str | int:
 
 
 def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
-    """Return the path, with list positions as they were before values were removed."""
+    """Return the path of an error, with list positions as in the original document."""
     path: list[object] = []
 
     def moved(match: re.Match[str]) -> str:

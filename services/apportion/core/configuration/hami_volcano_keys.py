@@ -1,9 +1,9 @@
 """Remove keys of HAMi's and Volcano's files that have no effect here, and record the reasons.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
-Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key states
-what is true here anyway, or concerns something that does not exist here. Any other key is rejected,
-with the fix."""
+Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key asks for
+what Apportion does anyway, or is about something that Apportion lacks. Others are rejected, with
+the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
-    """A key of HAMi's or Volcano's: why some values have no effect here, and the fix for others."""
+    """A key of HAMi's or Volcano's: its values that have no effect, why, and a fix for others."""
 
     why: str
     nothing: tuple[object, ...] = ()
@@ -67,7 +67,7 @@ _UNKNOWN: Final = (
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    """Return the document without HAMi's and Volcano's own keys, and these. `ManifestError`."""
+    """Return the document without HAMi's and Volcano's own keys, and the list of removed keys."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):

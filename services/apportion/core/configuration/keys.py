@@ -1,4 +1,4 @@
-"""The table of all configuration keys, for the guide: meaning, and services that read them.
+"""The table of all configuration keys for the guide: what each means, which services read it.
 
 Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 

@@ -45,7 +45,7 @@ def _clean(document: object) -> dict[str, Any]:
 
 
 def _spelled(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with our spelling of each key, and a name for every MIG group."""
+    """Return the document with Apportion's spelling of each key, and a name for every MIG group."""
     nvidia = document.get("nvidia")
     if not isinstance(nvidia, dict):
         return document

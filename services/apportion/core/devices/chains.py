@@ -19,9 +19,9 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 class Chain(NamedTuple):
     """A parsed chain of device policies.
 
-    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`:
-    choose the best linked devices for an ask for several, the least linked device for an ask for
-    one."""
+    `keys` are the sort keys of devices. `idle_only`: the device must be unused. `best_linked`: an
+    ask for several devices gets the best linked ones, an ask for one gets the least linked device.
+    """
 
     keys: tuple[str, ...]
     idle_only: bool = False

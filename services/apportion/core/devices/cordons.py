@@ -1,6 +1,6 @@
 """The cordons of a device or node, each with author, reason and time.
 
-Invariant: a user has at most one cordon per object, the newest, in the order of events."""
+Invariant: a user has at most one cordon per object, the newest; cordons are in order of events."""
 
 from collections.abc import Iterable
 from typing import Protocol

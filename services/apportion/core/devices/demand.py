@@ -4,8 +4,8 @@ A `Demand` depends on the ask and the type of device, never on what is free. So 
 per class of pods and type of device.
 
 `knownMigGeometries` allows groups of instances. A group is laid out once, and each of its instances
-has its own slices. So a GPU bound to the group can have any subset, and no order of arrivals
-fragments it. Invariant: the places of one group never overlap."""
+has its own slices. So a GPU bound to the group can have any subset of its instances, and no order
+of arrivals fragments it. Invariant: the places of one group never overlap."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class Unlaid(ValueError):
-    """Raised if no GPU of the model can be cut into the group, with the reason."""
+    """Raised with the reason if no GPU of the model can be cut into the instances of a group."""
 
 
 Groups = tuple[tuple[Place, ...], ...]
@@ -133,7 +133,7 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:
-    """Return a starting slice for each profile, largest first, so that all fit; None if none do."""
+    """Return a starting slice for each profile, largest first, so that all fit, or None."""
     found: list[int] = []
 
     def stand(at: int, occupied: int) -> bool:
@@ -159,9 +159,9 @@ class Demand(NamedTuple):
     """What an ask needs free on a device (`*_needed`), and what its share takes.
 
     `alone`: the device must be otherwise unused. `profile`: the smallest MIG profile that suffices.
-    The instance is created at the first free one of `options`, which can be larger where only
-    certain geometries are allowed. `charges` has the MiB taken by each option; `memory_mib` is the
-    smallest."""
+    The instance is created at the first free place in `options`, which can be larger where only
+    certain geometries are allowed. `charges` has the MiB that each option takes; `memory_mib` is
+    the smallest."""
 
     memory_mib: int
     cores_needed: int
@@ -264,7 +264,7 @@ def _instance_needed_mib(ask: Ask, device: Device) -> int:
 
 
 def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
-    """Return the MiB that the ask needs, and those of the device or its largest MIG instance.
+    """Return the MiB that the ask needs, and the size of the device or its largest MIG instance.
 
     Both are 0 for an ask by profile: a device that lacks the profile has no size for it."""
     if device.mode != "mig":

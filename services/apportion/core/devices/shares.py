@@ -108,7 +108,7 @@ def occupy(state: DeviceState, share: Share) -> None:
 
 
 def retake(state: DeviceState, share: Share) -> None:
-    """Take a released share again, even if the device now offers less."""
+    """Take a released share again, even if the device now offers less than the share needs."""
     state.slots_free -= 1
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores

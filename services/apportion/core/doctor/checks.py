@@ -72,7 +72,7 @@ def soon(words: Words, fix: str) -> Found:
 
 
 def unknown(words: str) -> Found:
-    """Return a result for when another failed check, which names the fix, prevents this one."""
+    """Return the result of a check that another failed check prevents; that check names the fix."""
     return Found("unknown", (f"unknown: {words}",))
 
 
@@ -208,7 +208,7 @@ def disk(facts: Facts) -> Found | None:
 
 
 def clocks(ledger: LedgerFacts) -> Found | None:
-    """Check that this machine's and the writers' clocks agree with that of the ledger's server."""
+    """Check that the clocks of this machine and of writers agree with the ledger server's clock."""
     if not ledger.skews:
         return None
     worst = max(ledger.skews, key=lambda skew: abs(skew.seconds))
@@ -492,7 +492,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:
-    """Check that all drivers are recent, and of one branch."""
+    """Check that all device drivers are recent, and of the same release branch."""
     if not cluster.drivers:
         return None
     old = [
@@ -584,8 +584,8 @@ def webhook(kube: KubeFacts) -> Found | None:
 class Check(NamedTuple):
     """A row in the table of checks: name, function, link to the documentation, needed facts.
 
-    `part` names the field of the facts that it needs, empty for all; without that field the check
-    is skipped. `heard`: the result is unknown while the ledger's server does not answer."""
+    `part` names the field of the facts that the check needs, empty for all; without that field the
+    check is skipped. `heard`: the result is unknown while the ledger's server does not answer."""
 
     id: str
     examine: Callable[[Any], Found | None]

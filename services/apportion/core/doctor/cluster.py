@@ -27,7 +27,7 @@ STARVING_S: Final = 600  # a gang is reported if its newest pod has been pending
 
 
 def came_late(said: schemas.Event, revision: int, gone: int) -> bool:
-    """Return True if the event's writer could not know yet that the pod had ended at `gone`."""
+    """Return True if the event's writer could not know yet that the pod ended at `gone`."""
     return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
 
 

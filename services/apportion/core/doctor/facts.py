@@ -1,4 +1,4 @@
-"""What the doctor knows about an installation; a fact that could not be gathered is None."""
+"""The facts about an installation that the doctor checks; None if one could not be gathered."""
 
 from msgspec import Struct
 
@@ -13,11 +13,11 @@ class Skew(Struct, frozen=True):
 class LedgerFacts(Struct, frozen=True, kw_only=True):
     """The ledger's server and its stream, as a client sees them.
 
-    `oldest` names the server versions that this build needs. `drifted` describes wrong settings of
-    the stream; `lost_records` are missing from it. `lagging` are servers without the complete
-    stream. `skews` are those of this machine and of the latest writers. `missing` are subjects that
-    this user needs but may not use; None if unknown. `sync_always` and the store sizes come from
-    the server's monitoring port only. Ages are by the server's clock."""
+    `oldest` has the oldest server versions that this build accepts. `drifted` describes wrong
+    settings of the stream; `lost_records` are missing from it. `lagging` are servers without the
+    complete stream. `skews` are those of this machine and of the latest writers. `missing` are
+    subjects that this user needs but may not use; None if unknown. `sync_always` and the store
+    sizes come from the server's monitoring port only. Ages are by the server's clock."""
 
     user: str
     server: str
@@ -65,7 +65,7 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """The failed devices of a node, and how many of them are cordoned, alone or with the node."""
+    """A node's failed devices, and how many of them are cordoned, directly or with the node."""
 
     node: str
     devices: int
@@ -92,11 +92,11 @@ class Cordoned(Struct, frozen=True):
 class ClusterFacts(Struct, frozen=True, kw_only=True):
     """Facts about nodes and agents, from the state.
 
-    `simulated` are silent simulated nodes, of `simulated_nodes` in all. `refused` are nodes with
-    the cause for which an intake refused their report. `without_agent` have GPUs or NPUs in
-    Kubernetes, but no agent reports them; `without_node` are reported, but not nodes of the
-    cluster. `drivers` are nodes by driver version. Of `refused_events`, `late_events` were written
-    while the pod ended; `last_refusal` is the newest of the others."""
+    `simulated` are silent simulated nodes, of `simulated_nodes` in all. `refused` has the nodes
+    whose reports an intake refused, with the cause. `without_agent` have GPUs or NPUs in
+    Kubernetes, but no agent reports them. `without_node` are reported by an agent, but are not
+    nodes of the cluster. `drivers` has the nodes by driver version. Of `refused_events`,
+    `late_events` were written while the pod ended; `last_refusal` is the newest of the others."""
 
     revision: int
     nodes: int = 0
@@ -116,10 +116,10 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
 
 
 class StarvingGang(Struct, frozen=True):
-    """A gang that has been pending for a long time; `pod` is its newest.
+    """A gang that has been pending for a long time; `pod` is its newest pod.
 
-    `needed` pods must start together, 0 if no PodGroup declares it; `present` exist. `overtaken`
-    counts placed pods of no higher priority that were submitted later."""
+    `needed` pods must start together, 0 if no PodGroup declares the gang; `present` pods exist.
+    `overtaken` counts placed pods of no higher priority that were submitted later."""
 
     group: str
     pod: str
@@ -153,8 +153,8 @@ class PriceFacts(Struct, frozen=True, kw_only=True):
 class KubeFacts(Struct, frozen=True, kw_only=True):
     """The API server as one user sees it; `problem` is why it does not answer.
 
-    `denied` is what the services need and this user may not do. `webhook` is empty if none is
-    configured, else `ready` or an error; None if the user may not read it."""
+    `denied` lists what the services need to do and this user may not do. `webhook` is empty if none
+    is configured, else `ready` or an error; None if the user may not read it."""
 
     url: str
     version: str = ""

@@ -1,7 +1,7 @@
 """The names of our driver, device class and devices, and of claims in the ledger.
 
-Invariant: a device or share has the same name in publishing, allocation and preparation. The name
-is made only from what the ledger contains."""
+Invariant: a device or share is published, allocated and prepared under the same name. The name is
+made only from what the ledger contains."""
 
 import hashlib
 import re
@@ -22,12 +22,12 @@ _OTHERS = re.compile("[^a-z0-9]+")
 
 
 def container_of(claim: str) -> str:
-    """Return the name, with a colon, that the ledger has for a claim in place of a container."""
+    """Return the name, with a colon, that replaces a container's name for a claim in the ledger."""
     return f"{_CLAIM}{claim}"
 
 
 def claim_of(container: str) -> str:
-    """Return the uid of the claim that has this name in the ledger; empty for a real container."""
+    """Return the uid of the claim that has this name in the ledger; empty for a container."""
     return container.removeprefix(_CLAIM) if container.startswith(_CLAIM) else ""
 
 

@@ -67,10 +67,10 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):
-    """A claim that a pod references; `name` is what the pod calls it.
+    """A claim that a pod references; `name` is the pod's name for it.
 
-    `claim` is the claim's own name, empty until it is created; `made` is True if it comes from a
-    template."""
+    `claim` is the claim's own name, empty until it exists; `made` is True if a template creates it.
+    """
 
     name: str
     claim: str

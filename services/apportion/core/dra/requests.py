@@ -1,8 +1,8 @@
 """Convert a ResourceClaim to asks, and its placement to an allocation.
 
 In CEL, only comparisons of our attributes are supported. Invariants: a field that would change a
-decision is refused by name, never ignored. One placement always gives the same allocation, so a
-retry can see that it was already written."""
+decision is refused by name, never ignored. The same placement always gives the same allocation, so
+a retry can detect that it is already written."""
 
 import math
 import re
@@ -184,7 +184,7 @@ read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):
-    """What a claim requests: asks, in the order of its requests, and device constraints."""
+    """The asks of a claim, in the order of its requests, and the device constraints."""
 
     asks: tuple[Ask, ...]
     devices: DeviceConstraints = DeviceConstraints()
@@ -303,7 +303,7 @@ def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
 
 
 class NotOfClaim(ValueError):
-    """Raised if the shares do not match the claim; the message names the difference."""
+    """Raised if a pod's shares do not match its claim; the message names the difference."""
 
 
 def allocation(

@@ -1,9 +1,9 @@
 """Convert the devices of a node to ResourceSlices, which publish them in Kubernetes.
 
 A shareable device has consumable capacity (`allowMultipleAllocations`). A GPU in MIG mode is a set
-of partitions, one per possible instance and start, which count down its memory slices
-(`sharedCounters`). A taint keeps kube-schedulers that honor device taints from these devices.
-Invariant: the same devices give the same slices, except for their generation."""
+of partitions, one for each profile and start; each uses up memory slices (`sharedCounters`). A
+taint keeps kube-schedulers that honor device taints from these devices. Invariant: the same devices
+give the same slices, except for their generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final

@@ -1,9 +1,9 @@
 """Explain a refusal: causes, cures, near misses, later cordons, and pods that are not evicted.
 
 Counts and amounts are those of the decision, cures are for the current state. Invariants: cures and
-later cordons name only nodes and devices that could run the pod when empty. A rule that spares pods
-from eviction is named only for a node where these pods have what is lacking. Only the number of
-spared pods is shown, because they may be in any namespace; for a queue not even the number."""
+later cordons name only nodes and devices that could run the pod when empty. A rule that protects
+pods from eviction is named only for a node where those pods use what the pod needs. Only their
+number is shown, because they may be in any namespace; for a queue not even the number."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -121,7 +121,7 @@ def refused_rows(
 def _authored(
     state: State, code: RefusalCode, names: list[str]
 ) -> tuple[tuple[reads.OffOffer, ...], int | None]:
-    """Return the first of these nodes or devices with their cordons, and how many more there are.
+    """Return the first of the nodes or devices in `names` with cordons, and how many are left.
 
     The number is None if the search stopped before the end."""
     off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
@@ -246,7 +246,7 @@ def _liftable(
 
 
 def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
-    """Return the names of pods on the node whose devices the pod needs."""
+    """Return the names of the node's pods that use devices which the refused pod needs."""
     if miss.code not in FREED:
         return []
     alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
@@ -292,7 +292,7 @@ _KINDS: Final[Mapping[RefusalCode, Callable[[Device], str]]] = {
 
 
 def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
-    """Return what the node has where the pod requires a kind: models, modes, indexes or labels."""
+    """Return what the node has instead of the kind required: models, modes, indexes or labels."""
     if code in _KINDS:
         return _there([node], shape, code)
     if code is not _C.NODE_LABELS_MISMATCH:
@@ -325,7 +325,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return labels of nodes that are similar to a required label that no node has."""
+    """Return existing node labels that resemble a required label which no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -397,7 +397,7 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return why no pod is evicted for this pod; `nodes` restricts it to these nodes."""
+    """Return why no pod is evicted for this pod; if `nodes` is given, on these nodes only."""
     state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
@@ -447,7 +447,7 @@ def _with_lower(
 
 
 def _rule(state: State, pod: PodState, other: PodState) -> str:
-    """Return the rule by which `other` is not evicted for the pod; empty if none forbids it."""
+    """Return the rule that protects `other` from eviction for the pod; empty if none does."""
     if not pod.submitted.preempts:
         return "the preemptionPolicy of the pending pod is Never"
     if not other.submitted.evictable:

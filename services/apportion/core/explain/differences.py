@@ -1,8 +1,8 @@
 """Compare two states: placements, pending pods, nodes, devices, limits, settings.
 
-A picture is what can differ of a state. Invariants: pictures of equal states have no difference,
-and any difference between pictures is one between the states. An event changes only what `touched`
-names."""
+A picture is a copy of the part of a state that can differ. Invariants: pictures of equal states are
+equal, and any difference between pictures is one between the states. An event changes only what
+`touched` returns."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby, zip_longest
@@ -43,7 +43,7 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """The facts of a state that are compared; `waiting` are pods without a placement."""
+    """The part of a state that is compared; `waiting` are pods without a placement."""
 
     revision: int
     placements: dict[str, Held]
@@ -84,7 +84,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """Return a copy of what is compared: of the whole state, or of one part of it."""
+    """Return a copy of what is compared in the state: everything, or only `part`."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
@@ -120,7 +120,7 @@ def touched(state: State, data: Any) -> Part | None:
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods whose node or shares differ, by name; a resubmitted pod counts as moved."""
+    """Yield, by name, pods whose node or shares differ; a resubmitted pod counts as moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -143,7 +143,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield pods that became pending, and pods that are pending no longer, by name."""
+    """Yield, by name, pods that became pending, and pods that are no longer pending."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
@@ -152,7 +152,7 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield the keys of the configuration that have other values."""
+    """Yield the keys of the configuration whose values differ."""
     if before.configuration is after.configuration:
         return
     was, now = structs.asdict(before.configuration), structs.asdict(after.configuration)

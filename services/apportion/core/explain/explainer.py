@@ -4,7 +4,7 @@
 appears only if every node is too small or unsuitable even when empty, or a limit is too small
 without any other pod. `lab.fitting`, which runs the engine on an empty fleet, agrees.
 
-A gang is refused for the first pod that finds no node after others were placed, so the refusal
+The refusal of a gang is that of the first pod that found no node after others were placed, so it
 counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
 pod now, and all pods of the gang have the same shape."""
 
@@ -62,7 +62,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the models in the queue's limit that suit the pods, and how many of them in total."""
+    """Return the models in the queue's limit that suit the pods, and how many cards in total."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -148,7 +148,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """Return what all placed pods of these use together; `taken` computes it for one pod."""
+    """Return what the placed ones of these pods use together; `taken` computes it for one pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -182,7 +182,7 @@ _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
 class Explainer:
-    """Explains refusals in one unchanged state; results that pods share are computed once."""
+    """Explains refusals in one unchanged state; what several pods share is computed once."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -193,21 +193,21 @@ class Explainer:
 
     @cached_property
     def _amounts(self) -> Mapping[str, tuple[Amount, int]]:
-        """Return the amount and the unit that each resource name of the configuration limits."""
+        """Return, for each configured resource name, the amount that it limits, and the unit."""
         return amounts_by_name(dialect_config(self.state.configuration))
 
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """Return the refusal with the nearest nodes that could run the pod.
 
-        Without such nodes, it has what each node lacks when empty. A refusal by a queue or quota
-        has no nearest nodes; that of a gang leaves out those for its other pods. `brief` is for
-        lists: the event's nearest nodes suffice, and beyond `LISTED_LOOKS` no others are searched.
+        If there are none, return what each node lacks when empty. A refusal by a queue or quota has
+        no nearest nodes; that of a gang leaves out nodes for its other pods. With `brief`, for
+        lists, the event's nearest nodes suffice, and the search stops after `LISTED_LOOKS` nodes.
         """
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the shape that was refused; None if it may be that of another pod of the gang."""
+        """Return the refused shape; None if another pod of the gang may have been refused."""
         name = pod.submitted.group
         if not name:
             return pod.submitted.shape
@@ -290,7 +290,7 @@ class Explainer:
     def never_within(self, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
         """Return the refusal's limit if the pod exceeds it even without other pods.
 
-        Return None if that depends on more than the models of the chosen devices."""
+        Return None if this depends on more than the models of the chosen devices."""
         state, submitted = self.state, pod.submitted
         group = state.groups.get(submitted.group)
         whole = group if group is not None and group.observed and group.together else None
@@ -336,9 +336,9 @@ class Explainer:
         return None
 
     def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
-        """Return the refusal with the device model that the queue's limit really lacks.
+        """Return the refusal with the device model of which the queue's limit is too small.
 
-        The model that the engine named, the last one tried, may not be in the limit at all."""
+        The engine named the last model that it tried, which may not be in the limit at all."""
         limit = self._limit_key(pod, refused)
         key = f"card/{limit}/{refused.gang}/{pod.submitted.group}", pod.shape_key
         found = self.once(key, lambda: self._on_its_card(pod, refused).queue)
@@ -398,7 +398,7 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without the nodes for the gang's other pods, and how many these are.
+        """Return the refusal without the nodes for the gang's other pods, and their number.
 
         A node whose cordon alone blocks the gang comes first."""
         found, shape = refused.gang, pod.submitted.shape
@@ -421,7 +421,7 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the nodes for the gang's other pods, and the one whose cordon alone blocks it."""
+        """Return the nodes for the gang's other pods, and a node whose cordon alone blocks it."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

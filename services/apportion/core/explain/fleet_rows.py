@@ -25,7 +25,7 @@ POOL_LABELS: Final = (
 
 
 class CardState(IntFlag):
-    """What is wrong with a device, as bit flags."""
+    """Why a device cannot be used, as bit flags."""
 
     FAILED = 1
     CORDONED = 2
@@ -72,7 +72,7 @@ class PackedUse(Struct, frozen=True, array_like=True):
 
 
 class FleetAnswer(Answer, frozen=True):
-    """The fleet as of a revision: all rows, or those that changed after `after`.
+    """The fleet as of a revision: all rows, or those that changed after revision `after`.
 
     A `whole` answer replaces all previous rows. `gone` are nodes that left. `nodes` are encoded
     `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples since this

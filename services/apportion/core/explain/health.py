@@ -37,7 +37,7 @@ FREEZES: Final = {
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
-    """Return the failed devices that the pod has shares of, in order, each once."""
+    """Return the failed devices of which the pod has shares, each once, in order."""
     if pod.placement is None:
         return ()
     node = state.nodes[pod.placement.node]

@@ -1,4 +1,4 @@
-"""Compare what a manifest and the live pod request, ignoring the names of containers."""
+"""Compare what a manifest requests with what the live pod requests, except container names."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """Whose object is redacted: the cluster's, or that of a visible or a hidden namespace."""
+    """The owner of the object to redact: the cluster, or a visible or hidden namespace."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,7 +68,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer with only what the client may see; its sentences are made again."""
+    """Return the answer with only what the client may see, with sentences made from that."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 

@@ -2,8 +2,8 @@
 
 A group has one explanation: why no node takes its first pod. So pods that are blocked by a gang, a
 limit or node constraints have groups of their own. Invariant: every pending pod without gates is in
-exactly one group. Its position counts all pods before it, in every group, ordered by priority and
-then by the revision of submission."""
+exactly one group. A pod's position counts all pods before it, in every group, ordered by priority
+and then by the revision of submission."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -103,7 +103,7 @@ def devices_wanted(pod: PodState) -> int:
 
 
 def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
-    """Return a key for what blocks the pod, apart from devices; only equal keys share a group."""
+    """Return a key for what blocks the pod, other than devices. Pods of one group have one key."""
     refused = pod.refusal
     if refused is None:
         return ()

@@ -137,7 +137,7 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     """Return a refusal as text when it happens, from the nodes in its event alone.
 
     Near nodes that could never take the pod are left out. Only `why`, which checks all nodes,
-    states that no node ever could. The text ends with pods that preemption rules spare."""
+    states that no node ever could. The text ends with the pods that rules protect from eviction."""
     explainer, shape = Explainer(state), pod.submitted.shape
     if explainer.wishes(pod) is None:
         return words.whose(refused, None) + words.event_causes(refused).sentence
@@ -183,8 +183,7 @@ def choice_words(state: State, pod: PodState, placement: Placement, score: Score
     """Return how devices were chosen within the node, as text.
 
     An example is `within n1, bestfit prefers the device with the least leftover`. The text is empty
-    if the policy has changed since, another scheduler chose, or the pod has its own device weights.
-    """
+    if the policy changed later, another scheduler chose, or the pod has its own device weights."""
     submitted = pod.submitted
     elsewhere = submitted.chooser or not placement.rationale or not placement.shares
     if elsewhere or submitted.shape.device_weights is not None:

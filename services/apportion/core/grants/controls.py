@@ -27,7 +27,7 @@ def priority_of(controls: dict[str, str]) -> int:
 
 
 def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str]:
-    """Return the variables that take effect; those that lift limits only if `may_be_unheld`."""
+    """Return the variables that take effect. Those that lift limits need `may_be_unheld`."""
     return {
         name: value
         for name, value in controls.items()
@@ -36,7 +36,7 @@ def heeded(controls: Mapping[str, str], *, may_be_unheld: bool) -> dict[str, str
 
 
 def ends_hold(name: str, value: str) -> bool:
-    """Return True if the variable switches off HAMi-core, or its limit on compute."""
+    """Return True if the variable switches off HAMi-core or its limit on compute."""
     return value.lower() == {DISABLE: "true", POLICY: UNHELD}.get(name)
 
 

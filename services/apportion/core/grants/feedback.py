@@ -2,10 +2,10 @@
 
 HAMi's monitor does this every few seconds (`feedback.go`); otherwise HAMi-core always limits
 compute. A region reports use by the time of the last kernel, and by `recent_kernel`, which
-HAMi-core of mid 2026 sets only while the limit applies. Devices and priority come from the ledger,
-so a container that reports false use only gets itself and its neighbours limited to their own
-compute. Invariant: a container of priority 0 never waits. Others wait only for their own namespace,
-or for namespaces to which the node's operator gives precedence."""
+HAMi-core of mid 2026 sets only while the limit applies. Devices and priority come from the ledger.
+So a container that reports false use only causes limits on compute, for itself and its neighbours.
+Invariant: a container of priority 0 never waits. Others wait only for their own namespace, or for
+namespaces to which the node's operator gives precedence."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a container is allocated, the grant made from it, and the paths of the node.
+"""The shares of a container, the grant made from them, and the paths of the node.
 
 Invariant: no two edits conflict, so the order in which a runtime applies them does not matter."""
 
@@ -43,7 +43,7 @@ class RegionPlan(Struct, frozen=True):
     """The limits to write into HAMi-core's region before the container's first process starts.
 
     There is one entry per device, in the container's order: its id, memory in bytes and percent of
-    compute (0 and 100 are unlimited). `priority` 0 goes before 1."""
+    compute; memory 0 and compute 100 are unlimited. Containers of `priority` 0 go first."""
 
     path: str
     devices: tuple[str, ...]
@@ -55,8 +55,8 @@ class RegionPlan(Struct, frozen=True):
 class Grant(Struct, frozen=True):
     """All that gives one container its devices: changes of the container, files and daemons.
 
-    `daemons` are the GPUs whose MPS daemon must run for it. `folders` must exist and be writable by
-    its processes, whatever user they run as."""
+    `daemons` are the GPUs whose MPS daemon must run for the container. Its processes, of any user,
+    must be able to write to `folders`."""
 
     edits: Edits
     region: RegionPlan | None = None
@@ -86,8 +86,8 @@ class Part(Struct, frozen=True):
 class Held(Struct, frozen=True):
     """All shares of one container, in the order in which the container sees the devices.
 
-    `controls` are variables of its own environment that control its limits (module `controls`).
-    Only if `may_be_unheld`, they can lift the limits."""
+    `controls` are variables of the container's environment that control its limits (module
+    `controls`). They can lift the limits only if `may_be_unheld`."""
 
     pod: str
     container: str

@@ -1,6 +1,6 @@
 """Read and write HAMi-core's region: a file per container, with limits and usage, in shared memory.
 
-It is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
+The file is HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2,
 little-endian. A region that exists before the first process overrides its environment. New memory
 limits apply from the next allocation, new compute limits to later processes (copied at `cuInit`).
 Invariant: nothing in it is trusted, because any process of the container can write to it."""
@@ -66,8 +66,8 @@ class RegionInvalid(ValueError):
 class Process(Struct, frozen=True):
     """One process of the container, as the region records it.
 
-    It has its id inside and on the node (0: unknown), bytes and percent of each device, and of its
-    bytes those of contexts, of modules and of data."""
+    `pid` is its id in the container, `host_pid` that on the node (0: unknown). `memory` (bytes) and
+    `cores` (percent) are by device; `kinds` are the bytes of contexts, of modules and of data."""
 
     slot: int
     pid: int
@@ -206,7 +206,7 @@ class Region:
         return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
 
     def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
-        """Yield position, memory and cores of limits that are higher than the plan's; 0: none."""
+        """Yield position, memory and cores of each device whose limit is above the plan's."""
         for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
             memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
             cores = min(self._u64(_CORES + 8 * position), _WHOLE)

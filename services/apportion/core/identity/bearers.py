@@ -17,7 +17,7 @@ OFFLINE: Final = frozenset({"bootstrap", "callout"})
 
 
 class Given(NamedTuple):
-    """The role that a ServiceAccount gets; `before` is a prefix for the names of its pods."""
+    """The role that a ServiceAccount gets; the names of its pods get the prefix `before`."""
 
     role: str
     before: str = ""
@@ -41,7 +41,7 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
 
     Entries of `more` are `NAMESPACE/NAME=ROLE`. Names of pods in other namespaces get the namespace
     and `_` as a prefix, which no Kubernetes name contains. Otherwise such a pod could use the name
-    of one of ours, read its replies and change its consumers. Raises `InvalidIdentity`."""
+    of one of our services, read its replies and change its consumers. Raises `InvalidIdentity`."""
     accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")

@@ -24,8 +24,8 @@ class InvalidIdentity(ValueError):
 class Identity(msgspec.Struct, frozen=True):
     """The role, name and nodes of a client of the bus. `nodes` are only for agents.
 
-    `shared`: any number of processes use it at once, so the names of their consumers are not known
-    in advance. It is for agents that share one password, and for tools without settings."""
+    `shared`: many processes use it at once, so the names of their consumers are not known in
+    advance. It is for agents that share one password, and for tools without settings."""
 
     role: str
     name: str

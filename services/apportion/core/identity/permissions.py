@@ -120,7 +120,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield the consumers of other identities, if this identity may use any consumer name.
+    """Yield other identities' consumers, if this identity may use any consumer name.
 
     An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
     match a prefix of a token, so names that a callout admits later are not denied here."""

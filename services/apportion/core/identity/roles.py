@@ -3,11 +3,11 @@
 Subjects may contain `{name}`, the identity's name, and `{node}`, expanded for each of its nodes.
 
 A client in the ledger's account could have the server's replies sent into the ledger or to its API
-(see `sharing`), so no client is in it. Agents run on machines with tenants and have their own
-account: a misdirected reply reaches only other agents, which accept no such command. Services that
-answer users, kube-schedulers or the API server share an account, because none of them takes
+(see `sharing`), so no client is in that account. Agents run on machines with tenants and have their
+own account: a misdirected reply reaches only other agents, which accept no such command. Services
+that answer users, kube-schedulers or the API server share an account, because none of them takes
 requests over NATS. Users have a third account. Auditors have a fourth, separate from the account
-with their copy. Each service that writes has its own, so its misdirected replies reach no other.
+with their copy. Each writing service has its own, so its misdirected replies reach no other.
 
 Invariants: an event has one writer, as in the catalogue. A role that is `answering`, and so may
 send to any reply subject, cannot send a request to itself."""
@@ -49,9 +49,9 @@ No client subscribes to them, and no request may name one."""
 class Role(msgspec.Struct, frozen=True, kw_only=True):
     """A role on the bus: its purpose, its account, and what it may do.
 
-    `appends` are below `apportion.v1`; `sends` and `hears` are full subjects. `answering`: it may
-    send to the reply subject of any message it receives. `consumers`: how many it may have at once.
-    """
+    `appends` are below `apportion.v1`; `sends` and `hears` are full subjects. `answering`: the role
+    may send to the reply subject of any message it receives. `consumers`: their maximum number at
+    once."""
 
     name: str
     does: str

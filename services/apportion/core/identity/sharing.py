@@ -6,8 +6,8 @@ into the ledger, or to the API that purges it. So an untrusted client has its ow
 requests are imported as services, and replies go back into its own account only. Broadcasts are
 shared as streams from the sender's account to those of the subscribers.
 
-Auditors use a copy of the stream, in an account with its own JetStream limits. They have accounts
-separate from it, because a reply that reached the copy's account could delete the copy. Only
+Auditors use a copy of the stream, in an account with its own JetStream limits. The auditors' own
+accounts are separate, because a reply that reached the copy's account could delete the copy. Only
 bootstrap's account can create the copy and drop its beginning. Whatever the ledger's account could
 reach, its consumers could reach too, by their delivery subject.
 
@@ -120,8 +120,8 @@ def _takes(account: str) -> Iterator[str]:
 def _said(account: str) -> Iterable[str]:
     """Return what an account exports as streams: its broadcasts, and events that its roles write.
 
-    They are exported only from the account that sends them, so that a subscriber gets each message
-    once, on any server of a cluster. An account that receives messages as a service, as the ledger
+    Only the account that sends a message exports it, so that a subscriber gets each message once,
+    on any server of a cluster. An account that receives messages as a service, as the ledger
     receives events, does not export them as a stream."""
     said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
@@ -196,6 +196,6 @@ def _reads(account: str) -> bool:
 
 
 def _read_in(account: str) -> str:
-    """Return the account that has the stream which this account's roles read."""
+    """Return the account with the stream that the roles of `account` read."""
     copied = any(role.account == account and role.reads == "copy" for role in ROLES)
     return AUDIT if copied else LEDGER

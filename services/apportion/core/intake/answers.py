@@ -56,9 +56,9 @@ _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").f
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the intake answers to an agent's event: appended, refused, or to be sent again.
 
-    An appended event is at `revision`, if known, and was there before if `duplicate`. A `refused`
-    one has the reason in `why`. Otherwise the agent sends it again after `again_s` seconds; `held`
-    means that the intake accepts it only when it is reported twice."""
+    An appended event is at `revision`, if known; `duplicate`: it was there before. For a `refused`
+    event, `why` is the reason. Otherwise the agent sends the event again after `again_s` seconds;
+    `held`: the intake accepts the event only when the agent reports it twice."""
 
     revision: int | None = None
     duplicate: bool = False
@@ -85,7 +85,7 @@ def node_of_subject(subject: str, of: str = SUBJECT) -> str:
 
 
 def append_id(node: str, event_id: str) -> str:
-    """Return the message id under which an agent's event is appended; it includes the node."""
+    """Return the message id under which to append an agent's event; it includes the node."""
     return f"intake/{_part(token(node), _NODE_CHARS_MAX)}/{_part(event_id, _ID_CHARS_MAX)}"
 
 

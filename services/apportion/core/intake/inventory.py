@@ -88,7 +88,7 @@ def _implausible(
 
 
 def jump(before: NodeReported | None, now: NodeReported) -> str:
-    """Return why the change is too large to accept at the first report; empty if it is not."""
+    """Return why a changed device list must be reported twice; empty if the change is small."""
     if before is None:
         return ""
     had = {device.id: device for device in before.devices}

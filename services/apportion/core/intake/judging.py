@@ -28,20 +28,20 @@ USE_SECONDS_MAX: Final = 2 * 86_400  # more than an hour if the agent was stoppe
 
 
 class Refusal(Struct, frozen=True):
-    """The event must not be appended; has a cause code and a message."""
+    """The verdict that the event must not be appended, with a cause code and a message."""
 
     cause: Cause
     why: str
 
 
 class Known(Struct, frozen=True):
-    """The event need not be appended, because the ledger has the same fact at `revision`."""
+    """The verdict that the event need not be appended: the ledger has the fact at `revision`."""
 
     revision: int
 
 
 class Doubt(Struct, frozen=True):
-    """The event reports usage by pods that have no such devices now; read their bindings first."""
+    """The verdict on usage by pods that have no such devices now: read their bindings first."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
@@ -150,7 +150,7 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
 
 
 def misnamed(share: ShareUsed, name: str) -> Refusal:
-    """Return the refusal of a usage report that has another name for the pod than `name`."""
+    """Return the refusal of a usage report whose pod name differs from `name`."""
     why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
     return Refusal("implausible-use", why)
 

@@ -51,7 +51,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(Struct, frozen=True):
-    """A request that the intake sends to the server; if `is_record`, check the reply (`shown`)."""
+    """A request from the intake to the server; if `is_record`, `shown` must check the reply."""
 
     api: str
     body: bytes = b""
@@ -166,7 +166,7 @@ def _check_subjects(node: str, subjects: Iterable[str]) -> None:
 
 
 def shown(node: str, call: Call, answer: bytes) -> bytes:
-    """Return the server's reply for the agent; "not found" for a record that it may not see."""
+    """Return the server's reply for the agent; "not found" for a record it may not read."""
     if not call.is_record:
         return answer
     try:

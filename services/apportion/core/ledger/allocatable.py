@@ -1,10 +1,10 @@
 """Compute the GPU memory and cores that a node reports as extended resources.
 
-Both are in the node's status under HAMi's and Volcano's names. If a pod requests more of them than
-is left, the kubelet rejects it for good. The kubelet counts what pods requested; the ledger counts
-what they use. That can be less: Volcano's names cap an amount at the GPU's, a pod was resized, a
-GPU was removed. So a node reports what its GPUs have, plus what its pods requested beyond their
-use. The kubelet counts a container once, however many GPUs it has.
+Both are in the node's status under HAMi's and Volcano's names. If a pod requests more than is left,
+the kubelet rejects the pod for good. The kubelet counts what pods requested; the ledger counts what
+they use. A pod may use less than it requested: Volcano's names cap an amount at the GPU's, the pod
+was resized, or a GPU was removed. So a node reports what its GPUs have, plus what its pods
+requested but do not use. The kubelet counts a container once, however many GPUs it has.
 
 Invariant: the requests of a node's pods never exceed what `shown` returns."""
 
@@ -43,12 +43,12 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
-    """Return what the node's shareable devices have in total, including unhealthy ones."""
+    """Return the total memory and cores of the node's shareable devices, even unhealthy ones."""
     return of_devices((node.by_id[name].device for name in _shared(node)), config)
 
 
 def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
-    """Return what the shareable ones of these devices have in total, by resource name."""
+    """Return the total memory and cores of the shareable devices in `cards`, by resource name."""
     devices = [each for each in cards if _sharable(each)]
     units = sum(device.memory_mib // config.memory_factor for device in devices)
     total = _Amounts(units * config.memory_factor, sum(device.cores for device in devices))
@@ -60,7 +60,7 @@ def beyond(
 ) -> Mapping[str, int]:
     """Return how much more a placed pod requested than it uses, by resource name.
 
-    `wrote` has the requests of pods whose asks have changed since."""
+    `wrote` has, by uid, the requests of pods whose asks changed after submission."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

@@ -69,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """When a device was closed: from revision `since` to before `until` (0: it still is)."""
+    """The revisions at which a device was closed: `since` to before `until` (0: still closed)."""
 
     since: int
     until: int = 0
@@ -81,8 +81,8 @@ class _Closed(NamedTuple):
 class Auditor:
     """Folds a ledger from its first revision, or from a state, and checks every event.
 
-    `checked` counts events, `contradictions` those that changed nothing, and `found` the violations
-    by check. Revisions before `start` are folded but not checked."""
+    `checked` counts events, `contradictions` those that contradict the state, and `found` the
+    violations by check. Revisions before `start` are folded but not checked."""
 
     def __init__(
         self, state: State | None = None, *, start: int = 1, full_every: int = FULL_EVERY
@@ -106,8 +106,7 @@ class Auditor:
     def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
         """Check and fold the next message, and return its violations.
 
-        Raises UnknownEvent if a newer build wrote it; then nothing is folded and the audit must
-        end."""
+        Raises UnknownEvent if a newer build wrote it; it is not folded, and the audit must end."""
         digest = sha256(payload).hexdigest() if subject.startswith(PLACEMENT_SUBJECTS) else ""
         lines = list(self._fold(revision, subject, payload, digest))
         if digest:
@@ -190,7 +189,7 @@ class Auditor:
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
-        """Return True if the id is `once` with a suffix that this type of event may have.
+        """Return True if the event's id is `once` plus a suffix that this type of event may have.
 
         An eviction's id ends with the beneficiary's uid and attempt. The id of an adopted pod's
         event may also end with the revision at which the pod was last submitted."""

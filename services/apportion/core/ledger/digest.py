@@ -1,6 +1,6 @@
 """Compute a digest of the state, to check that two readers of a ledger have equal states.
 
-Invariant: it depends on the ledger's events only, not on map order, hash seed or machine."""
+Invariant: the digest depends only on the events, not on map order, hash seed or machine."""
 
 import hashlib
 from typing import Any
@@ -48,7 +48,7 @@ def canonical(state: State) -> bytes:
 
 
 def _optional(state: State) -> dict[str, Any]:
-    """Return what is digested only if not empty, so that digests of old ledgers stay the same."""
+    """Return the fields that are digested only if not empty, so that old digests stay valid."""
     found: dict[str, Any] = {}
     if state.differences:
         found["differences"] = [state.differences, state.differing]

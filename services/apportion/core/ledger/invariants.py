@@ -1,7 +1,7 @@
 """Check the invariants that must hold at every revision, from the state alone.
 
-The fold should never break one, but this module does not rely on it. Tests and audits of a ledger
-run these checks after every event."""
+The fold should never break an invariant, but this module does not rely on that. Tests and audits of
+a ledger run these checks after every event."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def violations(state: State) -> list[str]:
 
 
 def violations_near(state: State, change: Change) -> list[str]:
-    """Check only the node and pod of one event, which is cheap enough to do for every event."""
+    """Check only the node and the pod of one event; this is cheap enough for every event."""
     found: list[str] = []
     node, pod = change.node, change.pod
     if node is not None:

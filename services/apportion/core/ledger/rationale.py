@@ -1,7 +1,7 @@
 """Pack the reasons for a placement into bytes, to save memory.
 
 A state has a placement for every running pod, but folding and deciding need only its node and
-shares. Unpacked, the scores would take half of the memory of a large state and half the time of
+shares. Unpacked, the reasons would take half of the memory of a large state and half the time of
 restoring it. Invariant: `placed_of` returns the event that was folded."""
 
 import msgspec

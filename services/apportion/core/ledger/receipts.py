@@ -54,7 +54,7 @@ class Receipt(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """Proves that a record is in the ledger: has the record, and its path in the Merkle tree.
+    """Proves that a record is in the ledger: the record, its checkpoint, and the path to the root.
 
     `path` goes from the leaf to the root. `base64` is used for a payload that is not text."""
 
@@ -81,7 +81,7 @@ _decode_proof = from_outside(msgspec.json.Decoder(Proof).decode)
 
 
 class Tree:
-    """A Merkle tree to which records are appended; it keeps one hash per height."""
+    """A Merkle tree to which records are appended; it stores one hash per level."""
 
     def __init__(self) -> None:
         self._peaks: list[tuple[int, bytes]] = []
@@ -169,8 +169,8 @@ def heads_of(state: State) -> dict[str, str]:
 def signed_bytes(checkpoint: Checkpoint) -> bytes:
     """Return the bytes that are signed: a prefix, then compact JSON with sorted keys.
 
-    No other signed document of ours has this prefix. A receipt file may be reformatted, because the
-    signature does not cover the file's own bytes."""
+    The prefix differs from that of other documents that Apportion signs. A receipt file may be
+    reformatted, because the signature does not cover the file's own bytes."""
     return _SIGNED + _encode(checkpoint)
 
 

@@ -1,10 +1,10 @@
-"""The rules for reading a ledger: which event formats are legal, which revisions are set aside.
+"""The rules for reading a ledger: which event formats are legal, which revisions readers skip.
 
-Operators set both with events, `FormatEnabled` and `RevisionSetAside`. A later event may be about
-an earlier revision, so readers look these up before they start and whenever they halt. Invariants:
-the ledger alone decides whether a format is legal at a revision, and whether a revision is valid,
-for every reader and from any start. A revision that is set aside stays so, and is refused with the
-operator's reason."""
+Operators set both with events: `FormatEnabled`, and `RevisionSetAside` for a revision to skip. A
+later event may be about an earlier revision, so readers look these events up before they start and
+whenever they halt. Invariants: the ledger alone decides whether a format is legal at a revision,
+and whether a revision is skipped, for every reader and from any start. A skipped revision stays so,
+and is refused with the operator's reason."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ RULES = f"{SUBJECTS}.operator.{READING}.>"  # subjects of the events that make t
 
 
 class SetAsideEvent(InvalidEvent):
-    """Raised for a revision that an operator has set aside; readers skip it."""
+    """Raised for a revision that an operator has set aside, so that readers skip it."""
 
 
 class Superseded(Exception):
-    """Raised if a state was folded without a rule that applies to it; it must be rebuilt."""
+    """Raised if a state was folded without a rule that applies to it; rebuild the state."""
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """A format version that became legal with the event at revision `at`, as did all lower ones."""
+    """A format version that, with all lower ones, became legal with the event at revision `at`."""
 
     version: int
     at: int
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """Why a revision is set aside: the event's own revision, its author and the reason."""
+    """Why readers skip a revision: the `RevisionSetAside` event's revision, author and reason."""
 
     at: int
     by: str
@@ -51,7 +51,7 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class Said(NamedTuple):
-    """An event that sets a rule, and its revision."""
+    """A `FormatEnabled` or `RevisionSetAside` event, and its revision."""
 
     revision: int
     data: FormatEnabled | RevisionSetAside
@@ -60,8 +60,8 @@ class Said(NamedTuple):
 class Rules(Struct):
     """All rules that were looked up in the ledger so far, possibly beyond the state's revision.
 
-    `enabled` is by the format's name, without prefix, and `aside` by revision. `heard` are the
-    revisions of all `RevisionSetAside` events that were looked up."""
+    `enabled` is by the format's name, without prefix. `aside` is by the revision to skip. `heard`
+    has the revisions of all `RevisionSetAside` events that were looked up."""
 
     enabled: dict[str, tuple[Enabled, ...]] = {}
     aside: dict[int, Aside] = {}
@@ -71,7 +71,7 @@ class Rules(Struct):
         """Decode the event at this revision.
 
         Raises SetAsideEvent, NotEnabledEvent, InvalidEvent or UnreadableEvent if all readers skip
-        it. Raises UnknownEvent if it is legal but unknown to this build."""
+        the event. Raises UnknownEvent if the event is legal but unknown to this build."""
         aside = self.aside.get(revision)
         if aside is not None:
             raise SetAsideEvent(f"set aside at revision {aside.at} by {aside.by}: {aside.reason}")
@@ -100,9 +100,9 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why the event at `revision` sets nothing aside; empty if it does.
+        """Return why the event at `revision` has no effect; empty if it sets a revision aside.
 
-        Raises Superseded if this event was not known when the revision that it names was folded."""
+        Raises Superseded if the named revision was folded before this event was looked up."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -132,7 +132,7 @@ class Rules(Struct):
     def changed_since(self, revision: int) -> bool:
         """Return True if an event after `revision` set aside this revision or an earlier one.
 
-        Readers at that time then had another state at `revision` than readers have now."""
+        If so, the state that readers had at `revision` then differs from today's."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
@@ -146,9 +146,9 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Add rules that were looked up later to those of a state at `revision`.
+        """Add rules that were looked up later to these rules, which a state at `revision` has.
 
-        Return False if other rules apply to that state, so it must not be used."""
+        Return False if the later rules change that state, so it must not be used."""
         now = ahead.upto(revision).aside
         if any(self.aside.get(each) != why for each, why in now.items()):
             return False
@@ -164,7 +164,7 @@ class Rules(Struct):
 
 
 def rules_of(said: Iterable[Said]) -> Rules:
-    """Return the rules that these events set, given in ledger order."""
+    """Return the rules that these events set; pass the events in ledger order."""
     rules = Rules()
     rules.foresee(said)
     return rules

@@ -1,7 +1,7 @@
 """Snapshots of a state, so that a restart folds only the tail of the ledger.
 
 A snapshot is taken in steps while the fold continues. Each step writes a frame of nodes and pods.
-Those that an event changes are written again in a later frame, which replaces the earlier one. The
+If an event changes one of them later, a later frame has it again and replaces the earlier copy. The
 last step writes the rest at once, so the snapshot is consistent at one revision.
 
     magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
@@ -77,7 +77,7 @@ class OtherFormat(SnapshotError):
 
 
 class _Device(Struct, array_like=True, gc=False):
-    """A device with its free amounts; `device` is its index in the node's report, or itself."""
+    """A device with its free amounts; `device` is its index in the node's report, or the device."""
 
     device: int | Device
     memory_free_mib: int
@@ -116,8 +116,8 @@ class _Node(Struct, array_like=True):
 class _Part(Struct, array_like=True, tag=0):
     """A frame: some nodes and pods, and the names of those removed since the last frame.
 
-    `shapes` are numbered on from the last frame; in a pod, such a number stands for its shape and
-    shape key."""
+    The numbers of `shapes` continue from the last frame. In a pod, such a number replaces its shape
+    and shape key."""
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -127,7 +127,7 @@ class _Part(Struct, array_like=True, tag=0):
 
 
 class _Head(Struct, array_like=True, tag=1):
-    """The other, small fields of the state, written once, when the snapshot is finished."""
+    """The small fields of the state, written once, when the snapshot is finished."""
 
     revision: int
     groups: list[tuple[str, PodGroupObserved | None]]
@@ -198,7 +198,7 @@ class Taking:
         return len(self._nodes) + len(self._pods)
 
     def observe(self, change: Change) -> None:
-        """Mark the nodes and pods that this event changed or names to be written again.
+        """Mark for rewriting each node and pod that this event changed or names.
 
         A refused event counts as well, because it moves a fence and uses up an attempt."""
         data = change.data
@@ -237,7 +237,7 @@ class Taking:
         )
 
     def finish(self) -> Taken:
-        """Write all that is left, and return the snapshot, which is of the current revision."""
+        """Write all that is left, and return the snapshot of the state's current revision."""
         if self._moved:
             # A report may take devices from gone nodes, which no change names.
             self._nodes.update(

@@ -76,7 +76,7 @@ ALLOCATED: Final = Phase.ALLOCATED
 
 
 class RefusedReport(Struct, frozen=True, array_like=True):
-    """A node report that could not be accepted, and when that was."""
+    """A node report that the ledger refused: why, at which revision and when."""
 
     cause: str
     message: str
@@ -87,12 +87,12 @@ class RefusedReport(Struct, frozen=True, array_like=True):
 class NodeState(Struct, eq=False):
     """One node: its devices ordered by index, and how much of its host is in use.
 
-    `host` is as Kubernetes or else the agent reports it. `gone`: it left the cluster, or only an
-    agent reports it in a Kubernetes cluster. `fence` is the last revision on the node's placement
-    subject, `chain` the SHA-256 of that message: the next placement must name both. `silent` is
-    when its agent fell silent, empty while it reports. `presence` is the revision of the last event
-    about that, and the fence for the next. `refused` is the agent's last refused report, until one
-    is accepted."""
+    `host` is as Kubernetes reports it, or else the agent. `gone`: the node left the cluster, or
+    only an agent reports it in a Kubernetes cluster. `fence` is the last revision on the node's
+    placement subject, `chain` the SHA-256 of that message: the next placement must name both.
+    `silent` is the time at which the agent stopped reporting, or empty. `presence` is the revision
+    of the last event about the agent's silence, and the fence for the next. `refused` is the
+    agent's last refused report, until one is accepted."""
 
     name: str
     devices: list[DeviceState] = []
@@ -133,7 +133,7 @@ class NodeState(Struct, eq=False):
     def foreign_plugin(self) -> str:
         """Return the other system whose device plugin allocates this node's devices, or empty.
 
-        Source: the label `DEVICE_PLUGIN`, set by the watcher. It does not count if our agent
+        Source: the label `DEVICE_PLUGIN`, set by the watcher. The label has no effect if our agent
         allocates the shares itself."""
         if self.observed is None or self.reported is None or self.reported.simulated:
             return ""
@@ -148,7 +148,7 @@ class NodeState(Struct, eq=False):
 
     @property
     def cordoned(self) -> str:
-        """Return why the node takes no new pods: the cordons in the ledger, or Kubernetes."""
+        """Return why the node takes no new pods: its cordons in the ledger or in Kubernetes."""
         return self.cordon or (DRAINED if self.drained else "")
 
 
@@ -165,10 +165,10 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Backoff(Struct, frozen=True, array_like=True, gc=False):
-    """How long to wait before a pod is placed again whose placements agents refused.
+    """How long a pod must wait to be placed again, because agents refused its placements.
 
-    `failures` counts refusals in a row, `node` is the last node, and until `until` (microseconds
-    since 1970) the pod must not be placed."""
+    `failures` counts refusals in a row. `node` is the last node. Until `until` (microseconds since
+    1970) the pod must not be placed."""
 
     failures: int
     node: str
@@ -178,9 +178,9 @@ class Backoff(Struct, frozen=True, array_like=True, gc=False):
 class PodState(Struct, eq=False, array_like=True, gc=False):
     """One live pod, with the revisions of the events that brought it to each phase.
 
-    `changed_revision` is that of the newest `PodChanged`. `terminating`: it is being deleted but
-    still runs. `shape_key` is equal for pods that any node treats alike. Snapshots encode this
-    struct as it is: a change of its fields or their order needs a new `snapshot.FORMAT`."""
+    `changed_revision` is the revision of the newest `PodChanged`. `terminating`: the pod is being
+    deleted but still runs. Every node treats pods with the same `shape_key` alike. Snapshots encode
+    this struct as it is: a change of its fields or their order needs a new `snapshot.FORMAT`."""
 
     submitted: PodSubmitted
     shape_key: bytes
@@ -250,7 +250,7 @@ class Resize(Struct, frozen=True, array_like=True):
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """The fences that are kept for a forgotten node; fields as in `NodeState`."""
+    """The fences that are kept for a node that was forgotten; fields as in `NodeState`."""
 
     fence: int
     chain: str
@@ -261,14 +261,14 @@ class State(Struct, eq=False):
     """All facts in the ledger's events up to `revision`.
 
     `quotas`, `budgets` and `volume_claims` are by namespace and then by name, without empty
-    namespaces. `failing` are placements that failed and will be voided: the cause by pod uid.
-    `rejected` are pods that cannot be read, by uid. `device_cordons` outlive a device's report.
-    `differences` counts the findings of comparisons with the cluster, by kind; `differing` is the
-    newest of each live pod, by uid. `of_kubernetes`: an API server determines which nodes exist.
-    `evictions` are of pods that are still placed, by uid. `nominated` is the node where room is
-    made, by uid of the pending pod. `resizes` are unanswered requests, by pod uid. `left` are gone
-    nodes without pods and cordons, in order of leaving, and `departed` the forgotten ones (see
-    `handlers.departures`). `rules` may be ahead of `revision`."""
+    namespaces. `failing` has, by pod uid, the cause why a placement failed and will be voided.
+    `rejected` has, by uid, the pods that cannot be read. `device_cordons` stay when a node no
+    longer reports the device. `differences` counts the findings of comparisons with the cluster, by
+    kind; `differing` has each live pod's newest one, by uid. `of_kubernetes`: an API server decides
+    which nodes exist. `evictions` has, by uid, the evicted pods that are still placed. `nominated`
+    is, by uid of a pending pod, the node where pods are evicted for it. `resizes` has unanswered
+    requests, by pod uid. `left` has the nodes that left and are empty, in order. `departed` has
+    nodes dropped since then (see `handlers.departures`). `rules` may be ahead of `revision`."""
 
     revision: int = 0
     nodes: dict[str, NodeState] = {}
@@ -307,7 +307,7 @@ class State(Struct, eq=False):
 def other_owner(state: State, node: str, device: str) -> NodeState | None:
     """Return the other node in the cluster that reports this device, or None.
 
-    A device may move to a node once its old node is gone or reports without it."""
+    A device may move to a node once its old node is gone or no longer reports the device."""
     owner = state.nodes.get(state.node_of_device.get(device, node))
     if owner is None or owner.name == node or owner.gone or not owner.by_id[device].present:
         return None

@@ -1,7 +1,7 @@
 """Keep an up-to-date score of every node for all pods of one shape, which form a class.
 
 A query evaluates only the rows that changed since the last one. Invariant: after `refresh` the
-board has each node's points, or marks the node as refused by a filter. The board does not see when
+board has each node's points, or marks the node as refused by a filter. The board cannot detect that
 two containers need the same device; `assign` does."""
 
 from collections.abc import Callable
@@ -53,8 +53,8 @@ READ_MAX: Final = 2_500  # nodes that one decision reads for new prices
 class PlacementClass:
     """All pods of one shape, with the score of every node for them.
 
-    `picks_one`: one ask for one device, chosen without regard to links. `needs`: filters that no
-    index covers. Device kinds in `without` and rows in `kept` are excluded."""
+    `picks_one`: the pod asks for one device, chosen without regard to links. `needs` has the
+    filters that no index covers. Device kinds in `without` and node rows in `kept` are excluded."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class PlacementClass:
     def follow(
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
     ) -> None:
-        """Use this policy, these prices and MIG geometries from now on; scores are recomputed."""
+        """Use this policy, these prices and these MIG geometries; recompute all scores."""
         same = self._policy is policy and self._price_table is price_table
         if same and self._geometries is geometries:
             return
@@ -134,7 +134,7 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """Return the number of nodes that pass every filter, even if containers collide there."""
+        """Return how many nodes pass every filter, even where containers need the same device."""
         return self.board.fitting + len(self.collided)
 
     @property
@@ -143,7 +143,7 @@ class PlacementClass:
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:
-        """Score the nodes that changed since the last call again. Return the cost of doing so."""
+        """Rescore the nodes that changed since the last call. Return the work done, in rows."""
         rows: Int64 = len(columns.names)
         looks: Int64 = ASKED
         if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
@@ -184,7 +184,7 @@ class PlacementClass:
                 self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
-        """Refuse the node in this row until it changes: containers need the same device there."""
+        """Refuse this row's node until it changes: two containers need the same device."""
         self.board.refuse(row)
         self.collided.add(row)
 
@@ -199,12 +199,12 @@ class PlacementClass:
 
     @property
     def prefers(self) -> bool:
-        """Return True if the class prefers some nodes for labels, taints or pods placed there."""
+        """Return True if labels, taints or placed pods make the class prefer some nodes."""
         near = self.relations is not None and self.relations.points is not None
         return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return, for each host's packed free amounts, True if they suffice for the pod."""
+        """Return, for each host, True if its packed free amounts suffice for one pod."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
@@ -224,7 +224,7 @@ class PlacementClass:
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
-        """Return the order in which to try devices: the one the score chose, then by policy."""
+        """Return the order in which to try devices: the score's choice, then the policy's."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
             return self._order
@@ -289,10 +289,10 @@ class PlacementClass:
 
 
 class ClassCache:
-    """A cache of the classes of one state, which drops the least recently used one.
+    """Cache the placement classes of one state; evict the least recently used.
 
-    A class follows changes of policy, prices, device kinds and geometries when it is next used.
-    `looks` adds up the cost of all refreshes, so that a caller can stop in time."""
+    When a class is next used, it catches up with changes of policy, prices, device kinds and
+    geometries. `looks` adds up the cost of all refreshes, so that a caller can stop in time."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
@@ -303,7 +303,7 @@ class ClassCache:
         self.looks: Int64 = 0
 
     def prepare(self) -> bool:
-        """Compute at most `READ_MAX` more nodes' values at new prices. True when all are done."""
+        """Value at most `READ_MAX` more nodes at new prices. True when all are valued."""
         if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
             return True
         self._columns.sync()

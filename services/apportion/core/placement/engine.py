@@ -110,7 +110,7 @@ class Engine:
 
     @property
     def pending(self) -> int:
-        """Return the number of pods that wait for this engine, including unschedulable ones."""
+        """Return how many pending pods this engine decides for, including unschedulable ones."""
         return len(self._queue)
 
     @property
@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def others_wait(self) -> bool:
-        """Return True if another scheduler has a pending pod that was not refused yet."""
+        """Return True if a pod of another scheduler is pending and was not refused yet."""
         return self._waiting.others_wait
 
     def own(self, shard: Shard) -> None:

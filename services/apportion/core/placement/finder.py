@@ -89,7 +89,7 @@ def placed_on(
 class PlaceFinder:
     """Finds the best node for a pod, counting the placements reserved so far.
 
-    With `apart`, because other schedulers place at the same time, nodes of the shard come first."""
+    With `apart`, the shard's own nodes come first, to avoid conflicts with other schedulers."""
 
     def __init__(
         self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
@@ -125,7 +125,7 @@ class PlaceFinder:
     def look_within(
         self, pod: PodState, among: NDArray[np.bool_] | None = None
     ) -> tuple[PodPlaced | None, Kept | None]:
-        """Return the best placement within limits, or the limit that rules out fitting nodes."""
+        """Return the best placement within limits, or the limit that excludes fitting nodes."""
         self._reservations.charge()
         first = self._limits.exceeded(pod)
         if first is not None:
@@ -149,7 +149,7 @@ class PlaceFinder:
     def class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
-        """Return the pod's class; with `alone`, as if no affinity or spread concerned the pod."""
+        """Return the pod's class; with `alone`, as if no affinity or spread terms existed."""
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
@@ -170,7 +170,7 @@ class PlaceFinder:
         return found
 
     def kept_from(self, pod: PodState) -> tuple[str, ...]:
-        """Return nodes nominated for other pods of equal or higher priority, except of its gang."""
+        """Return nodes nominated for pods outside its gang, of equal or higher priority."""
         found = set()
         for uid, node in self._state.nominated.items():
             other = self._state.pods.get(uid)

@@ -1,8 +1,8 @@
 """Place pods whose node kube-scheduler chooses, and answer which nodes have the devices.
 
-kube-scheduler asks our extender about devices only. A choice is kept here until its result is in
-the ledger. Invariant: a query changes neither the state nor a later answer. A pod that another
-scheduler places gets only the node chosen last; our queue never places it."""
+kube-scheduler asks our extender about devices only. Its choice of a node is kept here until the
+result is in the ledger. Invariant: a query changes neither the state nor a later answer. A pod that
+another scheduler places gets only the node chosen last; our queue never places such a pod."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -47,7 +47,7 @@ def devices_shape(shape: Shape) -> Shape:
 
 
 class FilterResult(NamedTuple):
-    """The points of nodes that fit, and why others do not (None: the ledger has no such node)."""
+    """The points of nodes that fit, and the refusal codes of others (None: not in the ledger)."""
 
     fits: dict[str, int]
     refused: dict[str, RefusalCode | None]
@@ -108,7 +108,7 @@ class FitQuery:
         return placed_on(pod, class_, columns, [(row, int(class_.board.points[row]))], shares)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:
-        """Return why the node does not fit a pod of this shape. Call only if it does not."""
+        """Return why this node does not fit a pod of this shape. Do not call it if the pod fits."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
         if row is None:
@@ -136,7 +136,7 @@ class ExternalChoices:
         self._nodes: dict[str, str] = {}
 
     def choose(self, uid: str, node: str) -> None:
-        """Request the placement of the pod on this node; replaces an earlier choice."""
+        """Request that the pod is placed on this node; a later choice replaces an earlier one."""
         self._nodes.pop(uid, None)
         self._nodes[uid] = node
         if len(self._nodes) > CHOICES_MAX:

@@ -1,10 +1,9 @@
 """Decide for a gang: place all pods that it still needs, or none.
 
-Required affinity may bind pods of a gang to each other. The first of them that is placed then fixes
-the topology domain for all. If the rest lacks room there, the next try starts in another domain.
-Invariant: a refused gang leaves no reservation. One set of bound pods has at most one try per
-domain. With several sets, each domain of each gets `LIMIT` tries. A gang has at most `TRIES_MAX`.
-"""
+Required affinity may bind pods of a gang to each other. The first bound pod that is placed fixes
+the topology domain for all of them. If the others lack room there, the next try starts in another
+domain. Invariant: a refused gang leaves no reservation. One set of bound pods is tried at most once
+per domain; with several sets, `LIMIT` times. A gang has at most `TRIES_MAX` tries."""
 
 from collections import Counter
 from typing import Final
@@ -34,7 +33,7 @@ APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEE
 
 
 class BoundPods:
-    """Gang pods bound by affinity, each row's domain, and the rows open to the first of them."""
+    """Gang pods that affinity binds to one topology domain; the first may use the `open` rows."""
 
     def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         self.domains = domains
@@ -44,7 +43,7 @@ class BoundPods:
 
 
 class GangDomains:
-    """The topology domains in which to try one gang; `of` maps a pod's uid to its bound set."""
+    """The topology domains to try for one gang; `of` maps a pod's uid to its `BoundPods`."""
 
     def __init__(
         self,
@@ -67,10 +66,10 @@ class GangDomains:
         self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
-        """Choose where the next try starts, given what the last try placed. False if none is left.
+        """Choose the domain for the next try. Return False if none is left.
 
-        Of the sets that the last try began, the last one excludes its domain. The sets after it may
-        use all their domains again."""
+        `placed` is what the last try placed. Of the sets of bound pods that it began, the last set
+        skips its domain. The sets after it may use all their domains again."""
         begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
@@ -145,10 +144,9 @@ class GangTurn:
         self._refusing = refusing
 
     def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
-        """Reserve and return placements for all pods that the gang needs, or the reasons to refuse.
+        """Reserve and return placements for all pods that the gang needs, or reasons to refuse.
 
-        Return None if that takes more than `events_left` events: the gang then gets its own batch.
-        """
+        Return None if there are more than `events_left`; the gang then gets its own batch."""
         # the newest reservation may be of this gang, and counts
         before = self._reservations.checkpoint()
         group = self._state.groups[shape_queue.gang]
@@ -211,9 +209,8 @@ class GangTurn:
     ) -> tuple[list[Placed], PodState | None]:
         """Reserve placements for the pods that a gang needs, skipping those that fit nowhere.
 
-        If too few fit, return the first skipped pod too. Skipped pods are retried, because they may
-        have affinity to pods placed since. `near` maps uids to bound sets, which start on `open`.
-        """
+        If too few fit, also return the first skipped pod. Skipped pods are retried, because they
+        may have affinity to pods placed since. `near` maps the uids of bound pods to their set."""
         placed: list[Placed] = []
         while True:
             refused: dict[bytes, PodState] = {}

@@ -1,8 +1,8 @@
 """Compute which pods of a gang must be placed before any of them may start.
 
-First, `min_available` pods, with the minimum of each task, are placed in one batch. The others
-follow one by one, like Volcano's elastic members. As in Volcano, task minimums are ignored if they
-exceed `min_available` in total. Invariant: no pod of a gang without a PodGroup is placed."""
+The first batch places `min_available` pods, among them the minimum of each task. The others follow
+one by one, like Volcano's elastic members. As in Volcano, task minimums are ignored if their sum
+exceeds `min_available`. Invariant: no pod of a gang without a PodGroup is placed."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from apportion.core.ledger.state import GroupState, PodState
 
 
 class GangDeficit(NamedTuple):
-    """How many pods the next batch must place: per task, and `others` of any task."""
+    """How many pods the next batch must place: a number per task, and `others` from any task."""
 
     tasks: Counter[str]
     others: int

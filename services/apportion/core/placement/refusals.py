@@ -1,6 +1,6 @@
 """Explain why a pod fits nowhere: count nodes by the filter that refused them; find near misses.
 
-A near miss is a node that a late filter refused, by a small shortage. Invariant: reasons are
+A near miss is a node that only a late filter refused, and that lacks little. Invariant: reasons are
 computed from the same columns as the decision, so they never contradict it."""
 
 from typing import Final
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 def explain(
     class_: PlacementClass, columns: Columns
 ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-    """Return how many nodes each code refused, and the near misses; the class fits nowhere."""
+    """Return how many nodes each code refused, and near misses, for a class that fits nowhere."""
     if not columns.count:
         return {}, ()
     ranks = node_ranks(class_, columns)

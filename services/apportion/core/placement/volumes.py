@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ToAttach(NamedTuple):
-    """A pod's volumes of one CSI driver: how many no other pod mounts, and which are shared."""
+    """A pod's volumes of one CSI driver: how many no other pod mounts, and which others do."""
 
     fresh: int
     shared: tuple[ClaimKey, ...]
@@ -47,8 +47,8 @@ class ToAttach(NamedTuple):
 class VolumeNeeds:
     """What a pod's volumes require of a node; an equal `key` means equal requirements.
 
-    `places` has the nodes of each volume that is not available everywhere. `attached` has the
-    volumes by driver, for drivers with a limit per node."""
+    `places` has the nodes that can use each volume that is not available everywhere. `attached` has
+    the volumes by driver, for drivers with a limit per node."""
 
     def __init__(
         self,

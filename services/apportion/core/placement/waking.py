@@ -1,6 +1,6 @@
 """Decide when unschedulable shape queues are retried.
 
-Invariant: such a queue stays unschedulable only while none of its pods could be placed. The
+Invariant: a shape queue stays unschedulable only while none of its pods could be placed. The
 exception is a gang, which is retried only after a release, although any placement may help it."""
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Unschedulable:
     """Index of unschedulable shape queues by what they need, to find those that a change may help.
 
     One pass over the changed nodes compares all needs; only queues with room are evaluated in full.
-    Invariant: a queue that `helped` leaves out fits on none of the nodes changed since."""
+    Invariant: a queue that `helped` does not return fits on none of the nodes that changed."""
 
     def __init__(self) -> None:
         self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of rows, kinds and geometries
@@ -159,7 +159,7 @@ class Waking:
         self._note_needs(shape_queue)
 
     def note_freed(self) -> None:
-        """Recheck, because a placement that was assumed did not happen and its room is free."""
+        """Recheck shape queues, because an assumed placement was undone and freed its room."""
         self._hints += 1
 
     def observe(self, change: Change, moved: bool, freed: bool) -> None:  # noqa: FBT001 - hot path
@@ -210,8 +210,8 @@ class Waking:
     def wake_affinity(self, looks_max: int) -> bool:
         """Recheck queues with affinity or spread if a pod that they select was just reserved.
 
-        They would otherwise wait until the decision is in the ledger; after a restart they would
-        not. Return False if some are left; the next `wake` rechecks those."""
+        Otherwise these queues would wait until the decision is in the ledger; after a restart they
+        would not. Return False if some are left; the next `wake` rechecks the rest."""
         self._reservations.charge()
         if self._reservations.met:
             self._reservations.met = self._anew = False

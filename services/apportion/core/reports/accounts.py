@@ -21,7 +21,7 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
-    """Return what fraction of its device a share is, in millionths, by memory or else cores."""
+    """Return what fraction of its device a share is, in millionths: by memory, or else by cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -36,7 +36,7 @@ class _Held(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """What is not allocated of a device, and its state."""
+    """The part of a device that is not allocated, and whether it is free, cordoned or broken."""
 
     key: Key
     part: Part

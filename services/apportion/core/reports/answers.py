@@ -1,7 +1,7 @@
 """The answers of reports, which the gateway sends and `apportion report` prints.
 
-Device hours are by the part of the device's memory that a share has; memory hours are GiB times
-hours. Invariant: the parts add up to the capacity, except for rounding each to six digits."""
+A share's device hours are its hours times its fraction of the device's memory. Memory hours are GiB
+times hours. Invariant: the parts add up to the capacity, except for rounding each to six digits."""
 
 import msgspec
 
@@ -12,9 +12,9 @@ from apportion.core.answers.visibility import Everyone, Namespace
 class ReportRow(Answer, frozen=True):
     """The figures of one row, of one row in a step (`from`), or of all rows together (empty `key`).
 
-    `used_gpu_hours` is the work that nodes reported, out of `reported_gpu_hours`. The capacity of a
-    node or of the total includes all parts. That of other rows is what was granted, because free
-    devices belong to no namespace. `cost` is that of granted hours; None without prices."""
+    `used_gpu_hours` were used of `reported_gpu_hours`, for which nodes reported usage. The capacity
+    of a node or of the total includes all parts. That of other rows is what was granted, because
+    free devices belong to no namespace. `cost` is that of granted hours; None without prices."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
@@ -38,8 +38,8 @@ class ReportRow(Answer, frozen=True):
 class ReportAnswer(Answer, frozen=True):
     """How much device time was granted and used in a period, and its cost, as of a revision.
 
-    `rows` with the most hours come first. `steps` are in order of time. There is no cost if models
-    are `unpriced`. `begins` is the start of the ledger, if it is after `from`."""
+    `rows` with the most hours come first. `steps` are in order of time. If models have no price
+    (`unpriced`), there is no cost. `begins` is the start of the ledger, if it is after `from`."""
 
     revision: Everyone[int]
     report: Everyone[str]

@@ -1,7 +1,7 @@
 """Format a report as FOCUS 1.0, the FinOps Open Cost and Usage Specification.
 
-One record is what one row used of one model in one charge period. Invariant: every record has all
-mandatory columns, empty only where the specification allows null."""
+Each record covers one device model in one charge period, for one row (such as a namespace).
+Invariant: a record has all mandatory columns; only those that may be null can be empty."""
 
 from collections.abc import Iterator
 from decimal import Decimal

@@ -1,7 +1,7 @@
 """Add up rates over time, by row and model: the arithmetic of a report.
 
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
-sum is its rate integrated over the period, and each bit of time is in one step only."""
+sum is its rate integrated over the period, and no moment is counted in two steps."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -15,7 +15,7 @@ CELLS_MAX: Final = 200_000
 
 
 class Part(IntEnum):
-    """What a part of a device is at a time: granted, free, cordoned or broken."""
+    """The state of a part of a device at one time: granted, free, cordoned or broken."""
 
     GRANTED = 0
     FREE = 1
@@ -32,7 +32,7 @@ class TooMuch(ValueError):
 
 
 class Sums(Struct):
-    """Time totals for each `Part`: millionths of devices, and MiB, each times microseconds."""
+    """Totals over time for each `Part`: device millionths, and MiB, each times microseconds."""
 
     cards: list[int]
     mib: list[int]
@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """What one row has of one model now (rates), since when, and the sums up to then."""
+    """What one row uses of one model now (rates), since when, and the sums up to that time."""
 
     since: int
     cards: list[int]
@@ -58,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add to the sums what the rates amount to up to `now`."""
+        """Add to the sums what the rates amount to from the last update up to `now`."""
         passed = now - self.since
         if passed <= 0:
             return

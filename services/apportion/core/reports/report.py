@@ -31,7 +31,7 @@ class Period(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What was read from the ledger for a report: meters and account, up to a revision."""
+    """What a report needs from the ledger: the meters and the account, up to a revision."""
 
     revision: int
     by: By
@@ -41,7 +41,7 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    """What one row adds up to, before rounding."""
+    """The sums of one row of the report, before rounding."""
 
     sums: Sums
     used: UsedSums
@@ -156,7 +156,7 @@ def _begins(read: Reading) -> str:
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
-    """Return the models without a price, because a cost that ignored them would look complete."""
+    """Return the models without a price: a cost that leaves them out would look complete."""
     return () if prices is None else prices.lacking(models)
 
 

@@ -1,8 +1,7 @@
 """Read one parsed document into typed structs, with errors that name the field.
 
-Invariant: reading any value gives a result or a `ManifestError` of one line. Values that are too
-deep, too long or too large for an event are refused, and names that Kubernetes refuses (RFC 1123).
-"""
+Invariant: reading any value gives a result or a one-line `ManifestError`. Values that are too deep,
+too long or too large for an event are refused, as are names that Kubernetes refuses (RFC 1123)."""
 
 import json
 import re
@@ -115,7 +114,7 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
 
 
 def typed(document: dict[str, Any], kind: type[T]) -> T:
-    """Convert the document to a struct of type `kind`, which has the fields that we read.
+    """Convert the document to a struct of type `kind`; ignore fields that the type lacks.
 
     Raises ManifestError if a field is missing or of the wrong type or size."""
     try:
@@ -125,7 +124,7 @@ def typed(document: dict[str, Any], kind: type[T]) -> T:
 
 
 def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestError:
-    """Turn msgspec's error, as in ``Expected `int`, got `str` - at `$.a[0]` ``, into ours."""
+    """Turn an error of msgspec, as in ``Expected `int` - at `$.a[0]` ``, into a ManifestError."""
     problem, _, path = message.partition(" - at `$")
     field = root
     value: Any = document
@@ -228,7 +227,7 @@ def dns_subdomain(value: str, field: str) -> str:
 
 
 def qualified_name(value: str, field: str) -> str:
-    """Return the value if it can name a scheduling gate: letters, optionally after "DNS name/".
+    """Return the value if it can name a scheduling gate, such as `example.com/quota`.
 
     Raises ManifestError if it is empty, too long, or has other characters."""
     prefix, slash, name = value.rpartition("/")

@@ -1,7 +1,7 @@
 """Read documents with the function for each kind, and report one outcome each.
 
-Kinds whose controllers create pods are refused, because nothing here would create them. A
-PriorityClass applies to the pods given with it, and overrides none of the configuration. Invariant:
+Kinds whose controllers create pods are refused, because nothing here would create these pods. A
+PriorityClass applies to the pods given with it, but does not override the configuration. Invariant:
 a bad document only ever raises a `ManifestError`. A document with a pod, or of one of our kinds in
 another version, is never skipped."""
 
@@ -22,7 +22,7 @@ TAKEN: Final = (*KINDS, QUEUE, QUOTA)  # every kind that can be submitted: workl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one document, or one item of a List; `document` counts from 1.
+    """The result for one document, or one item of a List; `document` counts from 1.
 
     Exactly one of `manifest` and `error` is set. `name` is the document's own name as far as it can
     be read, as in `Pod default/trainer`."""
@@ -103,7 +103,7 @@ def title(document: object) -> str:
 
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
-    """Prefix the field in errors raised inside; for a document within another document."""
+    """Put `prefix` before the field in errors raised inside, for a document within another one."""
     try:
         yield
     except ManifestError as error:
@@ -168,7 +168,7 @@ _NAMELESS: Final = "a document without a kind"
 
 
 def others_in(document: object) -> Iterator[str]:
-    """Yield names of documents to skip: this document's, or those of the List's items.
+    """Yield the name of each document to skip: of this one, or of the items of a List.
 
     A PriorityClass is not skipped, because it applies to the pods given with it."""
     for _, item in items_of(document)[0]:
@@ -204,7 +204,7 @@ def holds_pods(value: object) -> bool:
 def called(document: object) -> str:
     """Return a short name for a document, as in `Service web`.
 
-    It includes the namespace only if the document sets one; most leave it to the default."""
+    The namespace is included only if the document sets one; most leave it to the default."""
     parts = part(document, "metadata")
     named = [str(parts[key]) for key in ("namespace", "name") if parts.get(key)]
     kind = str(part(document).get("kind") or _NAMELESS)
@@ -212,7 +212,7 @@ def called(document: object) -> str:
 
 
 def found_as(name: str, where: str) -> str:
-    """Return how to list a skipped document: by name, plus its file if it has no kind."""
+    """Return the name to show for a skipped document; if it has no kind, add its file."""
     return f"{name} in {where}" if name == _NAMELESS else name
 
 

@@ -1,7 +1,7 @@
 """Derive from a pod's `spec.schedulerName` which scheduler chooses its node.
 
-Invariant: watcher and webhook use the same names, those of the ledger's configuration or else of
-their options, so they never disagree on a pod."""
+Invariant: watcher and webhook use the same names, so they never disagree on a pod. The names are in
+the ledger's configuration, or else in the options of both."""
 
 from collections.abc import Collection
 from enum import Enum
@@ -25,7 +25,7 @@ class Chooser(Enum):
 
 
 class SchedulerNames(Struct, frozen=True):
-    """The `spec.schedulerName` values of pods for us, and for kube-schedulers with our extender."""
+    """The `spec.schedulerName` values of our pods, and of kube-schedulers with our extender."""
 
     ours: frozenset[str] = frozenset(OURS)
     extended: frozenset[str] = frozenset()

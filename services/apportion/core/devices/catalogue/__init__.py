@@ -37,7 +37,7 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, with its MIG profiles, smallest first; names match by whole words."""
+    """A model of a family, and its MIG profiles, smallest first. The name matches by words."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -55,11 +55,11 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The devices that one resource name requests, such as NVIDIA's GPUs.
 
-    `modes` are the ways in which they are shared, the default first. A family with templates is
-    shared by them; a model with profiles can also be cut into MIG instances. `brand` is the word
-    that device plugins put before a model that does not begin with it. `printed_mib` is the nominal
-    memory of a device, which may offer less. `module` is how many devices, by consecutive index,
-    share a module and are allocated together."""
+    `modes` are the ways in which the devices are shared, the default first. A family with templates
+    is shared by templates; a model with profiles can also be cut into MIG instances. `brand` is the
+    word that device plugins put before a model that does not begin with it. `printed_mib` is the
+    nominal memory of a device, which may offer less. `module` is how many devices, by consecutive
+    index, share a module and are allocated together."""
 
     name: str
     title: str
@@ -121,8 +121,9 @@ def mig_profiles(
 def mig_profile(model: str, name: str, sizes: tuple[MigSize, ...] = ()) -> MigProfile | None:
     """Return this profile of an NVIDIA model, or None; memory in `sizes` takes precedence.
 
-    Drivers round gigabytes differently: 7g.79gb is 7g.80gb. A larger difference in memory makes
-    another profile, and so does a suffix for other engines (`+me`, `-me`, `+gfx`, `+me.all`)."""
+    Drivers round gigabytes differently: 7g.79gb is the same profile as 7g.80gb. A larger difference
+    in memory makes another profile, as does a suffix for other engines (`+me`, `-me`, `+gfx`,
+    `+me.all`)."""
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
     alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
@@ -153,11 +154,11 @@ def registered(family: str, model: str) -> str:
 
 @lru_cache(maxsize=4096)
 def type_matches(pattern: str, model: str) -> bool:
-    """Return True if a type that a user wrote selects this model, ignoring case.
+    """Return True if a device type that a user wrote selects this model, ignoring case.
 
-    Users write it in `nvidia.com/use-gputype`. Whole names win over substrings: `A10` does not
-    match an A100, nor `910B4` a 910B4-1, because A100 and 910B4-1 are types of their own. `SXM4` is
-    no type, so it matches as a substring."""
+    Users write it in `nvidia.com/use-gputype`. A whole name matches no longer one: `A10` does not
+    match an A100, nor `910B4` a 910B4-1. Other text, such as `SXM4`, may be any part of a model's
+    name."""
     wanted, whole = normal(pattern), normal(model)
     tokens = _TOKEN.findall(whole)
     if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:

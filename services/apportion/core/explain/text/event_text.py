@@ -40,8 +40,8 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 class Teller:
     """Describes events in ledger order; remembers the newest `NAMES_MAX` pod names.
 
-    Most events identify a pod only by uid; `find` returns the names of other pods. If a pod ends
-    after its name was reused, as after a drain, the line calls the pod `the previous pod`."""
+    Most events identify a pod only by uid; `find` returns the names of pods not remembered. If a
+    pod ends after its name was reused, as after a drain, the line calls it `the previous pod`."""
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
@@ -259,7 +259,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _usage(data: schemas.UsageRecorded) -> Pod:
-    """Return how much of the shares on a node was used, and which processes have no share."""
+    """Return how much of a node's shares was used, and which processes had no share."""
     seconds = max(1, data.seconds)
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024

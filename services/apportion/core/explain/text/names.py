@@ -22,7 +22,7 @@ def means(name: str, device: str) -> bool:
 
 
 def meant(name: str, devices: Iterable[str]) -> list[str]:
-    """Return the device with this id; if there is none, all devices whose ids begin so."""
+    """Return the device with this id, or else all devices whose ids begin with `name`."""
     found = sorted(device for device in devices if means(name, device))
     return [name] if name in found else found
 

@@ -2,7 +2,7 @@
 
 Descriptions of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
 Invariants: a text contains no number that is not in the refusal. A cause that blocks the pod on
-every node is stated once, whatever nodes lack."""
+every node is stated only once, whatever the nodes lack."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, NamedTuple
@@ -202,7 +202,7 @@ def phrase(code: RefusalCode, *, never: bool = False) -> str:
 def cure(
     code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
 ) -> str:
-    """Return what would unblock the pod. With `never`, that other pods end is no cure."""
+    """Return what would unblock the pod. With `never`, waiting for other pods is no cure."""
     known = cause_of(code)
     chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
@@ -228,8 +228,8 @@ def of_miss(
 ) -> dict[str, str]:
     """Return what the pod needs of a near node, what the node has, and what is missing.
 
-    `kinds` are what the node has where the pod requires a kind. `empty` counts the exclusive
-    devices needed and free, if too few are free."""
+    If the pod requires a kind of node or device, `kinds` has what the node offers instead. `empty`
+    is how many exclusive devices are needed and free, if too few are free."""
     needed, available = (amount(miss.code, value) for value in (miss.needed, miss.available))
     short = missing(miss)
     if empty is not None:
@@ -265,7 +265,7 @@ def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """Return the text of a code; if `shape` is known, with what the pod requires."""
+    """Return the text of a code; with `shape`, including what the pod requires."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and _coreless(shape):
@@ -276,7 +276,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return what the pod requires that this code is about; for None, the required devices."""
+    """Return the pod's requirement that this code is about; for None, the required devices."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -327,7 +327,7 @@ def event_causes(
 ) -> Causes:
     """Return why no node fits, from the event alone, which may lack the nearest node.
 
-    `even_when_empty`: the near node could not run the pod even if it were empty."""
+    `even_when_empty`: the nearest node could not run the pod even if it were empty."""
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", too little even when empty"
@@ -369,7 +369,7 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return the limit for `whom` of a gang, after its pods that still fit."""
+    """Return which limit keeps `whom` out, after the number of the gang's pods that still fit."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
@@ -553,14 +553,14 @@ def listed(things: list[str], most: int = LISTED) -> str:
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
-    """Return a refusal as one sentence, with "can never fit" if so; `short` is for lists."""
+    """Return a refusal as one sentence, with "can never fit" if it applies; `short` for lists."""
     return explained_causes(explained, short=short).sentence
 
 
 def explained_causes(
     explained: Explained, *, short: bool = False, lead: str = f"{NEVER}: "
 ) -> Causes:
-    """Return the clauses of `refusal_words`; `lead` replaces its "can never fit"."""
+    """Return the clauses of `refusal_words`; if the pod can never fit, they begin with `lead`."""
     if limit := limit_words(explained):
         return Causes("", (limit,))
     refused, never = explained.refused, explained.never
@@ -587,7 +587,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return "for one pod of its gang, " if another pod of the gang may be meant; else empty."""
+    """Return "for one pod of its gang, " if the refusal may be another pod's; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 

@@ -1,8 +1,8 @@
 """Adopt running pods that this ledger has not placed, with the devices they use.
 
-A pod may be adopted before the node's agent has reported its devices. Until the report comes, they
-are recorded as absent devices of exactly the claimed size. Invariant: a claim is charged as a whole
-or not at all, and never oversells a device."""
+A pod may be adopted before the node's agent has reported its devices. Until then they are recorded
+as absent devices of exactly the claimed size. Invariant: a claim is charged as a whole or not at
+all, and never oversells a device."""
 
 from msgspec import structs
 
@@ -46,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Apply the copies that `charged` returned to the node; add devices that it lacks."""
+    """Copy the results of `charged` to the node's devices; add devices that the node lacks."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)
@@ -60,7 +60,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
-    """Mark the adopted pod as bound, or allocated if it is running, since it was submitted."""
+    """Set an adopted pod's phase to allocated if it runs, else bound, as of its submission."""
     charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision

@@ -1,4 +1,4 @@
-"""What a fold handler gets and returns, and the registry of handlers.
+"""The input and the result of a fold handler, and the registry of handlers.
 
 Invariant: a handler that raises `Refused` has changed nothing."""
 
@@ -14,10 +14,11 @@ from apportion_schemas import Share
 class Change(Struct, frozen=True, gc=False):
     """What one event changed, for indexes and accounts derived from the state.
 
-    `node` is set if what it offers or has in use changed, not if a placed pod only changes phase.
+    `node` is set if the node's offer or usage changed, not if a placed pod only changed phase.
     `refused` is the reason why the event was not applied, or empty. `shares` are those that came or
-    left with the pod if nothing else on the node changed, and None if anything may have. `before`
-    is the pod before the event, if its shape or identity changed. `forgotten` are dropped nodes."""
+    left with the pod, if nothing else on the node changed; None if anything may have. `before` is
+    the pod before the event, if its shape or identity changed. `forgotten`: nodes dropped from the
+    state."""
 
     data: Any
     node: NodeState | None = None
@@ -33,7 +34,7 @@ class Refused(Exception):
 
 
 class Context(Struct, frozen=True, gc=False):
-    """What a handler gets in addition to the event's payload."""
+    """The state to change, and the event's revision and time, for a handler."""
 
     state: State
     revision: int

@@ -1,7 +1,7 @@
 """Apply events about cluster-wide facts, such as gangs, quotas, policy and prices.
 
-They change no node and place no pod. Invariant: the newest event about an object replaces all
-earlier facts about that object."""
+These events change no node and place no pod. Invariant: the newest event about an object replaces
+all earlier facts about that object."""
 
 from msgspec import structs
 

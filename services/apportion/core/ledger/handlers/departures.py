@@ -1,12 +1,12 @@
 """Apply events about nodes that left the cluster, evictions of pods, and cordons.
 
 A node that left is kept while it has pods or a cordon, or is one of the last `LEFT_MAX` to leave.
-So if it comes back, it has its devices at once. After that it is forgotten, except for its fences:
-those of the newest `DEPARTED_MAX` nodes are kept, so that a node of that name continues its chain.
+If it comes back, it has its devices at once. Other nodes are forgotten, except for their fences:
+those of the newest `DEPARTED_MAX` nodes are kept, so that a returning node continues its chain.
 
-Invariants: what is forgotten follows from the events alone, and nothing kept refers to it. A pod is
-evicted only for a pending pod of higher priority, and is listed as evicted only while placed. A
-node or device with several cordons is open again only after all are lifted."""
+Invariants: which nodes are forgotten follows from the events alone, and the state never refers to
+one. A pod is evicted only for a pending pod of higher priority, and is listed as evicted only while
+placed. A node or device with several cordons is open again only after all are lifted."""
 
 from typing import Final
 
@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Keep a node that left and is now empty among the last ones; return the nodes forgotten."""
+    """Keep a node that left and is empty as one of the last to leave; return dropped nodes."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()

@@ -1,9 +1,9 @@
 """Apply resizes of running pods: the request, and the scheduler's answer.
 
-A resize is requested in the ledger. The pod's scheduler answers it with an event that is fenced and
+A resize is requested in the ledger. The pod's scheduler answers with an event that is fenced and
 chained on the node like a placement. The pod's asks change as well, so that quotas count the new
-size and the pod keeps it if it is placed again. Invariant: a pod has the same devices before and
-after, none of them is oversold, and each request is answered once."""
+size and a later placement uses it. Invariant: a pod has the same devices before and after, none of
+them is oversold, and each request is answered once."""
 
 from copy import copy
 
@@ -18,7 +18,7 @@ from apportion_schemas.quantities import WHOLE
 
 @folds(ResizeAsked)
 def asked(context: Context, data: ResizeAsked) -> Change:
-    """Record the request to resize a pod; it replaces an earlier one."""
+    """Record a request to resize a pod; it replaces an earlier request."""
     state = context.state
     pod = state.pods.get(data.pod)
     if pod is None:
@@ -30,7 +30,7 @@ def asked(context: Context, data: ResizeAsked) -> Change:
 
 
 def resized(context: Context, data: PodResized, pod: PodState) -> Change:
-    """Replace the pod's shares by those of the new size; `Oversold` if they do not fit."""
+    """Replace the pod's shares by those of the new size; raise `Oversold` if they do not fit."""
     state = context.state
     _check_asked(state, data)
     placed = pod.placement
@@ -67,7 +67,7 @@ def resized(context: Context, data: PodResized, pod: PodState) -> Change:
 
 @folds(ResizeRefused)
 def refused(context: Context, data: ResizeRefused) -> Change:
-    """Drop the request; the pod keeps its shares."""
+    """Drop the resize request that the scheduler refused; the pod keeps its shares."""
     state = context.state
     _check_asked(state, data)
     del state.resizes[data.pod]

@@ -3,7 +3,7 @@
 The pod is charged as many devices as it requested, the emptiest first, with all that is left of
 them. Closing all devices would let one pod close a node. A MIG device is different: the pod may use
 any of its instances, even one that looks free. Invariants: such a pod closes at most as many
-devices as it requested. No MIG instance is offered that a pod may be using without being charged.
+devices as it requested. No MIG instance is offered that such a pod may be using without a charge.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ EVIDENCE = "what it asks for; nobody says what it has"
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
     """Return the event that charges devices to the pod, or None if no charge is possible.
 
-    It is None while the node has reported no devices, or if the instances of a MIG device are not
-    reported. Until the pod is adopted, the node then offers no device of its families
+    No charge is possible before the node has reported devices, or while a MIG device's instances
+    are unknown. Until the pod is adopted, the node then offers no device of the pod's families
     (`NodeObserved.unnamed_families`), like HAMi. `known` are the possible MIG geometries
     (`knownMigGeometries`)."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
@@ -68,7 +68,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield shares that use up what is left of a device; of a MIG device, all of it or none."""
+    """Yield shares that use up what is left of a device; of a MIG device, everything or nothing."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

@@ -1,4 +1,4 @@
-"""Count the placed pods on each node that match each label selector in use.
+"""Count, for each node and label selector in use, the placed pods that the selector matches.
 
 Counting starts with the first pod that has an affinity or spread term. Topology spread ignores
 terminating pods, so its selectors have separate counts. Invariant: each count equals that of a walk
@@ -28,7 +28,7 @@ _Counted = tuple[PodSelector, bool]  # a selector, and True if its count is for 
 
 
 class Counts:
-    """The number of matching pods per node for one selector; each change gets a new `version`."""
+    """For one selector, the number of matching pods per node; each change gets a new `version`."""
 
     def __init__(self, clock: Iterator[int]) -> None:
         self.by_node: Counter[str] = Counter()
@@ -76,10 +76,10 @@ class _Kind:
 
 
 class Concern(NamedTuple):
-    """How other pods restrict where a pod may go; `guards` are anti-affinity terms that match it.
+    """The affinity and spread rules that restrict one pod; `guards` are those of other pods.
 
-    `wishes` is True if the pod has its own affinity or spread terms. `itself` has, for each
-    selector of its affinity and then of its spread, True if the selector matches the pod itself."""
+    `wishes` is True if the pod has its own terms. `itself` has, for each of its affinity and then
+    spread selectors, True if the selector matches the pod itself."""
 
     guards: tuple[PodTerm, ...]
     wishes: bool
@@ -91,7 +91,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """An index of all placed pods, including other schedulers', to count those that match."""
+    """An index of all schedulers' placed pods, to count those that a selector matches."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -225,7 +225,7 @@ class Neighbours:
         return self._guards[term]
 
     def relabel(self, namespace: str) -> bool:
-        """Recount after a namespace's labels changed. Return False if no term selects by them."""
+        """Recount after a namespace's labels changed. False if no term uses such labels."""
         if not self._by_label:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
@@ -264,7 +264,7 @@ class Neighbours:
         self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
     def count(self, some: int) -> bool:
-        """Count at most `some` of the pods and nodes not counted yet. True when none is left."""
+        """Count at most `some` of the uncounted pods and nodes. True when all are counted."""
         for _ in range(min(some, len(self._uncounted))):
             each = self._uncounted.pop()
             if isinstance(each, NodeState):

@@ -1,7 +1,7 @@
 """Refuse or prefer nodes for pods of one shape because of the pods already placed.
 
-The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread. One exception: a
-placed pod's own preferred terms do not count."""
+The rules are kube-scheduler's for pod affinity, anti-affinity and topology spread. One exception:
+the preferred terms of pods that are already placed have no effect."""
 
 from typing import NamedTuple
 
@@ -140,7 +140,7 @@ class Relations:
 
 
 class _Sums(NamedTuple):
-    """The pods in the domain of each row's node, the lowest such sum, and the number of domains."""
+    """For each row, the pods in its node's domain; also the lowest sum, and how many domains."""
 
     here: Numbers
     least: int

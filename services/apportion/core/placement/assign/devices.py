@@ -1,8 +1,8 @@
 """Choose the exact devices of each container on the chosen node.
 
-The hardest asks go first: exclusive devices, then the most memory. If no device is left for the
-next container, other choices are tried. Without this, a pod would be refused only because of the
-device order, and no event would retry it. Invariant: `assign` does not change the columns."""
+The hardest asks go first: exclusive devices, then the most memory. If the next container finds no
+device, the search goes back and tries other devices for the ones before. Otherwise a pod that fits
+could be refused, and no event would retry it. Invariant: `assign` does not change the columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -66,7 +66,7 @@ class _Room:
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
-    """Return the shares to give a pod of this class on the node, ask by ask; None if it fails."""
+    """Return the shares for a pod of this class on the node, in the order of its asks, or None."""
     if class_.picks_one:
         ask, at = class_.asks[0], class_.pick(columns, row)
         if at >= 0:

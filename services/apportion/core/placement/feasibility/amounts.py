@@ -1,4 +1,4 @@
-"""Device filters that return `(needed, available)`; a device passes if enough is available."""
+"""Device filters: each returns `(needed, available)`, and a device passes if it has enough."""
 
 from collections.abc import Callable
 

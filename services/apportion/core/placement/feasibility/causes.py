@@ -1,4 +1,4 @@
-"""Describe every refusal code, with or without a filter.
+"""Describe every refusal code, whether a filter returns it or another part of the scheduler.
 
 Invariant: each `RefusalCode` is in `CAUSES` once. A code of a newer build is shown as its name."""
 
@@ -126,7 +126,7 @@ def cause_of(code: RefusalCode) -> Cause[Any]:
 
 
 def of_kind(kind: Kind) -> frozenset[RefusalCode]:
-    """Return the refusal codes of one kind."""
+    """Return the refusal codes of one kind, such as `Kind.LIMIT`."""
     return frozenset(code for code, cause in CAUSES.items() if cause.kind is kind)
 
 
@@ -179,7 +179,7 @@ class BeyondLimit(NamedTuple):
 
 
 class TooFewPlaces(NamedTuple):
-    """A gang that needs more places than an empty fleet has; pods in `none` fit nowhere."""
+    """A gang that needs room for more pods than an empty cluster has; `none` fit on no node."""
 
     needed: int
     places: int
@@ -187,11 +187,10 @@ class TooFewPlaces(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """A refusal with the nearest nodes that could run the pod; `never`: no node ever could.
+    """A refusal with the nearest nodes that could run the pod; if `never`, no node ever could.
 
-    `limit` is too small even without other pods. `own` counts nodes for the gang's other pods,
-    which the refusal counts as in use. `shape` is the refused shape; None if the gang's pods differ
-    and another one may have been refused."""
+    `limit` is too small even without other pods. `own` counts nodes with room, but only for the
+    gang's other pods; they count as in use. `shape` is None if the gang has several shapes."""
 
     refused: PodRefused
     never: bool

@@ -1,7 +1,7 @@
 """The fields that describe a refusal code: texts, unit, the events that may end it, its filter.
 
-The command line, API, console, documentation and scheduler read them. Invariant: apart from this
-package, only the module that returns a code refers to it by name."""
+The command line, API, console, documentation and scheduler read these fields. Invariant: apart from
+this package, only the module that returns a code refers to the code by name."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -27,7 +27,7 @@ FREED: Final = 8
 
 
 class Hint(NamedTuple):
-    """An event that may end a refusal, the shape queues to wake, and the outcomes that count."""
+    """An `event` that may end a refusal: which shape queues it wakes (`asks`), and `when`."""
 
     event: type[Payload]
     asks: int
@@ -113,7 +113,7 @@ class Unit(Enum):
 
 
 class Kind(Enum):
-    """Groups refusal codes by what ends the refusal: a release, a change of nodes, or a limit."""
+    """Groups refusal codes by what ends them: freed shares, changed nodes, a raised limit."""
 
     OTHER = "other"
     FREED = "freed"  # ends when shares are freed on a node that is large enough
@@ -129,11 +129,11 @@ class Cause(NamedTuple, Generic[Check]):
     """A refusal code with its description, its fix, and the events that may end it.
 
     In `fix`, `{node}` and `{device}` become the names of the nearest refused ones, or `NODE` and
-    `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` replace the texts for an
-    empty node or device, where no release or recovery helps. A filter's code has `check`, its rule,
-    and `wanted`, True for the shapes that the rule concerns (None: for all). A filter of facts has
-    `closes`, True for the nodes that the check may refuse for some pod: the index evaluates it once
-    for each node, and the check only on the nodes that some filter closes."""
+    `DEVICE` if the refusal names none. `when_empty` and `fix_when_empty` are the texts for a node
+    or device that is too small even when empty. If a filter returns the code, `check` is its rule,
+    and `wanted` is True for the shapes that the rule concerns (None: all shapes). For a filter of
+    cluster facts, `closes` is True for the nodes that the check may refuse for some pod. The index
+    runs the check only on those nodes."""
 
     code: RefusalCode
     phrase: str

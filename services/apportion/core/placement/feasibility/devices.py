@@ -1,4 +1,4 @@
-"""Device rules that ignore what is in use: True if such a device could ever serve the ask."""
+"""Device rules that ignore current use: True if such a device could ever serve the ask."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def _means(name: str, device: Device) -> bool:
-    """Return True if the name matches the driver's name of the model, or the registered name."""
+    """Return True if `name` matches the device's model, as the driver or as the agent calls it."""
     as_registered = registered(device.family, device.model)
     return type_matches(name, device.model) or type_matches(name, as_registered)
 

@@ -2,10 +2,10 @@
 
 A filter returns the amounts needed and available, and passes if there is enough. A device is
 refused by the first rule that it fails, a node by the rule of the last device that it would have
-needed. `Occupancy` sets what is on the node: as it is, empty, without some pods, without a cordon;
-the node itself is not changed, and amounts are released as the fold does. Relations to other pods,
-and containers that fit only alone, are left to the engine. Invariant: a node fits here exactly if
-no filter of the index refuses it; a property test compares the two.
+needed. An `Occupancy` is a function that returns the node to check: unchanged, empty, or without
+some pods or a cordon. The engine checks affinity and spread, and whether all containers fit at
+once. Invariant: a node fits here exactly if no filter of the index refuses it; a property test
+compares the two.
 
 `Room` evaluates the whole fleet for advice, which must not name a node that is always too small."""
 
@@ -48,7 +48,7 @@ NO_PLACE: Final = -1
 
 
 class Verdict(NamedTuple):
-    """Why a pod does not fit: code, amounts, and in `place` the position of the device at fault."""
+    """Why a pod does not fit: the code, the amounts, and the index (`place`) of the device."""
 
     code: RefusalCode
     needed: int
@@ -116,7 +116,7 @@ CONDITIONS: Final = frozenset((
 
 
 def now(node: NodeState) -> NodeState:
-    """Return the node unchanged: the occupancy that counts all pods now placed there."""
+    """Return the node unchanged, with all pods that are placed there."""
     return node
 
 
@@ -204,7 +204,7 @@ def uncordoned(code: RefusalCode, device: str = "") -> Occupancy:
 
 
 def on_offer(node: NodeState) -> NodeState:
-    """Return the node without cordons and with all reported devices healthy."""
+    """Return a copy of the node without cordons and with all reported devices healthy."""
     devices = [copy(held) for held in node.devices]
     for held in devices:
         held.healthy, held.cordon, held.cordons = True, "", ()
@@ -226,7 +226,7 @@ _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
 class Rules(NamedTuple):
-    """What filters need of the cluster: MIG geometries, and whether only idle devices count."""
+    """Cluster settings that filters read: MIG geometries, and whether only idle devices count."""
 
     geometries: Known = ()
     idle_only: bool = False
@@ -271,7 +271,7 @@ def devices_feasibility(
 
 
 def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
-    """Return what the ask takes of such a device, or the rule by which it can never serve."""
+    """Return what the ask takes of such a device, or the code of the rule that excludes it."""
     refused = refused_kind(ask, constraints, device)
     if refused is not None and refused not in _WHICH_DEVICE:
         return refused
@@ -340,7 +340,7 @@ Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...
 
 
 class Lifting(Enum):
-    """Whether a pod fits once a cordon ends, or what else must end: failures or other pods."""
+    """Whether a pod fits once a cordon is removed, or failures or other pods must end too."""
 
     SUFFICES = auto()
     WITH_OTHERS = auto()  # other cordons or failures must end too
@@ -348,7 +348,7 @@ class Lifting(Enum):
 
 
 class Room:
-    """Questions about what nodes could run when empty, answered for one unchanged state."""
+    """Answers which nodes could run a pod when empty; use one instance for one unchanged state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -374,8 +374,8 @@ class Room:
     ) -> tuple[PodRefused, bool]:
         """Return the refusal with the nearest nodes that could run the pod when empty, and False.
 
-        If there are none, return what each node lacks even when empty, and True. `brief` is for
-        lists: it keeps the event's own nearest nodes if any of them could run the pod."""
+        If no node could, return what each node lacks even when empty, and True. With `brief`, for
+        lists, keep the nearest nodes in `refused` if any of them could run the pod."""
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
         if brief and kept:
@@ -396,7 +396,7 @@ class Room:
         return structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), False
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
-        """Return nodes that may fit the pod, but whose agents' reports the ledger refuses."""
+        """Return nodes that may fit the pod, but whose agents' reports the ledger rejects."""
         if refused.gang or refused.queue or refused.quota or refused.volume:
             return ()
         if self._unbelieved is None:
@@ -408,7 +408,7 @@ class Room:
         )
 
     def could_count(self, pod: PodState) -> int:
-        """Return how many nodes could run the pod if they were empty."""
+        """Return how many nodes could run the pod if these nodes were empty."""
         shape = pod.submitted.shape
         return self.once(("could", pod.shape_key), lambda: sum(1 for _ in self.could(shape)))
 
@@ -422,7 +422,7 @@ class Room:
         )
 
     def liftable(self, pod: PodState, code: RefusalCode) -> tuple[list[str], Lifting]:
-        """Return cordoned nodes or devices that could run the pod, and what else must end.
+        """Return the cordoned nodes or devices that could run the pod, and what else must end.
 
         If removing one cordon is enough for some of them, return only these."""
         key = f"liftable {code.value}", pod.shape_key
@@ -457,19 +457,19 @@ class Room:
         return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
     def devices_short(self, shape: Shape, miss: NearMiss) -> int:
-        """Return how many more empty devices the pod needs on this node."""
+        """Return how many more empty devices the pod needs on the node that `miss` names."""
         node = self._state.nodes.get(miss.node)
         wanted, free = self.empty_devices(shape, node) if node is not None else (0, 0)
         return max(wanted - free, 0)
 
     def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
-        """Return those of the event's nearest nodes that could run the pod when empty."""
+        """Return those of the refusal's nearest nodes that could run the pod when empty."""
         shape, nodes = pod.submitted.shape, self._state.nodes
         there = (miss for miss in refused.nearest if miss.node in nodes)
         return tuple(miss for miss in there if self.holds(shape, nodes[miss.node]))
 
     def nearest_nodes(self, shape: Shape) -> tuple[NearMiss, ...] | None:
-        """Return what the nearest nodes lack that could run the pod when empty, or None."""
+        """Return what the nearest nodes lack now, of those that could run the pod when empty."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self.devices_short(shape, each[1]), each[0]))
@@ -515,7 +515,7 @@ class Room:
         return self.miss(shape, node, uncordoned(code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
-        """Return the devices that, if empty, could meet one of the pod's asks."""
+        """Return the devices on the node that, if empty, could meet one of the pod's asks."""
         rules = self.rules(shape)
         found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
         return {node.devices[place].device.id for each in found for place, _ in each}
@@ -579,7 +579,7 @@ def host_holds(shape: Shape, node: NodeState) -> bool:
 
 
 def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
-    """Return an upper bound for pods of this shape on the empty node, counting each ask alone."""
+    """Return an upper bound for pods of this shape on the empty node, as if each ask were alone."""
     if not host_holds(shape, node):
         return 0
     needs, host = shape.node, node.host

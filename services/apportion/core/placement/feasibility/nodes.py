@@ -1,4 +1,4 @@
-"""Node filters that return `(needed, available)`; a node passes if enough is available."""
+"""Node filters: each returns `(needed, available)`; the node passes if it has enough."""
 
 from collections.abc import Callable
 
@@ -44,7 +44,7 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Require that the node's agent reports; on Kubernetes, pods without devices do not need it."""
+    """Require that the node's agent reports; on Kubernetes, not for pods without devices."""
     needed = bool(shape.asks) or node.observed is None
     return NO if node.silent and needed else YES
 
@@ -52,7 +52,7 @@ def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
 def plugin(shape: Shape, node: NodeState) -> tuple[int, int]:
     """Require that no device plugin of HAMi or Volcano allocates the node's devices.
 
-    Next to our binder, such plugins gave 26 of 32 containers another pod's share."""
+    In a test, such plugins next to our binder gave 26 of 32 containers another pod's share."""
     return NO if shape.asks and node.foreign_plugin else YES
 
 
@@ -247,7 +247,7 @@ NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))
 
 
 def closed(node: NodeState) -> bool:
-    """Return True if a filter of facts, other than that of labels, may refuse the node to a pod."""
+    """Return True if cluster facts other than labels may make a filter refuse the node."""
     return any(each.closes is None or each.closes(node) for each in FACTS)
 
 

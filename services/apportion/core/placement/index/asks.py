@@ -26,11 +26,11 @@ _NOWHERE: Final = np.zeros(0, np.bool_)
 
 
 class AskColumns:
-    """One ask, compared with all devices: what each kind must have free, which devices never fit.
+    """One ask, compared with all devices: what each kind must have free, and which never fit.
 
-    `module` is the number of devices taken together, else 1. `demands`, `needs` (packed, `NEVER` if
-    refused) and `instance_fits` (by cut) have an entry per kind; `without` excludes kinds.
-    `elsewhere` marks the devices that the pod's uuids and indexes exclude, or is None."""
+    `module` devices are taken together. By kind of device: `demands`, `needs` (packed, `NEVER` if
+    refused) and `instance_fits`. `without` has the excluded kinds. `elsewhere` marks the devices
+    that the pod's uuids and indexes exclude; it is None if the pod has neither."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class AskColumns:
             marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
-        """Return what the ask takes of this kind of device; `TypeError` if it cannot serve."""
+        """Return what the ask takes of this kind of device; `TypeError` if it never fits."""
         found = self.demands[kind]
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")
@@ -111,8 +111,7 @@ class AskColumns:
     def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
         """Refuse rows whose host or devices lack room; if `noted`, record which devices have room.
 
-        An ask for one device must fit `times` at once; MIG instances on a device are not counted.
-        """
+        An ask for one device must fit `times` at once, not counting MIG instances."""
         columns = look.columns
         ask_loops.look(
             look.rows,
@@ -143,7 +142,7 @@ class AskColumns:
         return found
 
     def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
-        """Return the device with room that `BINPACK` or `SPREAD` prefers, or -1."""
+        """Return the index of the device with room that `BINPACK` or `SPREAD` prefers, or -1."""
         return ask_loops.pick(
             row,
             columns.flat_free,

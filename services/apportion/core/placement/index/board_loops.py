@@ -20,7 +20,7 @@ Rows = NDArray[np.int64]
 def write(
     points: Int32s, most: Int32s, fitting: Int64s, rows: Int64s, count: Int64, given: Int32s
 ) -> None:
-    """Set the points of `count` rows to `given`, and `given` to the points that they had."""
+    """Set the points of `count` rows to those in `given`, which then has the rows' old points."""
     i: Int64
     # A separate loop lets the memory reads overlap; the loop below would wait for each row.
     for i in range(count):

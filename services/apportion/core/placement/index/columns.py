@@ -58,7 +58,7 @@ MOVED_MAX: Final = 1024  # rows that may move for a joining node; beyond, all ar
 
 
 class Moved(NamedTuple):
-    """Which rows moved to make `row` free for a new node: `begin` to `end`, by `by`."""
+    """The rows from `begin` to `end` moved by `by`, to make `row` free for a new node."""
 
     row: int
     begin: int
@@ -125,7 +125,7 @@ class RowOrder:
 
 
 class Touch(Struct, gc=False):
-    """A node to update at the next `sync`: only its `shares` and their pods, or all if None."""
+    """A node to update at the next `sync`: only the devices of `shares`, or everything if None."""
 
     node: NodeState
     shares: list[Share] | None
@@ -134,10 +134,10 @@ class Touch(Struct, gc=False):
 class Columns:
     """Free amounts, device kinds and load of every node; `every` has the numbers of all rows.
 
-    When `generation` changes, caches by row must restart. Column 0 is the host, and the devices
-    follow in order. `free` is packed, with guards set. `load` and `host_load` are in `POINTS`;
-    `left` is the free devices and CPU in percent of a device; `host_total` is in MiB and
-    milli-cores; `schedulable` nodes are those that no filter of facts closes."""
+    When `generation` changes, caches by row must be rebuilt. Column 0 is the host; the devices
+    follow. `free` has packed amounts with their guards set. `load` and `host_load` are in `POINTS`.
+    `left` is the free devices and CPU, in percent of one device. `host_total` is in MiB and
+    milli-cores. `schedulable` is False where a filter of cluster facts may refuse the node."""
 
     def __init__(self, state: State) -> None:
         self.device_kinds = DeviceKinds()
@@ -246,7 +246,7 @@ class Columns:
         return name in self._row_of
 
     def offered(self) -> list[Device | None]:
-        """Return the existing kinds of device, by number; see `DeviceKinds.offered`."""
+        """Return an example of each kind of device, by number; see `DeviceKinds.offered`."""
         return self.device_kinds.offered(self.facts_changed.end)
 
     def allocate(self, rows: Int64, width: Int64) -> None:

@@ -27,7 +27,7 @@ ValueOf = Callable[[NodeState, str], str | None]
 
 
 class Nodes(Protocol):
-    """What this index needs of `Columns`: the node of each row, and which rows changed."""
+    """The part of `Columns` that this index reads: the node of each row, and which rows changed."""
 
     generation: int
     nodes: list[NodeState]
@@ -41,7 +41,7 @@ def label(node: NodeState, key: str) -> str | None:
 
 
 class LabelColumns:
-    """The columns by label key. `value_of` reads a node's value; always pass the same nodes."""
+    """The columns by label key; always pass the same nodes. `value_of` reads a node's value."""
 
     def __init__(self, value_of: ValueOf = label) -> None:
         self._value_of = value_of

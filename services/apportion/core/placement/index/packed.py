@@ -90,7 +90,7 @@ def times_each(
 ) -> NDArray[np.int64]:
     """Return upper bounds of how often `need` fits if each time takes `charge`.
 
-    A field at its maximum may stand for a larger amount, so it limits nothing."""
+    A field at its maximum may have been cut off, so it limits nothing."""
     found = np.full(free.shape, TIMES_MAX, np.int64)
     for at, bits in _FIELDS:
         most = (1 << bits) - 1
@@ -132,7 +132,7 @@ def mean_load(
 
 
 def free_amounts(state: DeviceState) -> Int64:
-    """Pack what new shares can get of the device, guards set; all 0 if it is closed."""
+    """Pack what new shares can get of the device, guards set; 0 if no share may start."""
     guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards

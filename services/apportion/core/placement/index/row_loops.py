@@ -11,9 +11,9 @@ from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 def distinct(
     log: Int64s, begin: Int64, end: Int64, seen: Int64s, turn: Int64, rows: Int64s
 ) -> Int64:
-    """Put the rows that the log has from `begin` to `end` into `rows`, once each; return how many.
+    """Write to `rows` each row that the log has from `begin` to `end`, once; return their number.
 
-    `seen` has a cell for each row; `turn` is a number that no cell has yet."""
+    `seen` has a cell for each row; `turn` is a number that no cell contains yet."""
     count: Int64 = 0
     at: Int64
     for at in range(begin, end):

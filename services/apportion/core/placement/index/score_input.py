@@ -1,4 +1,4 @@
-"""What a score gets and must implement, and the board with the points of all nodes.
+"""The input and the interface of node scores, and the board with the points of all nodes.
 
 Invariant: `best` and `fitting` equal the result of a walk over all points."""
 
@@ -20,8 +20,8 @@ _REFUSED: Final = np.int32(REFUSED)
 class ScoreInput:
     """The rows to score: the first `count` of `rows`, initially all.
 
-    `given` has `REFUSED` or the points of each row. `enough` marks, by row and column, the devices
-    with room for the ask at `NodeScore.ask_at`, for which the score chooses a device."""
+    `given` has the points of each row, or `REFUSED`. `enough` marks, by row and column, the devices
+    with room for the ask at index `NodeScore.ask_at`; the score chooses one of them."""
 
     def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
@@ -51,7 +51,7 @@ class NodeScore(Protocol):
 
 
 class Scoreboard:
-    """The points of every node for one class; `REFUSED` where its pods cannot go."""
+    """The points of every node for one class of pods; `REFUSED` where a pod cannot be placed."""
 
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)

@@ -46,7 +46,7 @@ Taken = Callable[[Shape, Sequence[Share], NodeState], Amounts]
 
 
 class Holdings:
-    """What each account has allocated, and its limits. An account is a queue or a namespace.
+    """The allocated amounts and the limits of each account, which is a queue or a namespace.
 
     When the first limit is set, all pods are queued to be counted. `count` counts some of them; a
     query counts the rest. Invariant: the amounts of an account equal those of a walk over its
@@ -70,7 +70,7 @@ class Holdings:
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """Count a placed pod, or stop counting a released one. True if its account has more room.
 
-        `undone`: the pod was only assumed. `again`: the amounts of its shares may have changed."""
+        `undone`: the placement was only assumed. `again`: the share amounts may have changed."""
         before, placed = self._at.get(pod.uid), pod.placement
         if before is not None and before[3] != self._ended[before[0]]:
             before = None
@@ -99,7 +99,7 @@ class Holdings:
         """Called when an account's amounts change; subclasses may drop what they cached."""
 
     def follow(self, change: Change) -> bool:
-        """Count the pods that the event concerns again. True if an account has more room."""
+        """Count again the pods that the event concerns. Return True if an account has more room."""
         freed = False
         if change.node is not None and type(change.data) in OFFERS:
             for pod in change.node.pods.values():
@@ -128,7 +128,7 @@ class Holdings:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that the pod exceeds with these shares; without `node`, on any node."""
+        """Return the limit that these shares would exceed; without `node`, on any node."""
         name, shape = self.account_of(pod), pod.submitted.shape
         limits = self._limits.get(name)
         if limits is None:
@@ -161,7 +161,7 @@ class Holdings:
         return self._epoch + self._freed[self.account_of(pod)]
 
     def held(self, name: str) -> Amounts:
-        """Return the nonzero amounts of the account."""
+        """Return the amounts that the account has allocated, without zeros."""
         self.count_all()
         return {amount: much for amount, much in self._held.get(name, NOTHING).items() if much}
 
@@ -175,7 +175,7 @@ def _exceeded(limits: tuple[Limit, ...], held: Amounts, more: Amounts) -> LimitE
 
 
 class Queues(Holdings):
-    """What each queue has allocated of hosts and devices; counted only once it is needed."""
+    """The amounts that each queue has allocated of hosts and devices; counted on first use."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state, quotas.of_shares, quotas.at_least)
@@ -348,10 +348,9 @@ class Namespaces(Holdings):
 
 
 class Kept(NamedTuple):
-    """A limit that refused a pod: on device kinds `without`, or on every node if None.
+    """A limit that refused a pod: on the device kinds `without`, or on every node if None.
 
-    Kinds that exceed it only together are not in `without`. `seen` changes if more may be allowed.
-    """
+    Kinds that exceed it only in combination are not in `without`. `seen` is from `Limits.seen`."""
 
     exceeded: LimitExceeded
     without: frozenset[int] | None
@@ -372,7 +371,7 @@ class Limits:
         self.active = True
 
     def count(self, most: int, *, shares: bool = False) -> bool:
-        """Count at most `most` queued pods, with `shares` also nodes. True when none is left."""
+        """Count at most `most` pods, with `shares` also nodes. True when all are counted."""
         counted = self._queues.count(most) and self._namespaces.count(most)
         return counted and not (shares and not self._queues.count_offers(most))
 
@@ -402,7 +401,7 @@ class Limits:
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
     ) -> LimitExceeded | None:
-        """Return the limit that the pod exceeds with these shares; without `node`, on any node."""
+        """Return the limit that these shares would exceed; without `node`, on any node."""
         found = self._queues.exceeded(pod, node, shares)
         return found or self._namespaces.exceeded(pod, node, shares)
 

@@ -1,7 +1,7 @@
 """Express the limits of queues and namespaces as bounds on amounts, and compute amounts.
 
-A limit of device memory or cores counts all such devices, whichever resource names the pods used,
-so another dialect does not bypass it. Exceptions, because Volcano uses them side by side:
+A limit on device memory or cores applies to all devices of the family, under whichever resource
+name a pod requests them. Exceptions, because Volcano uses them side by side:
 `volcano.sh/gpu-number` counts only whole devices, `volcano.sh/gpu-memory` only partial ones.
 Invariant: amounts are computed from what the pod gets, not from what it requested."""
 
@@ -59,7 +59,7 @@ class Bound(NamedTuple):
     unit: int
 
     def needed(self, held: Amounts, more: Amounts) -> int:
-        """Return what `more` adds if it and `held` together exceed the bound, else 0."""
+        """Return the amount in `more` if it and `held` together exceed the bound, else 0."""
         much = more.get(self.amount, 0)
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
@@ -190,7 +190,7 @@ def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counte
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
-    """Return the least that `count` shares of such devices use."""
+    """Return the least amounts that `count` shares with this demand use of such a device."""
     profile = demand.profile.name if demand.profile is not None else ""
     return {
         amount: much * count
@@ -199,14 +199,14 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
 
 
 def at_least(shape: Shape) -> Amounts:
-    """Return the least that a pod of this shape uses on any node."""
+    """Return the least amounts that a pod of this shape uses on any node."""
     taken = of_host(shape)
     taken.update(devices_at_least(shape))
     return taken
 
 
 def devices_at_least(shape: Shape) -> Counter[Amount]:
-    """Return the least device amounts that a pod of this shape has at its peak, on any node."""
+    """Return the least device amounts that such a pod uses at its peak, on any node."""
     taken: Counter[Amount] = Counter()
     before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
@@ -256,7 +256,7 @@ def _of_share(
 
 @lru_cache(maxsize=4096)
 def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
-    """Return the key of the card quota for such a device, or an empty string.
+    """Return the key of the card quota that applies to such a device, or an empty string.
 
     `MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` take precedence over `MODEL`, and the full name of a
     model over a part of it, such as `A100`."""

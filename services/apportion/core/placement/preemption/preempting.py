@@ -1,9 +1,9 @@
 """Decide for which pending pod to evict pods of lower priority, as the last step of a decision.
 
 Until the victims have ended, the pod is nominated to the node: no other pod of the same or lower
-priority is placed there. If it does not fit then, its refusal ends the nomination. Source:
-kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, or while pods that are
-already leaving free enough room. Without a new event, no pod is evicted."""
+priority is placed there. If the pod still does not fit after that, a refusal ends the nomination.
+Source: kube-scheduler's DefaultPreemption. Invariant: no pod is evicted twice, and none while pods
+that are already leaving free enough room. Without a new event, no pod is evicted."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ class Search:
 
 
 class _Vain(NamedTuple):
-    """A search that found nothing, with the facts whose change makes another search useful."""
+    """A search that found no node, and the facts that must change before searching again."""
 
     priority: int
     key: bytes
@@ -104,7 +104,7 @@ class GangRoom:
         self.dry_run = dry_run
 
     def make(self, shape_queue: ShapeQueue) -> list[PodEvicted]:
-        """Return evictions that let the gang fit; empty if none do, or if some are under way."""
+        """Return evictions that let the gang fit; none if it awaits earlier evictions."""
         waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
         deficit = deficit_of(self._state.groups[shape_queue.gang])
         if deficit is None or deficit.pods > GANG_PODS_MAX or not deficit.met_by(waiting):
@@ -223,7 +223,7 @@ class Preempting:
         return False
 
     def look_again(self) -> None:
-        """Search again before the next event, because the set of pending pods changed."""
+        """Search again at once, without a new event, because the set of pending pods changed."""
         self._as_of = -1
 
     def _forget_gang(self, change: Change) -> None:
@@ -241,7 +241,7 @@ class Preempting:
             self._in_vain.clear()
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
-        """Return evictions for one pod or gang, or final refusals; True if more may follow."""
+        """Return evictions for one pod or gang, or final refusals. True if more may follow."""
         if self._highest <= self._least or self._as_of == self._state.revision:
             return [], False
         refused = self._given_up()

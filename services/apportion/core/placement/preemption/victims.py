@@ -1,8 +1,8 @@
 """Choose the fewest and least important pods to evict from a node so that a pod fits.
 
-All pods of lower priority are lifted (removed for a trial). Each is put back if the pod still fits,
-first those whose eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A
-gang is evicted whole, unless its pods can run alone. Only pods of the same queue are evicted, like
+All pods of lower priority are removed for a trial. Each is put back if the pod still fits, first
+those whose eviction exceeds a disruption budget, as in kube-scheduler's DefaultPreemption. A gang
+is evicted whole, unless its pods can run alone. Only pods of the same queue are evicted, like
 Volcano's action `preempt`: priority does not take what another queue got by its share. Invariant:
 the state is restored, and the pod would not fit if any victim stayed."""
 
@@ -77,7 +77,7 @@ class Victims(NamedTuple):
 
 
 class DryRun:
-    """Tries whether a pod fits on a node without some of its pods, then restores the state."""
+    """Tests whether a pod fits on a node without some of its pods, then restores the state."""
 
     def __init__(
         self, state: State, finder: PlaceFinder, limits: Limits, neighbours: Neighbours

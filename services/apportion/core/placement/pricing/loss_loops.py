@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
-"""Compiled loops that compute what a node loses by a pod: value, and variety of pods that fit.
+"""Compiled loops that compute what placing a pod costs a node: value, and kinds of pods that fit.
 
 `read` computes a node's values before the pod, `weigh` those after it; see `scores.by_shape`.
 Compiled loops do not check array bounds. Invariant: see `row_loops`."""
@@ -108,7 +108,7 @@ def _read_room(
 
 
 def weigh(look: ScoreInput, free: Int64s, tables: Tables, readings: Readings, taken: Taken) -> None:
-    """Set the points of the rows that fit, and note which device of each loses least."""
+    """Set the points of the rows that fit, and note for each the device whose use costs least."""
     width: Int64 = readings.width
     i: Int64
     at: Int64

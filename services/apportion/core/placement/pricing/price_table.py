@@ -43,14 +43,14 @@ _ENDLESS: Final = 1 << 40
 
 
 def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
-    """Return the CPU prices to compute values for; the lowest is what CPU alone earns."""
+    """Return the CPU prices to compute values for; pods without devices pay the lowest one."""
     alone = [s.value // s.cpu_milli for s in shapes if s.ask is None and s.cpu_milli]
     floor = min(max(alone, default=0), CPU_PRICE_MAX)
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
 def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
-    """Return the most that shares can earn on a device, less CPU, by CPU price and device state."""
+    """Return the most that a device's shares can earn net of CPU, by CPU price and device state."""
     best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
@@ -91,7 +91,7 @@ def device_values(
 
 
 def share_room(sort: Sort, device: Device) -> Values:
-    """Return for each state of a device how many such shares still fit."""
+    """Return, for each state of a device, how many more such shares fit."""
     room = [0] * STATES
     if sort.size_on(device) not in (NEVER, WHOLE):
         after = after_share(sort.ask, device)
@@ -102,7 +102,7 @@ def share_room(sort: Sort, device: Device) -> Values:
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:
-    """Return for each number of idle devices how many such pods fit; unlimited without an ask."""
+    """Return, for each number of idle devices, how many such pods fit; unlimited without an ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
         return np.full(DEVICE_COUNTS, UNLIMITED)
@@ -121,7 +121,7 @@ def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
 
 
 class _OfKind(NamedTuple):
-    """The tables of one kind of device: by state or number of idle devices, then price or shape."""
+    """The tables of one kind of device, by its state or by the number of idle devices."""
 
     share_value: Ints
     device_value: Ints
@@ -139,9 +139,9 @@ TOO_BIG = WHOLE + 1
 
 
 class Fragments:
-    """The frequencies of shapes, for the score `fgd`; `pods` are the weights, `total` is their sum.
+    """The frequencies of pod shapes, for the score `fgd`; `pods` has the counts, `total` their sum.
 
-    `sizes` is by kind and shape: percent of one device, or `TOO_BIG` if the shape does not fit."""
+    `sizes` is by device kind and shape: percent of one device, or `TOO_BIG` if it does not fit."""
 
     def __init__(self, prices: PricesLearnt, devices: list[Device | None]) -> None:
         shapes = prices.shapes
@@ -166,9 +166,10 @@ SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
 
 class Frequent(NamedTuple):
-    """A frequent pod, or one independent piece of it; `weight` is what room for one more is worth.
+    """A frequent pod shape, or one independent share of it, and the `weight` of room for one more.
 
-    It is half the frequency times the root of the size in thousandths, in device millionths."""
+    The weight is half the frequency times the root of the size in thousandths, in device
+    millionths."""
 
     sort: Sort
     cpu_milli: int
@@ -177,7 +178,7 @@ class Frequent(NamedTuple):
 
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
-    """Return the shapes with most weight; shapes that differ only in required models are one."""
+    """Return the shapes of most weight; shapes that differ only in required models are merged."""
     merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
         merged.setdefault(sort_of(shape), []).append(shape)
@@ -218,7 +219,7 @@ class PriceTable:
         self._read_to: Int64 = 0
 
     def fragments(self) -> Fragments:
-        """Return what the score `fgd` needs of the prices."""
+        """Return the frequencies and sizes of shapes that the score `fgd` needs."""
         if self._fragments is None:
             self._fragments = Fragments(self.prices, self.devices)
         return self._fragments

@@ -2,8 +2,8 @@
 
 Variables are the pods of each shape on each type of node, within its CPU, memory and devices.
 Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the arc-flow
-formulation of the cutting-stock problem). A pod's price is the value that one more of it would
-displace. Prices are scaled: together, the pods of the best plan are worth what they take."""
+formulation of the cutting-stock problem). A pod's price is the value that one more such pod would
+displace. Prices are scaled so that the pods of the best plan are worth the devices they use."""
 
 from collections import Counter
 from typing import Final, NamedTuple
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 class NodeType(NamedTuple):
-    """A group of similar nodes; `devices` and the amounts are those of one average node."""
+    """A group of similar nodes; the device count and the amounts are those of one average node."""
 
     device: Device | None
     devices: int
@@ -43,7 +43,7 @@ class NodeType(NamedTuple):
 
 
 def node_types(state: State) -> list[NodeType]:
-    """Group the ready nodes into types; return the largest types, most devices in total first."""
+    """Group the ready nodes by type; return the types with the most devices in total."""
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -99,14 +99,14 @@ class Program(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solver's result: the value of one more unit of each row's limit, and each row's use."""
+    """The solver's result: what one more unit of each limit is worth, and how much is used."""
 
     price: Floats
     used: Floats
 
 
 def sizes(shapes: list[SeenShape], types: list[NodeType]) -> dict[Sort, float]:
-    """Return each shape's size: the devices that one pod takes, on average over suitable ones."""
+    """Return each shape's size: how many devices one pod takes, averaged over suitable devices."""
     found: dict[Sort, float] = {}
     for sort in map(sort_of, shapes):
         size_sum = devices = 0.0

@@ -1,6 +1,6 @@
-"""What nodes are worth before a pod, shared by all classes that use the same prices.
+"""The value of each node before a pod is placed; classes with the same prices share the values.
 
-Invariant: after `PriceTable.read`, every row equals its node's columns valued by the tables."""
+Invariant: after `PriceTable.read`, each row is the value of its node by the price tables."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,10 @@ Ints = NDArray[np.int64]
 class Tables:
     """The tables of one set of prices, flat for the compiled loops.
 
-    `share_*` are by kind of device and state, `device_*` by kind and number of idle devices. Values
-    are in millionths of a device, one per price in `cpu_prices` (per milli-core). Rooms are in
-    pods, one per frequent shape. `kinds` has MiB, cores, slots and whether it is cut."""
+    `share_*` are by kind of device and state, `device_*` by kind and number of idle devices. A
+    value table has one value per entry of `cpu_prices`, in millionths of a device. A room table has
+    one number of pods per frequent shape. `kinds`: MiB, cores, slots and whether it is a MIG
+    device."""
 
     def __init__(
         self,
@@ -42,9 +43,9 @@ class Tables:
 class Readings:
     """The values of all nodes by these tables; each row has `width` columns, the host's first.
 
-    `state` and `idles` are indexes into the tables; `idle` is True for a device without shares;
-    `least` is the value of the node. `value` is by row and price of CPU; `room` and `hosted`, by
-    row and frequent shape, are how many pods fit on the devices, and on the host as well."""
+    `state` and `idles` are indexes into the tables; `idle` is True for a device without shares.
+    `least` is the node's value, `value` that at each CPU price. `room` is how many pods of each
+    frequent shape fit on the devices, `hosted` how many fit on devices and host."""
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
         self.tables = tables
@@ -63,7 +64,8 @@ class Readings:
 class Taken:
     """What one pod takes of a node: `count` devices (0 for none), host CPU and memory.
 
-    `after` maps each table index to that after one share; `device` is the device chosen per row."""
+    `after` maps a table index to the index after one share; `device` has the choice for each row.
+    """
 
     def __init__(
         self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64

@@ -27,7 +27,7 @@ Key = tuple[Sort, tuple[str, ...]]  # sort and models
 
 
 class ShapeHistogram:
-    """Counts submitted pods by shape: `pods` ever, `fresh` since the last prices."""
+    """Counts submitted pods by shape: `pods` in total, `fresh` ones since the last prices."""
 
     def __init__(self, state: State) -> None:
         self._counts: dict[bytes, int] = {}
@@ -43,7 +43,7 @@ class ShapeHistogram:
                 self.note(pod)
 
     def observe(self, change: Change) -> None:
-        """Count a submitted pod, or handle new prices."""
+        """Count the pod if the event submits one; restart the fresh count if it sets new prices."""
         kind = type(change.data)
         if kind is PodSubmitted and change.pod is not None:
             self.note(change.pod)

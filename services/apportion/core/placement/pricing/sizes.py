@@ -1,6 +1,6 @@
 """Compute how much of one device an ask takes, in percent, so that asks can be compared.
 
-Memory or cores counts, whichever is scarcer; the same holds for what a device has left."""
+The larger of memory and cores counts. For what a device has left, it is the smaller of the two."""
 
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ NEVER: Final = 0  # the size of an ask on a device that cannot take it
 
 
 class SeenShape(NamedTuple):
-    """One ask of identical pods, and how often such a pod was seen. See `PricedShape`."""
+    """What identical pods ask for, and how many such pods were seen. See `PricedShape`."""
 
     ask: Ask | None
     cpu_milli: int
@@ -25,7 +25,7 @@ class SeenShape(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """What pods must have in common to share a price: one ask, accepted sharing modes, and CPU.
+    """The key by which pods share a price: one ask, the accepted sharing modes, and CPU.
 
     Empty `modes` accept any. Required models are left out, because prices by model packed worse."""
 
@@ -45,7 +45,7 @@ class Sort(NamedTuple):
 
 
 def sort_of(shape: SeenShape | PricedShape) -> Sort:
-    """Return what the shape shares with all shapes of the same price."""
+    """Return the key that this shape has in common with all shapes of the same price."""
     return Sort(shape.ask, shape.modes, shape.cpu_milli)
 
 

@@ -1,6 +1,6 @@
-"""Encode what is free of a device as a number below 256, its state, and how a share changes it.
+"""Encode the free part of a device as a number below 256, its state, and how a share changes it.
 
-For a MIG device it is the mask of occupied slices, because their position decides what fits; for
+For a MIG device, the state is the mask of occupied slices, whose position decides what fits; for
 others, the percent left of memory or compute. Invariant: after finitely many shares, none fits."""
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def is_cut(device: Device | None) -> bool:
 
 
 def idle_state(device: Device | None) -> int:
-    """Return the state of such a device without shares."""
+    """Return the state of a device of this type without shares."""
     return NO_SLICES if is_cut(device) else IDLE
 
 
@@ -51,7 +51,7 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
 
 
 def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
-    """Return for each state the state after one share, `NOWHERE` if it does not fit; read-only."""
+    """Return, for each state, the state after one share, or `NOWHERE` if the share does not fit."""
     if ask is None or device is None:
         return _after_size(NEVER)
     if not is_cut(device):
@@ -63,7 +63,7 @@ def after_share(ask: Ask | None, device: Device | None, size: int | None = None)
 
 
 def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
-    """Sort the states, least free first: the state after a share comes before the one with it."""
+    """Sort the states by what is left, least first, so that results come before what needs them."""
     left = percent_left(device)
     return sorted(states, key=left.tolist().__getitem__)
 

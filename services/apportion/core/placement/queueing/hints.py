@@ -1,7 +1,7 @@
 """Table of which events can end which refusal, built from the hints of all causes.
 
-`asked` covers all codes, because a shape queue's current reasons may differ from those it reported.
-Invariant: if a refused pod can be placed now, one of the events in its reasons' hints made that
+`asked` covers all codes, because a shape queue's current reasons may differ from the reported ones.
+Invariant: if a refused pod can be placed now, an event in the hints of its reasons made that
 possible. A property test checks this against many histories."""
 
 from typing import Final
@@ -55,7 +55,7 @@ BY_EVENT: Final = _by_event()
 
 
 def asked(change: Change, moved: bool, freed: bool) -> Int64:  # noqa: FBT001 - hot path
-    """Return which shape queues the event wakes: a mask of `SOME`, `REORDERED` and `GANG`."""
+    """Return which shape queues the event may help: a mask of `SOME`, `REORDERED` and `GANG`."""
     whom = BY_EVENT.get(type(change.data))
     if whom is None:
         return 0

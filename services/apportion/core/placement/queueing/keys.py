@@ -22,7 +22,7 @@ def affinity_key(pod: PodState) -> bytes:
 
 
 def plain_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one shape with the same limits and volume claims; ignores labels."""
+    """Return a key for pods of one shape with equal limits and volume claims; ignores labels."""
     return limits_key(state, pod) + wants_key(pod)
 
 
@@ -35,7 +35,7 @@ def wants_key(pod: PodState) -> bytes:
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
-    """Return a key for pods of one queue and, if a quota limits it, of one namespace."""
+    """Return a key for pods of one queue and, if a quota limits their namespace, of that too."""
     about = pod.submitted
     return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
 

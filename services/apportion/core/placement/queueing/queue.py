@@ -44,13 +44,13 @@ class PendingQueue:
                 self.add(pod)
 
     def __len__(self) -> int:
-        """Return the number of pending pods; it may include pods that have just left."""
+        """Return the number of pending pods; it may include pods that are no longer pending."""
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
     def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot path
-        """Add a pending pod to its shape queue, unless the pod has a chooser or scheduling gates.
+        """Add a pending pod to its shape queue, unless it has a chooser or scheduling gates.
 
-        `reported`: another scheduler has already appended the pod's refusal."""
+        `reported`: the ledger already has a refusal of the pod by another scheduler."""
         about = pod.submitted
         if about.chooser or about.gates:
             return
@@ -78,7 +78,7 @@ class PendingQueue:
         return self._held_back[0][0] if self._held_back else 0
 
     def due(self) -> list[PodState]:
-        """Remove and return pods whose backoff ended; gang pods wait for the gang's last one."""
+        """Remove and return pods whose backoff ended, for a gang only once all have ended."""
         found: list[PodState] = []
         while self._held_back and self._held_back[0][0] <= self.now:
             pod = self._state.pods.get(heappop(self._held_back)[1])
@@ -104,13 +104,13 @@ class PendingQueue:
                     del self._shape_queues[key]
 
     def mark_unschedulable(self, shape_queue: ShapeQueue, reasons: Reasons) -> None:
-        """Record that the first pod fits nowhere; skip the shape queue until `wake`."""
+        """Record that the first pod fits nowhere; skip its shape queue until `wake` is called."""
         shape_queue.mark_unschedulable(self._state, reasons)
         if shape_queue.fresh and not reasons.silent:
             self._unreported[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
-        """Move the first pod to the shape queue of `key`, and return that; wake the old one."""
+        """Move the first pod to the shape queue of `key`, return that, and wake the old one."""
         shape_queue.remove({pod.uid})
         self.wake(shape_queue)
         other = self._shape_queues.get(key)
@@ -137,7 +137,7 @@ class PendingQueue:
             del self._unreported[key]
 
     def choose(self) -> None:
-        """Choose which queue is next: the one with the lowest share; the first name wins a tie."""
+        """Choose the next queue: the one with the lowest share; the first name wins a tie."""
         while self.contested:
             name = min(self._orders, key=lambda each: (self._share(each), each))
             self._order = self._orders[name]

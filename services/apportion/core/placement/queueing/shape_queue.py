@@ -33,7 +33,7 @@ ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeSho
 
 
 class Reasons(NamedTuple):
-    """Why the head of a shape queue fits nowhere, as in `PodRefused`; not reported if `silent`."""
+    """Why the first pod of a shape queue fits nowhere; if `silent`, the ledger gets no refusal."""
 
     counts: dict[RefusalCode, int]
     nearest: tuple[NearMiss, ...]
@@ -45,7 +45,7 @@ class Reasons(NamedTuple):
 
     @property
     def reason_key(self) -> ReasonKey:
-        """Return the part of the reasons that, when it changes, must be reported again."""
+        """Return a key of the reasons; a refusal is reported again only when this key changes."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
         return _reason_key(self.counts, quota, self.volume)
 
@@ -59,7 +59,7 @@ def _reason_key(
 
 
 def reason_key_of(refused: PodRefused) -> ReasonKey:
-    """Return the `reason_key` of this event's reasons."""
+    """Return the key of the reasons in this event, made like `Reasons.reason_key`."""
     return _reason_key(refused.reasons, refused.quota, refused.volume)
 
 
@@ -104,9 +104,10 @@ def still_waits(state: State, turn: Turn) -> bool:
 
 
 class ShapeQueue:
-    """A queue of pods with one `key`, or of one `gang`, all of the same `queue` for fair share.
+    """Pending pods with one `key`, or of one `gang`; `queue` is their queue for fair sharing.
 
-    `reasons` is the last result if it is a refusal; it is not yet reported to `fresh` pods."""
+    `reasons` is set while the first pod is refused; the refusal of `fresh` pods is not reported
+    yet."""
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT_QUEUE) -> None:
         self.key = key
@@ -121,17 +122,17 @@ class ShapeQueue:
         self._reported: ReasonKey | None = None
 
     def __len__(self) -> int:
-        """Return the number of pods; it may include pods that have just left."""
+        """Return the number of pods; it may include pods that are no longer pending."""
         return len(self._turns)
 
     @property
     def unschedulable(self) -> bool:
-        """Return True if the head was refused, and no event since could have changed that."""
+        """Return True if the first pod was refused, and no event since could have changed that."""
         return self.reasons is not None
 
     @property
     def tells(self) -> bool:
-        """Return True if there is a refusal, and it is one to report."""
+        """Return True if the shape queue has a refusal to report to the ledger."""
         return self.reasons is not None and not self.reasons.silent
 
     def looks_for_others(self, state: State) -> bool:
@@ -158,7 +159,7 @@ class ShapeQueue:
         return turn in self._turns
 
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
-        """Record that the head, and therefore every pod behind it, fits nowhere."""
+        """Record that the first pod, and therefore every pod behind it, fits nowhere."""
         self.reasons = reasons
         if reasons.silent:
             return

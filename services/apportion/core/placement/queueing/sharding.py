@@ -24,7 +24,7 @@ _DIGEST_BYTES: Final = 64  # of one blake2b
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The parts of pods and nodes, by hash, that belong to one scheduler."""
+    """The pods and nodes that belong to one scheduler, selected by hash."""
 
     parts: frozenset[int]
 

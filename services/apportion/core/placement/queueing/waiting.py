@@ -73,10 +73,10 @@ class Waiting:
             self._others[pod.uid] = None
 
     def come_back(self, pod: PodState) -> None:
-        """Add a pod that is pending again, after removing it from its old shape queue, if any.
+        """Queue a pod that is pending again, after removing it from its old shape queue.
 
-        It is still there if another scheduler placed it, its namespace got or lost a quota, or the
-        refusal of a pod with affinity was not appended."""
+        The pod is still there if another scheduler placed it, its namespace got or lost a quota, or
+        its refusal because of affinity was not appended."""
         self.queue.leave(pod)
         self.add(pod)
 
@@ -104,7 +104,7 @@ class Waiting:
 
     @property
     def others_wait(self) -> bool:
-        """Return True if another scheduler has a pending pod that was not refused yet."""
+        """Return True if a pod of another scheduler is pending and was not refused yet."""
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:

@@ -36,7 +36,7 @@ STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range
 
 
 class Fgd(NodeScore):
-    """The policy `fgd`: least rise of expected fragmentation, judged by the pod's largest ask."""
+    """The policy `fgd`: expected fragmentation rises least, judged by the pod's largest ask."""
 
     policy = "fgd"
 
@@ -56,7 +56,7 @@ class Fgd(NodeScore):
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
     def rate(self, seen: ScoreInput) -> None:
-        """Set the points: more if expected fragmentation falls, fewer if it rises."""
+        """Set the points: higher if expected fragmentation falls, lower if it rises."""
         columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
         chosen = np.flatnonzero(given != REFUSED)
         readings = self._price_table.read(columns)
@@ -119,9 +119,9 @@ class Fgd(NodeScore):
 
 
 class Usable(NamedTuple):
-    """By node and shape: what devices with room for one share have free, and how many they are.
+    """By node and shape: the devices with room for one share, their number and their free percent.
 
-    `all_left` is by node; `sizes` are those of the shapes on the node's kind of device."""
+    `all_left` is by node; `sizes` has the size of each shape on the node's kind of device."""
 
     sizes: Ints
     left: Ints
@@ -130,7 +130,7 @@ class Usable(NamedTuple):
 
     @classmethod
     def of(cls, left: Ints, sizes: Ints) -> "Usable":
-        """Compute this for nodes whose devices have `left` percent free, by row and column."""
+        """Return `Usable` for nodes whose devices have `left` percent free, by row and column."""
         usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
         for column in range(HOST + 1, left.shape[1]):
             here = left[:, column, np.newaxis]
@@ -140,7 +140,7 @@ class Usable(NamedTuple):
         return usable
 
     def changed(self, before: Ints, after: Ints) -> "Usable":
-        """Return this after one device of each node went from `before` to `after` percent free."""
+        """Return `Usable` after one device of each node went from `before` to `after` percent."""
         was, now = before[:, np.newaxis], after[:, np.newaxis]
         fitted, fits = was >= self.sizes, now >= self.sizes
         return Usable(
@@ -152,11 +152,10 @@ class Usable(NamedTuple):
 
 
 class Price:
-    """The policy `price`: least loss of what the node can earn, judged by the pod's largest ask.
+    """The policy `price`: the node loses least of what it can earn; the pod's largest ask counts.
 
-    A node is worth what frequent pods could still earn there, at the worst of several CPU prices. A
-    little is added for each shape that still fits. Among a node's devices, the fullest wins a tie.
-    """
+    A node is worth what frequent pods could still earn there, at the worst of several CPU prices.
+    Each shape that still fits adds a little. Among a node's devices, the fullest wins a tie."""
 
     policy = "price"
 

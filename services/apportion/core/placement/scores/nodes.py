@@ -1,4 +1,4 @@
-"""Score nodes by load alone: what they use, or have free, before the pod is placed.
+"""Score nodes by their load alone: what they use, or have free, before the pod is placed.
 
 Each score is a column of the index, which all classes share."""
 

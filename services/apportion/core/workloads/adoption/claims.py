@@ -1,10 +1,10 @@
 """Build the event that adds a bound pod to the ledger, from the pod's annotations.
 
 An annotation counts only if its managed fields show that a scheduler or device plugin wrote it,
-because the pod's author can write any annotation. If none names the devices that a pod requests,
-every device that it may have counts as in use (`core.ledger.unattributed_devices`). Invariant: a
-claim is of a pod that requests devices, or of one of our own pods, which can be evicted for its CPU
-and memory."""
+because the pod's author can write any annotation. If no annotation names the devices that a pod
+requests, every device that it may have counts as in use (`core.ledger.unattributed_devices`).
+Invariant: a claim is for a pod that requests devices, or for one of our own pods, which can be
+evicted for its CPU and memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -56,9 +56,10 @@ class Wanted(NamedTuple):
 class Claim(NamedTuple):
     """A bound pod that the ledger lacks: its submission, and the devices that it uses.
 
-    These are in `shares`, or in `held` while some are known only by index; with neither, they are
-    unknown. `families` and `wanted` are what the pod requests. `doubted` are annotations that are
-    not trusted. `unclear`: a trusted annotation names the devices, but cannot be read."""
+    The devices are in `shares`, or in `held` while some are known only by index. If both are empty,
+    the devices are unknown. `families` and `wanted` are what the pod requests. `doubted` are
+    annotations that are not trusted. `unclear`: a trusted annotation names the devices, but cannot
+    be read."""
 
     submitted: PodSubmitted
     families: tuple[str, ...]
@@ -72,7 +73,7 @@ class Claim(NamedTuple):
     unclear: bool = False
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
-        """Return the event for the pod on this node; None while its devices are unknown.
+        """Return the event that adopts the pod on this node; None while its devices are unknown.
 
         `devices` are the node's, by id; `known` are the allowed MIG geometries."""
         shares = self.shares

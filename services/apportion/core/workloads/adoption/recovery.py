@@ -1,8 +1,8 @@
 """Read which devices a pod uses from annotations that another system's scheduler wrote.
 
-This inverts the dialects' `render`. Some systems write only the index of a device and leave amounts
-to the pod's requests, so the node's devices are needed. Invariant: a pod is understood completely
-or not at all; otherwise, devices that it uses would count as free."""
+This is the inverse of each dialect's `render`. Some systems write only the index of a device and
+leave amounts to the pod's requests, so the node's devices are needed. Invariant: all devices of a
+pod are understood, or none; otherwise, devices that it uses would count as free."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

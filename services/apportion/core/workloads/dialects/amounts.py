@@ -42,8 +42,7 @@ def quantity(value: object, field: str) -> Fraction:
 def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
     """Return the amount of an extended resource: a whole number from 0 to `limit`.
 
-    `least` is the fix to suggest for a negative amount. Raises ManifestError for any other value.
-    """
+    `least` is the fix to suggest for a negative amount. Raises ManifestError otherwise."""
     amount = _exact(value)
     if amount is None:
         parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
@@ -119,7 +118,7 @@ class Amount(NamedTuple):
         return ManifestError(self.field, self.written, problem, fix)
 
     def devices(self) -> int:
-        """Return the amount as a number of distinct devices, at least one."""
+        """Return the amount as a number of different devices, at least one."""
         if not 1 <= self.value <= COUNT_MAX:
             fix = "request no more devices than one node has"
             raise self.refusal(f"is not between 1 and {COUNT_MAX} devices", fix)

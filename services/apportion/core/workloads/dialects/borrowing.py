@@ -3,7 +3,7 @@
 Init containers run one by one before the app containers, so a pod needs the maximum, not the sum,
 as in Kubernetes and HAMi (`CollapseInitContainerUsage`). The lender's ask is raised to what the
 borrower needs. If no ask can cover both, the init container gets its own devices. Invariant: a
-borrower gets no more than the lender has; two borrowers of one lender never run at the same time.
+borrower gets no more than the lender has, and a lender's two borrowers never run at the same time.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
 def lent(
     borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
 ) -> list[Share]:
-    """Return the shares that a borrowing ask may use; they are also its lender's.
+    """Return the lender's shares that the borrowing ask may use; empty if there is no lender.
 
     The borrower gets the lender's first devices, as many and as much of each as it requests."""
     asks = joined(pod.shape.asks)

@@ -11,13 +11,13 @@ AS_IN_CHART: Final = "write it as in HAMi's chart"
 
 
 def expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Raise ManifestError if the value is not in `nothing`; an empty `nothing` allows any value."""
+    """Raise ManifestError if the value is not in `nothing`; an empty `nothing` allows all."""
     if nothing and not any(value == each and type(value) is type(each) for each in nothing):
         raise ManifestError(path, value, "is not supported", fix)
 
 
 def same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
-    """Raise ManifestError if a key of `section` differs from `expected`; it may be absent."""
+    """Raise ManifestError if a key of `section` differs from `expected`; keys may be absent."""
     for key, value in expected.items():
         fix = f"remove it; it is always {shown(value)}"
         expect(section.get(key, value), (value,), below(path, key), fix)

@@ -1,9 +1,8 @@
-"""What a dialect defines, and the types that its functions accept and return.
+"""The interface of a dialect, and the types that its functions accept and return.
 
 Invariant: other code uses dialects only through `listing`, and depends on none of them. A limit
-counts what pods have allocated, whichever names they used, so no dialect bypasses it. An annotation
-is understood completely, or refused with the key, the value and the fix; on a bound pod it is
-`Unclear`."""
+counts what pods have allocated, under whichever names, so no dialect bypasses it. An annotation is
+understood completely, or refused with the key, the value and the fix (`Unclear` on a bound pod)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -42,9 +41,9 @@ COUNTED: Final = (SHARES, DEVICE_MEMORY, CORES, ENTIRE, PARTIAL_MEMORY, INSTANCE
 
 
 class Bound(NamedTuple):
-    """What a limit of a resource counts: one of `COUNTED`, of a device family or MIG profile.
+    """What a limit of a resource counts: one of `COUNTED`, for a device family or MIG profile.
 
-    A limit of 1 allows `unit` of it: devices, MiB or percent."""
+    A limit of 1 allows `unit` devices, MiB or percent."""
 
     counts: str
     of: str
@@ -69,7 +68,7 @@ Resources = Mapping[str, Resource]  # by name
 def of_family(
     family: str, names: tuple[str, str, str], *, unit_mib: int = 1, clamps: bool, caps: bool = False
 ) -> dict[str, Resource]:
-    """Return the three usual resources of a family: count, memory in `unit_mib`, and cores."""
+    """Return a family's three usual resources: count, memory (one unit: `unit_mib`) and cores."""
     count, memory, cores = names
     return {
         count: Resource((family,), Bound(SHARES, family)),
@@ -99,7 +98,7 @@ class Notes(NamedTuple):
 class Selecting(NamedTuple):
     """The annotation keys with which pods choose or exclude a vendor's devices.
 
-    Their values are comma lists of model names or device ids. Each key has several spellings."""
+    Each value is a comma list of model names or device ids. Each key has several spellings."""
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
@@ -153,7 +152,7 @@ def name_list(notes: Notes, key: str) -> tuple[str, ...]:
 
 
 def indexes(notes: Notes, key: str) -> tuple[int, ...]:
-    """Split a comma list into device indexes; ManifestError for one not below `COUNT_MAX`."""
+    """Split a comma list into device indexes; ManifestError if one is `COUNT_MAX` or more."""
     words = name_list(notes, key)
     found = {
         int(word)
@@ -180,7 +179,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class PlacedPod(NamedTuple):
-    """What `render` needs: a pod, its placement, the node's devices by id, and the time in ns."""
+    """The input of `render`: a pod, its placement, the node's devices by id, and the time in ns."""
 
     pod: PodSubmitted
     placed: PodPlaced
@@ -250,7 +249,7 @@ _RECORD_FIELDS = 4
 
 
 class BoundPod(NamedTuple):
-    """What `recover` needs: a bound pod's annotations, its containers in order, and their asks."""
+    """The input of `recover`: a bound pod's annotations, its containers in order, their asks."""
 
     annotations: Mapping[str, str]
     init_containers: Sequence[str]
@@ -282,8 +281,8 @@ class Unclear(ValueError):
 def records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
     """Yield id, memory and cores of each device in text like `GPU-a,NVIDIA,3000,50:GPU-b,…:`.
 
-    With `places`, an id may be followed by the place of a MIG instance. Raises Unclear if the text
-    has another format."""
+    With `places`, the group and position of a MIG instance may follow an id. Raises Unclear if the
+    text has another format."""
     for text in segment.split(":"):
         if not text:
             continue
@@ -310,23 +309,23 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
 
     - `devices`: what users call the vendor's devices, as in "GPUs".
     - `resources`: the names that it claims under a configuration, with their meaning.
-    - `read`: the ask of a container, None if it requests no device; `choose`: the constraints on
-      devices in the pod's annotations. Both raise `ManifestError`.
-    - `part`: which of a pod's asks take devices and which borrow them (`borrowing`), given the
-      containers that start after all init containers.
-    - `instances_alike`: a count means instances on a GPU that is cut; they may share the GPU.
+    - `read`: returns a container's ask, None if it requests no device; `choose`: returns the
+      constraints on devices in the pod's annotations. Both raise `ManifestError`.
+    - `part`: splits a pod's asks into those that take devices and those that borrow them
+      (`borrowing`), given the containers that start after all init containers.
+    - `instances_alike`: a count means instances on a GPU in MIG mode; they may share the GPU.
     - `device_choice`: the order of devices, for a plugin that chooses the device itself and
       fails the pod if ours differs; empty if the cluster's policy applies.
     - `variant`: the dialect of the same name for pods whose annotations change what amounts mean.
     - `reserved`: annotations that only its own pods may have, and the error for others, in which
       `{devices}` is what that pod requests.
-    - `render`: the annotations of a placed pod that its own scheduler would write; `recover`: how
-      each is read back, in the order in which they are tried.
+    - `render`: returns the annotations that its own scheduler would write for a placed pod;
+      `recover`: a reader for each annotation key, in the order in which they are tried.
     - `priority`: the resource with a container's priority on a shared device, or empty.
 
     For checks of manifests and of configuration files:
     - `needs`: resources that have no effect without another resource, with its name and the reason.
-    - `idle`: two resources of which the first is ignored if both are set, and the system's name.
+    - `idle`: a resource that is ignored if the second one is set too, and the system's name.
     - `writes`: prefixes of the annotations that its own scheduler and plugin write on pods.
     - `sections`: checks of sections of HAMi's and Volcano's configuration files (`chart`): each
       takes the path, returns why the section is accepted, or raises `ManifestError`."""

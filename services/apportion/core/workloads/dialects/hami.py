@@ -67,7 +67,7 @@ def render(it: PlacedPod) -> dict[str, str]:
 
 
 def bound(it: PlacedPod) -> dict[str, str]:
-    """Return the annotations that HAMi writes with any device: the node, and the time."""
+    """Return the annotations that HAMi writes for any kind of device: the node, and the time."""
     return {
         "hami.io/vgpu-node": it.placed.node,
         "hami.io/vgpu-time": it.seconds,
@@ -103,7 +103,7 @@ _decode = from_outside(msgspec.json.Decoder(list[_MigAllocation]).decode)
 
 
 def segments_of(family: str) -> Recover:
-    """Return a function that reads devices of this family from HAMi's segments."""
+    """Return a function that reads the devices of this family from HAMi's pod annotations."""
 
     def read(pod: BoundPod, text: str) -> Iterator[Held]:
         names = (*pod.init_containers, *pod.containers)

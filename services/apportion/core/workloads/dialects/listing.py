@@ -80,13 +80,13 @@ def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
 
 @lru_cache(maxsize=8)
 def claimed(config: DialectConfig) -> frozenset[str]:
-    """Return all device resource names, including that of the slot."""
+    """Return all device resource names, and the name of the slot resource."""
     return frozenset(claims(config)) | {SLOT}
 
 
 @lru_cache(maxsize=8)
 def resources(config: DialectConfig) -> Mapping[str, Resource]:
-    """Return what each device resource name means; of several dialects, the last one counts."""
+    """Return what each device resource name means, in the last dialect that claims it."""
     return {name: several[-1] for name, several in meanings(config).items()}
 
 
@@ -107,7 +107,7 @@ def domains(config: DialectConfig) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """Return the resource names with which device plugins count devices, and their families."""
+    """Return the resource names by which device plugins count devices, and the device families."""
     return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()

@@ -33,7 +33,7 @@ class VgpuNames(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every(self) -> tuple[str, ...]:
-        """Return all of these names that are set."""
+        """Return all resource names of the dialect that are set."""
         return tuple(filter(None, structs.astuple(self)))
 
 
@@ -97,7 +97,7 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
 def original_names(nvidia: NvidiaConfiguration) -> VgpuNames:
     """Return the default names of the dialect whose names this section replaces.
 
-    It is `nvidia.dialect`; if that is not set, the domain of the names in the section decides."""
+    `nvidia.dialect` names that dialect; without it, the domain of the section's names decides."""
     volcano = any(name.startswith(VOLCANO_DOMAIN) for name in renamed(nvidia).values())
     chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
     return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI

@@ -1,9 +1,9 @@
 """What the dialects of NVIDIA GPUs have in common: amounts and annotations.
 
 The rules are those of HAMi's admission webhook (`GenerateResourceRequests`) and of Volcano's
-request parser (`ExtractResourceRequest`). Memory and cores are per GPU. Without memory, the whole
-GPU is requested; without cores as well, exclusively. Zero GPUs request nothing. Invariant: two
-spellings of one annotation agree, or the pod is refused."""
+request parser (`ExtractResourceRequest`). Memory and cores are per GPU. A request without memory is
+for the whole GPU; without cores as well, for exclusive use. Zero GPUs request nothing. Invariant:
+two spellings of one annotation agree, or the pod is refused."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -75,7 +75,7 @@ def dialect(name: str, **others: Any) -> Dialect:
 
 
 class Manner(NamedTuple):
-    """How one system names amounts of GPUs, and the rules by which it reads them.
+    """The names with which one system requests GPUs, and the rules by which it reads amounts.
 
     - `names`: its names under a configuration; `system`: what users call it.
     - `cap_memory`: an amount above the GPU's memory means the whole GPU.
@@ -105,7 +105,7 @@ class Manner(NamedTuple):
         )
 
     def idle(self, config: DialectConfig) -> tuple[str, str, str]:
-        """Return the memory resource ignored if both are set, the one that counts, the system."""
+        """Return the memory resource that is ignored if both are set, the other, and the system."""
         amount, part = self.names(config).memory, self.names(config).memory_percent
         idle, counting = (amount, part) if self.percentage_first else (part, amount)
         return idle, counting, self.system

@@ -23,9 +23,9 @@ NO_DIALECT = "none"  # the dialect of a pod that requests no device
 class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What devices a pod requests, and how they are chosen.
 
-    With an empty policy, the cluster's applies. `high_priority` are containers whose tasks go first
-    on a shared GPU. `borrowing` are asks that use the devices of another container, which are free
-    then."""
+    With an empty policy, the cluster's applies. `high_priority` names the containers whose tasks go
+    first on a shared GPU. `borrowing` are asks that use another container's devices while that one
+    does not run."""
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
@@ -107,7 +107,7 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
 def check_slots(
     containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
 ) -> None:
-    """Raise ManifestError for a slot resource next to no device, or next to one in `counts`."""
+    """Raise ManifestError for a slot resource in a container without devices, or with a count."""
     for container in containers:
         said = {**container.requests, **container.limits}
         counted = sorted((said.keys() - {SLOT}).intersection(counts))
@@ -133,7 +133,7 @@ GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> DeviceRequest:
-    """Return what a pod's annotations request: constraints, policies and weights, but no asks.
+    """Return the constraints, policies and weights in a pod's annotations, but no asks.
 
     Raises ManifestError if a value is malformed, or two values contradict each other."""
     notes = Notes(annotations, field)
@@ -196,9 +196,9 @@ def _weights(notes: Notes, key: str) -> DeviceWeights:
 # vendor's own plugin (`amd.com/gpu`, `aws.amazon.com/neuron`, `enflame.com/gcu`, …) stay extended
 # resources.
 class Vendor(NamedTuple):
-    """A vendor, and the resource names of its domain that request shared devices.
+    """A vendor, and the resource names below its `domain` that request shared devices.
 
-    `endings` are the suffixes of names that begin with a model."""
+    `endings` are the suffixes of resource names that begin with a device model."""
 
     name: str
     domain: str

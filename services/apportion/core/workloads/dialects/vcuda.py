@@ -84,7 +84,7 @@ class Vcuda:
         return container.ask(nvidia.FAMILY, count=count, cores=WHOLE)
 
     def choose(self, notes: Notes) -> DeviceConstraints:
-        """Check the core limit; return the constraints as for any GPU. Raises ManifestError."""
+        """Check the core limit; return constraints as for any GPU. Raises ManifestError."""
         value = notes.values.get(self.core_limit)
         if value is not None:
             digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
@@ -108,7 +108,7 @@ class Vcuda:
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """Yield the GPUs in the annotations of each container; containers are counted from 0.
+        """Yield the GPUs in the annotations of each container; containers are numbered from 0.
 
         gpu-admission also writes the node; gpu-manager, which chooses the GPU itself, does not."""
         for position, name in enumerate(pod.containers):

@@ -1,8 +1,8 @@
 """The dialect of Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-cores` and others.
 
 A count alone requests whole GPUs. 100 percent of memory without cores does not, because Volcano
-lets such a GPU's cores be shared. The device plugin identifies a MIG instance by its group and
-position, so a cluster with it needs `knownMigGeometries`, or uses the plugin's default groups."""
+lets pods share the cores of such a GPU. The device plugin identifies a MIG instance by its group
+and position, so its cluster needs `knownMigGeometries`, or uses the plugin's default groups."""
 
 from collections.abc import Iterator
 

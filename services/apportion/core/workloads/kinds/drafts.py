@@ -1,7 +1,7 @@
 """Convert one document to its pods, with one function per kind.
 
-Without Kubernetes, we create the pods that the document's controller would create, with the same
-names. Invariant: a document yields all of its pods or none."""
+Without Kubernetes, Apportion creates the pods that the document's controller would create, with the
+same names. Invariant: a document yields all of its pods or none."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -72,7 +72,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
 
 
 def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """Read a Job: as many pods as run at once; no pods if it is suspended."""
+    """Read a Job: one pod for each that runs at once, or no pods if the Job is suspended."""
     job = typed(document, kube.Job)
     spec = job.spec
     completions = spec.parallelism if spec.completions is None else spec.completions

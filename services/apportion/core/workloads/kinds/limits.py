@@ -141,7 +141,7 @@ _FIX = 'write GPUs by model, as in {"NVIDIA-A100": 8}'
 
 
 def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Return the number of cards per model that a queue's annotations allow; empty without.
+    """Return the number of cards per model that a queue's annotations allow; empty if not limited.
 
     Raises ManifestError with the annotation, or the entry in it."""
     written = annotations.get(CARD_QUOTA)

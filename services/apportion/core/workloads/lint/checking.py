@@ -46,8 +46,8 @@ TEMPLATES_READ = {
 class Checked(NamedTuple):
     """The result for one document, or one item of a List: its pods or its error.
 
-    It has neither for a queue or quota, for a skipped document (`passed_over`), and for one with
-    pods but of an unknown kind (not `known`)."""
+    Both are missing for a queue or quota, for a skipped document (`passed_over`), and for a
+    document with pods whose kind is unknown (not `known`)."""
 
     name: str
     pods: tuple[PodDraft, ...] = ()

@@ -67,9 +67,9 @@ _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
 
 
 class Suspect(NamedTuple):
-    """A finding: a name in a manifest that is probably a mistake, with the reason.
+    """A name in a manifest that is probably a mistake, with the reason.
 
-    If it is not `doubtful`, the name is correct but has no effect here."""
+    If the finding is not `doubtful`, the name is correct but has no effect here."""
 
     field: str
     why: str
@@ -82,7 +82,7 @@ class Suspect(NamedTuple):
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
-    """Yield the suspicious names in a document, at whatever depth its pods are.
+    """Yield the suspicious names in a document, however deep its pods are nested.
 
     `placed`: ignore annotations that schedulers write on pods, because the pod may be placed."""
     about = part(document)
@@ -113,7 +113,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
 
 def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
-    """Yield the fields with which containers request 0 devices and nothing else, as charts do."""
+    """Yield the fields of containers that request 0 devices and nothing else, as charts write."""
     for key, at, found in _parts(document, "", 0):
         zero, besides = _zero(found, config) if key == "resources" else ("", "")
         if zero and not besides:
@@ -121,7 +121,7 @@ def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
 
 
 def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Yield Volcano annotations that have no effect here, also those that form no gang."""
+    """Yield Volcano annotations that have no effect here, and those that form no gang."""
     for key in found:
         if key in ignored_fields.ANNOTATIONS:
             yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
@@ -324,7 +324,7 @@ _KNOWN_ANNOTATIONS: Final = frozenset(
 
 
 def unknown_fields(of: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each unknown field of this part that resembles a known one, with the reason."""
+    """Yield each unknown field of this part of a pod that resembles a known one, with a hint."""
     known = _KNOWN_FIELDS[of]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
@@ -352,7 +352,7 @@ _KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
 class Asked(NamedTuple):
     """The amount of a device resource that a container sets.
 
-    If it sets both the limit and the request, which must agree, `kind` is the limit."""
+    If the container sets both the limit and the request, which must agree, `kind` is the limit."""
 
     kind: Kind
     name: str
@@ -408,7 +408,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
 
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
-    """Yield each `schedulerName` by which pods go to another scheduler, at whatever depth."""
+    """Yield each `schedulerName` that leaves pods to another scheduler, at any depth."""
     for field, name in _fields(document, ("schedulerName",), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
@@ -422,7 +422,7 @@ def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]
 
 
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the name of each queue in the manifest, and the field with it."""
+    """Yield each queue that the manifest's pods or gang name, and the field that names it."""
     queues = {pod.queue for pod in manifest.pods}
     queues |= {manifest.group.queue} if manifest.group is not None else set()
     for queue in sorted(queues - {"", DEFAULT_QUEUE}):

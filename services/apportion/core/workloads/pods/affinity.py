@@ -1,8 +1,8 @@
 """Read a pod's affinity, anti-affinity and topology spread into constraints on other pods.
 
-A term without namespaces selects the pod's own namespace. It is filled in, because an event must be
-self-contained. Invariant: what Kubernetes would refuse is refused here. Terms for which the ledger
-does not know enough of the cluster are refused by name."""
+A term without namespaces selects the pod's own namespace, which is filled in, because an event must
+be self-contained. Invariant: what Kubernetes would refuse is refused here. Terms for which the
+ledger does not know enough of the cluster are refused by name."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
@@ -194,7 +194,7 @@ def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> b
 
 
 def holds(expression: LabelExpression | NodeExpression, value: str | None) -> bool:
-    """Return True if the expression matches the value, which is None without the label."""
+    """Return True if the expression matches the value; pass None if the label is missing."""
     match expression.operator:
         case "In":
             return value in expression.values

@@ -61,7 +61,7 @@ def api_of(gang: str) -> str:
 
 
 def unread(gang: str, served: Collection[str]) -> ManifestError | None:
-    """Return an error if the PodGroup of this gang can never be read; None if it can.
+    """Return an error if Apportion can never read the PodGroup that this gang names, or None.
 
     `served` are the versions in which the cluster serves PodGroups of the gang's API group."""
     api = api_of(gang) or VOLCANO

@@ -1,9 +1,9 @@
 """Read what a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks.
 
-Amounts add up as in Kubernetes. Take the larger of two: the containers and sidecars that run at
-once, or the largest init container with the sidecars before it. Add the overhead. Disks without a
-claim follow kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums
-are exact and rounded up once, and expressions that Kubernetes would refuse are refused."""
+Amounts add up as in Kubernetes: the containers and sidecars that run at once, or the largest init
+container with the sidecars before it, whichever is more, plus the overhead. Disks without a claim
+follow kube-scheduler's VolumeRestrictions; other volumes restrict no node. Invariant: sums are
+exact and rounded up once, and expressions that Kubernetes would refuse are refused."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,8 +48,8 @@ def node_amounts(
 ) -> NodeConstraints:
     """Return how much the pod with the spec at `field` needs of each resource.
 
-    `claimed` resources, those of devices, are left out. CPU is in milli-cores, memory in MiB,
-    storage and huge pages in bytes, others in units. `whole` has the pod's own resources
+    The resources of devices (`claimed`) are left out. CPU is in milli-cores, memory in MiB, storage
+    and huge pages in bytes, others in units. `whole` has the pod's own resources
     (`spec.resources`), which override the sum of its containers, as in Kubernetes 1.34. Raises
     ManifestError if an amount is malformed, a request exceeds its limit, or the sum is out of
     range."""
@@ -197,9 +197,9 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
     """Return the host ports that the pod's containers and sidecars take.
 
-    They are `ports[].hostPort`, and all ports of a pod on the host network. As in kube-scheduler,
-    an init container takes none. Raises ManifestError if a port or protocol is invalid, or there
-    are too many."""
+    Host ports are `ports[].hostPort`, and all ports of a pod on the host network. As in
+    kube-scheduler, an init container takes none. Raises ManifestError if a port or protocol is
+    invalid, or there are too many."""
     found: dict[HostPort, None] = {}
     sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
     for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
@@ -259,7 +259,7 @@ def _expression(expression: kube.Expression, field: str) -> NodeExpression:
 def check_expression(expression: kube.Expression, field: str, operators: tuple[str, ...]) -> None:
     """Raise ManifestError for a label expression that Kubernetes would refuse.
 
-    It must have one of the `operators`, and the number of values that this operator takes."""
+    The expression must have one of the `operators`, and as many values as that operator takes."""
     operator, values = expression.operator, expression.values
     if operator not in operators:
         raise _choice(f"{field}.operator", operator, operators)
@@ -284,7 +284,7 @@ OWN_CLAIM: Final = "-"
 
 
 def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
-    """Return the claim names in `volumes`, sorted; ephemeral claims without the pod's name."""
+    """Return the sorted claim names in `volumes`; an ephemeral claim lacks the pod's name."""
     found: set[str] = set()
     for volume in volumes:
         if volume.persistent_volume_claim is not None:
@@ -323,7 +323,7 @@ def mounted(volumes: Any) -> Mounted:
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
-    """Return the disks in `volumes` that are no claims; a Ceph image counts per monitor.
+    """Return the disks in `volumes` that have no claim; a Ceph image has a disk per monitor.
 
     Raises ManifestError if a name is too long, or there are too many."""
     found: dict[Disk, None] = {}

@@ -40,8 +40,8 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 class ManifestConfig(Struct, frozen=True, kw_only=True):
     """The settings for reading manifests: dialects, priority classes and schedulers.
 
-    `gangs`: read gangs; False if another scheduler has chosen the node and handles gangs.
-    `resource_claims`: accept pods with ResourceClaims, which the caller handles (`core.dra`).
+    `gangs` is False if another scheduler has chosen the node and handles gangs; they are then not
+    read. `resource_claims`: accept pods with ResourceClaims, which the caller handles (`core.dra`).
     `schedulers` only serves to report which scheduler would choose in Kubernetes."""
 
     dialects: DialectConfig = DialectConfig()
@@ -92,7 +92,7 @@ def read_template(
     namespace: str,
     priority_class: str = "",
 ) -> Template:
-    """Read a pod spec; `field` is the path of its template, empty for a pod itself.
+    """Read a pod spec; `field` is the path of its template, or empty for a pod document.
 
     `priority_class` is the class of the pod's owner, for a spec without one. Raises ManifestError
     if anything in the spec cannot be used."""
@@ -263,7 +263,7 @@ _GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:
     """Return a pod's document with only what matters for its devices and amounts.
 
-    It is for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
+    Use it for pods whose node a kube-scheduler chooses with our extender. That scheduler checks
     volumes, affinity, taints and priority classes, so they must not make us refuse the pod.
     Amounts, labels, and the annotations that choose devices are kept."""
     metadata, spec = document.get("metadata"), document.get("spec")
