@@ -58,7 +58,7 @@ class Account:
         self._time = 0
         self.begins = 0  # start of the ledger, if it was read from its first event
         self._from_the_first = not state.revision
-        self.used = Used(by, meters, idle)
+        self.used = Used(state, by, meters, idle)
         for node in state.nodes.values():
             self._count(node)
 
@@ -79,7 +79,7 @@ class Account:
         if change.refused:
             return
         if isinstance(data, schemas.UsageRecorded):
-            self.used.take(self._state, data, self._time)
+            self.used.take(data, self._time)
             return
         if isinstance(data, schemas.PodGone) and change.pod is not None:
             held = self._held.get(change.pod.uid)

@@ -53,12 +53,12 @@ _Share = tuple[str, str, str, object]
 class Used:
     """Usage in one period; `reported` is True if any node reported."""
 
-    def __init__(self, by: By, meters: Meters, idle: int = IDLE) -> None:
+    def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with no usage; `idle` is the shortest idle period to find, in microseconds."""
         self.reported = False
         # a minute of an hour is the tolerance of a node's sampling
         self._least = idle - idle // 60
-        self._by, self._meters = by, meters
+        self._state, self._by, self._meters = state, by, meters
         self._rows: dict[str, str] = {}
         self._cells: dict[tuple[int, Key], UsedSums] = {}
         self._idle: dict[_Share, Idle] = {}
@@ -70,9 +70,9 @@ class Used:
         if len(self._rows) > ENDED_MAX:
             del self._rows[next(iter(self._rows))]
 
-    def take(self, state: State, data: UsageRecorded, now: int) -> None:
+    def take(self, data: UsageRecorded, now: int) -> None:
         """Add the usage in one hourly report, which was written at `now`."""
-        began = now - data.seconds * SECOND
+        state, began = self._state, now - data.seconds * SECOND
         self.reported |= began < self._meters.end and now > self._meters.start
         node = state.nodes.get(data.node)
         for used in data.shares:
@@ -101,11 +101,13 @@ class Used:
 
     def idle(self) -> list[Idle]:
         """Return the idle periods that are long enough, most device time first."""
-        stretches = [*self._done, *(each for each in self._idle.values() if self._long(each))]
-        return sorted(
-            stretches,
-            key=lambda each: (-(each.end - each.start) * each.cards, each.start, each.name),
-        )
+        for each in self._idle.values():  # the last report comes after the end of the share
+            pod = self._state.pods.get(each.uid)
+            placed = pod.placement if pod is not None else None
+            each.going_on = placed is not None and each.device in {s.device for s in placed.shares}
+        found = [*self._done, *(each for each in self._idle.values() if self._long(each))]
+        found.sort(key=lambda each: (-(each.end - each.start) * each.cards, each.start, each.name))
+        return found
 
     def _add(self, used: ShareUsed, key: Key, when: tuple[int, int], size: tuple[int, int]) -> None:
         start, end = when

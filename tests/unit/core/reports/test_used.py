@@ -98,6 +98,13 @@ def test_less_than_an_hour_is_no_stretch() -> None:
     assert running().at(0.5, half).at(1, half).idle().found == 1
 
 
+def test_a_share_that_has_ended_is_not_idle_now() -> None:
+    """An idle share whose pod has ended is listed with its period, but not as idle now."""
+    accounted = running().at(1, told(used(cores=0)))
+    assert accounted.idle().shares[0].idle_now
+    assert not accounted.at(1.1, PodGone(uid="p1")).idle().shares[0].idle_now
+
+
 def test_a_shorter_idle_time_may_be_asked_for() -> None:
     """If the user asks for an idle time of half an hour, a share that used nothing for half an hour
     is listed."""
