@@ -275,7 +275,7 @@ class Engine:
         self._queue.wake(shape_queue)
 
     def _report(self, decision: Decision, events_max: int) -> None:
-        if len(decision.events) >= events_max:
+        if len(decision.events) >= events_max or not self._queue.to_report:
             return
         placed = {pod.uid for pod in decision.placed}
         for pod, reasons in self._queue.unreported():

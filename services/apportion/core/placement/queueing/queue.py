@@ -38,7 +38,7 @@ class PendingQueue:
         self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
         self._orders = {DEFAULT_QUEUE: self._order}
         self.contested = False
-        self._unreported: dict[bytes, None] = {}
+        self.to_report: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is PENDING:
                 self.add(pod)
@@ -70,7 +70,7 @@ class PendingQueue:
         elif pod.uid in self._state.nominated and not awaited(self._state, pod.uid):
             self.wake(shape_queue)  # room was made on a node that is kept from similar pods
         else:
-            self._unreported[key] = None
+            self.to_report[key] = None
 
     @property
     def held_until(self) -> int:
@@ -107,7 +107,7 @@ class PendingQueue:
         """Record that the first pod fits nowhere; skip its shape queue until `wake` is called."""
         shape_queue.mark_unschedulable(self._state, reasons)
         if shape_queue.fresh and not reasons.silent:
-            self._unreported[shape_queue.key] = None
+            self.to_report[shape_queue.key] = None
 
     def move(self, shape_queue: ShapeQueue, pod: PodState, key: bytes) -> ShapeQueue:
         """Move the first pod to the shape queue of `key`, return that, and wake the old one."""
@@ -118,23 +118,23 @@ class PendingQueue:
             other = self._shape_queues[key] = ShapeQueue(key, queue=shape_queue.queue)
         other.add(self._state, turn_of(pod), False)  # noqa: FBT003 - as above
         if other.unschedulable:
-            self._unreported[key] = None
+            self.to_report[key] = None
         return other
 
     def with_unreported(self) -> list[ShapeQueue]:
         """Return the unschedulable shape queues with pods whose refusal is not reported."""
-        found = map(self._shape_queues.get, self._unreported)
+        found = map(self._shape_queues.get, self.to_report)
         return [each for each in found if each is not None and each.tells]
 
     def unreported(self) -> Iterator[tuple[PodState, Reasons]]:
         """Yield pods of unschedulable shape queues whose refusal is not reported, with reasons."""
-        for key in list(self._unreported):
+        for key in list(self.to_report):
             shape_queue = self._shape_queues.get(key)
             while shape_queue is not None and shape_queue.tells and shape_queue.fresh:
                 turn, _ = shape_queue.fresh.popitem()
                 if still_waits(self._state, turn) and shape_queue.reasons is not None:
                     yield self._state.pods[turn.uid], shape_queue.reasons
-            del self._unreported[key]
+            del self.to_report[key]
 
     def choose(self) -> None:
         """Choose the next queue: the one with the lowest share; the first name wins a tie."""
