@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from apportion.core.placement.index import packed, row_loops
+from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST, LEFT_MAX, Columns
 from apportion.core.placement.index.packed import POINTS, Int32s
@@ -30,8 +30,7 @@ class Binpack(NodeScore):
 
     def rate(self, seen: ScoreInput) -> None:
         """Set the points of every row from its column; see `NodeScore`."""
-        column: Int32s = self.column(seen.columns)
-        row_loops.give(seen.rows, seen.count, column, self.base, self.step, seen.given)
+        seen.give(self.column(seen.columns), self.base, self.step)
 
 
 class Spread(Binpack):
