@@ -107,7 +107,7 @@ class World:
         return placed
 
     def decided(self) -> list[Any]:
-        """Let the scheduler decide about the pending pods, and return the events that it appended."""
+        """Let the scheduler decide about pending pods, and return the events that it appended."""
         events = [*decided(self.ledger.engine).events]
         self.told(*events)
         return events
