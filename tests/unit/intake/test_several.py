@@ -81,7 +81,7 @@ def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes(
 
 
 def test_what_is_no_jump_is_believed_at_once_by_either() -> None:
-    """Either intake accepts a plausible change at once, even while both hold back an implausible
+    """Each intake accepts a plausible change at once, even while it holds back an implausible
     change of the same node."""
 
     async def failed() -> None:

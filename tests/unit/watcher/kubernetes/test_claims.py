@@ -422,8 +422,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """The watcher trusts annotations that a known scheduler wrote, as the pod's managed fields
-    show. It does not trust those of other field managers."""
+    """The watcher trusts annotations if a known scheduler wrote them, as the pod's managed fields
+    show. It does not trust those of other field managers or of the pod's author."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))

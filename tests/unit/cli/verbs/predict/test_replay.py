@@ -95,8 +95,8 @@ def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
     [(0, 2, "; evicted pods: 2 more"), (2, 1, "; evicted pods: 1 fewer"), (3, 3, ": same")],
 )
 def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: str) -> None:
-    """In its closing line, `replay` states the number of evictions in the recorded history and the
-    number in the replay."""
+    """In its closing line, `replay` states how many more or fewer pods are evicted in the replay
+    than in the recorded history."""
     course = Meter(State(), 0.0, 1.0).measured()
     before, after = (structs.replace(course, evicted=each) for each in (happened, replayed))
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
