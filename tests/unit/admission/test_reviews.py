@@ -137,8 +137,8 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
 
 
 async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
-    """The webhook fills in the first scheduler name of the configuration, even if its own default
-    is a different name."""
+    """The webhook sets a pod's scheduler name to the first one in the configuration, even if the
+    webhook's own default is a different name."""
     webhook.configuration = Configuration(scheduler_names=("theirs", "more"))
     (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
     assert patch["value"] == "theirs"
@@ -259,7 +259,7 @@ async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
     """The webhook rejects a new pod over the size limits if the pod requests devices. It allows
-    such a pod without devices, and updates of existing pods."""
+    oversized pods that request no devices, and updates of existing pods."""
     assert (await webhook.ask(pod))["allowed"]
     asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
     answer = await webhook.ask(asking)

@@ -17,8 +17,8 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def test_names_by_pattern_and_descriptions_in_turn() -> None:
-    """The names of simulated nodes follow the pattern. If there are several device descriptions,
-    the nodes get them in turn."""
+    """Simulated nodes are named by the given pattern. If there are several device descriptions, the
+    nodes get them in turn."""
     nodes = numbered_nodes("gpu-{}.rack", 3, ["8xT4", "4xA10"])
     assert [node.name for node in nodes] == ["gpu-1.rack", "gpu-2.rack", "gpu-3.rack"]
     assert [len(node.devices) for node in nodes] == [8, 4, 8]

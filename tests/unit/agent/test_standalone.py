@@ -35,7 +35,7 @@ def left_behind(pod: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def life(process: subprocess.Popen[bytes]) -> Life:
-    """Return the process id and start time, which together identify the process."""
+    """Return the process id and start time, which together identify this process."""
     found = life_of(process.pid)
     assert found is not None
     return found
@@ -44,7 +44,8 @@ def life(process: subprocess.Popen[bytes]) -> Life:
 async def test_a_run_stands_there_until_its_process_ends(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run is listed until its process ends, even if the agent restarts in the meantime."""
+    """The agent lists a pod as running until the pod's process ends, even if the agent restarts in
+    the meantime."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
     assert await runs.pods() == {"uid-1"}
@@ -59,7 +60,8 @@ async def test_a_run_stands_there_until_its_process_ends(
 async def test_what_its_process_started_keeps_it_there(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run stays listed while any process that inherited the run's environment mark is alive."""
+    """The agent lists a pod as running while any process lives that inherited the pod's mark in its
+    environment."""
     runs = Runs(tmp_path, PROC)
     with left_behind("uid-of-this-test"):
         runs.begin("uid-of-this-test", life(process), in_container=False)
@@ -72,7 +74,7 @@ async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent without root cannot see every process of another user. It therefore lists that
-    user's run until its end is reported."""
+    user's pod as running until the pod's end is reported."""
     monkeypatch.setattr(os, "geteuid", lambda: Path(f"/proc/{process.pid}").stat().st_uid + 1)
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=False)
@@ -85,8 +87,8 @@ async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
 async def test_a_container_outlives_who_asked_for_it(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """A run in a container stays listed until its end is reported, even if the process that
-    requested it has ended."""
+    """The agent lists a pod in a container as running until the pod's end is reported, even if the
+    process that requested the container has ended."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     process.communicate()
@@ -109,7 +111,7 @@ def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
 async def test_after_a_reboot_nothing_runs(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    """After a reboot the agent lists no run from before."""
+    """After a reboot the agent lists no pod that it recorded before."""
     runs = Runs(tmp_path, PROC)
     runs.begin("uid-1", life(process), in_container=True)
     boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -119,14 +121,14 @@ async def test_after_a_reboot_nothing_runs(
 
 
 async def test_a_book_that_cannot_be_read_is_left(tmp_path: Path) -> None:
-    """If the file of runs is unreadable, the agent lists no runs."""
+    """If the agent's file of running pods is unreadable, the agent lists no pods."""
     (tmp_path / "runs.json").write_text("{")
     assert await Runs(tmp_path, PROC).pods() == set()
 
 
 def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
-    """A process belongs to the recorded run of its nearest ancestor. A process with no such
-    ancestor belongs to no pod."""
+    """A process belongs to the pod of its nearest ancestor that is recorded with a pod. A process
+    without such an ancestor belongs to no pod."""
     runs = Runs(tmp_path, PROC)
     with subprocess.Popen(["/bin/sh", "-c", "cat; :"], stdin=subprocess.PIPE) as shell:
         child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
@@ -145,7 +147,7 @@ def test_a_process_is_its_command_s_or_an_ancestor_s(tmp_path: Path) -> None:
 
 
 def test_a_container_s_process_is_known_by_its_region(tmp_path: Path) -> None:
-    """The agent finds the run of a process in a container by the region folder that the process has
+    """The agent finds the pod of a process in a container by the region folder that the process has
     mounted."""
     proc = tmp_path / "proc"
     boot = proc / "sys/kernel/random"

@@ -1,5 +1,5 @@
-"""Tests of how the binder handles events that the ledger delivers. The current state decides what
-it does, not the delivery."""
+"""Tests of how the binder handles events that the ledger delivers. The binder acts on the current
+state, not on what the delivered event says."""
 
 import asyncio
 import json
@@ -53,8 +53,8 @@ SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
-    """A fake of the cluster to bind in. It returns the test's answers in order and counts the
-    calls."""
+    """A fake of the cluster in which the binder binds pods. It returns the test's answers in order
+    and counts the calls."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         self._outcomes = list(outcomes)
@@ -107,8 +107,8 @@ class Handed:
 
 
 class Desk:
-    """A `Binding` whose state has pod p placed at revision 7. `drafts` are the events that it
-    appended."""
+    """A `Binding` whose state has pod p placed at revision 7. `drafts` are the events that the
+    binding appended."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
@@ -135,14 +135,16 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the event to the binding, and return the delivery with its answer."""
+        """Deliver the event to the binding. Return the delivery, which has recorded the binding's
+        answer."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 
     async def hand(
         self, payload: bytes, subject: str = SUBJECT, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver these bytes to the binding, and return the delivery with its answer."""
+        """Deliver these bytes to the binding. Return the delivery, which has recorded the binding's
+        answer."""
         handed = Handed(Record(revision, subject, payload), attempt)
         await self.binding.settle(handed)
         return handed
@@ -166,8 +168,8 @@ async def test_a_live_placement_is_bound() -> None:
 
 @pytest.mark.parametrize("why", ["gone", "bound", "allocated", "pending", "other", "failing"])
 async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
-    """The binder acknowledges a placement without binding it if the pod is gone, already bound,
-    placed elsewhere or given up."""
+    """If the pod is gone, already bound, placed elsewhere or given up, the binder acknowledges the
+    placement without binding the pod."""
     desk = Desk()
     match why:
         case "gone":
@@ -202,8 +204,8 @@ async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
-    """On a node without CDI, a pod waits until the kubelet has started the pod that was bound
-    before. The binder records the wait once."""
+    """On a node without CDI, a pod is not bound until the kubelet has started the pod that was
+    bound before it. The binder records the wait once."""
     desk = Desk(Bound())
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000
@@ -254,8 +256,8 @@ def written(**attributes: object) -> bytes:
 
 @pytest.mark.parametrize("revision", [7, 8], ids=["live", "whatever the fold holds"])
 async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
-    """A placement may have a newer format that is enabled. An older binder asks for redelivery, and
-    reports that it must be upgraded."""
+    """If a placement has a newer format that an operator has enabled, an older binder asks for
+    redelivery. It also reports that it must be upgraded."""
     desk = Desk()
     desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=3, by="ada"))
     handed = await desk.hand(written(schemaversion=3), revision=revision)
@@ -277,7 +279,7 @@ async def test_what_no_operator_has_enabled_is_passed_over() -> None:
 
 async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None:
     """If the state has a placement that the binder cannot decode, the binder asks for redelivery.
-    It is not ready, and names the unknown field."""
+    It reports that it is not ready, and names the unknown field."""
     desk = Desk()
     handed = await desk.hand(written(data={"zone": "a"}))
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
@@ -285,8 +287,8 @@ async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None
 
 
 async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
-    """After a temporary failure the binder appends BindFailed, with a new id for each attempt, and
-    retries with back-off."""
+    """After a temporary failure the binder appends BindFailed and retries with back-off. The event
+    has a new id for each attempt."""
     desk = Desk(Failed("busy", final=False), Failed("busy", final=False))
     first, second = await desk.settle(), await desk.settle(attempt=2)
     assert [draft.id for draft in desk.drafts] == ["p/3/bind-failed/1", "p/3/bind-failed/2"]
@@ -295,8 +297,8 @@ async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
 
 
 async def test_a_failure_for_good_is_not_tried_again() -> None:
-    """The binder records a failure as final, and does not retry, if it cannot succeed or too many
-    attempts have failed."""
+    """If a binding can never succeed or too many attempts have failed, the binder records the
+    failure as final and does not retry."""
     desk = Desk(Failed("no such pod", final=True), Failed("busy", final=False))
     for handed in (await desk.settle(), await desk.settle(attempt=TRIES_MAX)):
         assert handed.answer == "ack"

@@ -122,8 +122,8 @@ async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_token_is_its_pods(tokens: Tokens, answers: Answers) -> None:
-    """The node of a token comes from the review. If the review names no node, it comes from the
-    token's pod."""
+    """The callout takes the node of a token's client from the review. If the review names no node,
+    the callout takes it from the token's pod."""
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert await tokens.review(GOOD) == Reviewed(agent, ENDS_S)
     assert answers.asked == [{"token": GOOD, "audiences": [AUDIENCE]}]
@@ -170,8 +170,8 @@ async def test_what_is_no_token_is_not_asked_about(
 async def test_an_api_server_that_forbids_to_ask_is_no_answer(
     tokens: Tokens, answers: Answers
 ) -> None:
-    """If the API server forbids the review itself, the error differs from that of a rejected
-    token."""
+    """If the API server does not permit the callout to review tokens, the error differs from that
+    of a rejected token."""
     answers.status = 403
     with pytest.raises(KubeRefused):
         await tokens.review(GOOD)
@@ -187,8 +187,8 @@ async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
 async def test_made_up_tokens_cost_a_review_a_second(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """The callout limits how many invalid tokens of a host it has reviewed. Known clients and other
-    hosts are not affected."""
+    """The callout limits how many invalid tokens from one host it sends to the API server for
+    review. Known clients and other hosts are not affected."""
     tokens.let_in("10.0.0.1", "agent-x")
     answers.said = {"authenticated": False}
     for count in (114, 114, 113, 113):
@@ -206,8 +206,8 @@ async def test_made_up_tokens_cost_a_review_a_second(
 
 
 async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers: Answers) -> None:
-    """If a client sends many invalid tokens under a known client's name, only reviews under that
-    name are limited."""
+    """If a client sends many invalid tokens under the name of a known client, the callout limits
+    only the reviews under that name."""
     for name in ("agent-x", "agent-y"):
         tokens.let_in("10.0.0.1", name)
     answers.said = {"authenticated": False}

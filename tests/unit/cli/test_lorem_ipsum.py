@@ -1,5 +1,5 @@
-"""Tests that verbs decide nothing by the wording of a sentence. All sentences are replaced, and
-exit codes and facts must stay the same."""
+"""Tests that verbs decide nothing by the wording of a sentence. The tests replace every sentence in
+the gateway's answers, and then expect the same exit codes and facts."""
 
 import json
 from typing import Any

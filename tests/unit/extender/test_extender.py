@@ -40,8 +40,8 @@ EXTENDED = ConfigurationChanged(
 
 
 class World(Ledger):
-    """An in-memory ledger with an extender. `asked` lists the choices that the extender passed to
-    the schedulers."""
+    """An in-memory ledger with an extender. `asked` lists the node choices of kube-scheduler that
+    the extender passed to the schedulers."""
 
     def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class World(Ledger):
         return asyncio.ensure_future(_awaited(self.binding.bind(args)))
 
     async def chosen(self, count: int = 1) -> None:
-        """Wait until the extender has passed this number of choices to the schedulers."""
+        """Wait until the extender has passed `count` node choices to the schedulers."""
 
         async def there() -> bool:
             return len(self.asked) >= count
@@ -106,14 +106,15 @@ async def _awaited(awaitable: Awaitable[str]) -> str:
 
 
 def wanted(limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a pod in the form in which kube-scheduler sends it to the extender."""
+    """Return a pod in the JSON form in which kube-scheduler sends it to the extender."""
     made = kube_pod("p", share() if limits is None else limits, schedulerName=CHOOSER, **fields)
     made["metadata"] |= {"uid": "p", "namespace": "default"}
     return made
 
 
 def of_chooser(uid: str = "p") -> Any:
-    """Return a ledger event of a pod whose nodes kube-scheduler chooses through the extender."""
+    """Return a ledger event that submits a pod whose node kube-scheduler chooses through the
+    extender."""
     return pod(uid, ask(1000), chooser=CHOOSER)
 
 
@@ -178,8 +179,8 @@ def test_a_pod_without_a_device_fits_everywhere() -> None:
 
 
 def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
-    """A pod that is already placed fits only on its node. If kube-scheduler retries after a lost
-    answer, it gets the same node."""
+    """A pod that is already placed fits only on its node. If kube-scheduler lost an answer and
+    filters again, the filter returns that node."""
     world = World(rack("n1"), rack("n2"), of_chooser(), placed("p", "n1", [held("n1-g0")]))
     failed = world.failed(wanted(), "n1", "n2")
     assert failed.keys() == {"n2"}
@@ -187,8 +188,8 @@ def test_a_pod_that_has_devices_fits_where_they_are(golden: Golden) -> None:
 
 
 def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
-    """Under binpack, a node with used devices scores higher than an empty one. The scores span the
-    whole range."""
+    """Under binpack, a node with used devices scores higher than an empty one. The lowest score is
+    0 and the highest 10."""
     world = World(rack("n1", 1), rack("n2", 1), of_chooser("x"))
     world.play(placed("x", "n2", [held("n2-g0", 20_000)]))
     args = decode_filter(json.dumps({"Pod": wanted(), "NodeNames": ["n1", "n2", "n3"]}).encode())
@@ -247,8 +248,8 @@ def test_binding_arguments_are_read_in_either_spelling() -> None:
 
 
 async def test_a_binding_is_done_when_the_ledger_says_so(golden: Golden) -> None:
-    """A bind request succeeds when the pod is bound, not when it is placed. Repeating it involves
-    no scheduler."""
+    """A bind request succeeds when the pod is bound, not already when it is placed. A repeated
+    request succeeds without asking a scheduler."""
     world = World(rack("n1"), of_chooser())
     binding = world.bind()
     await world.chosen()
@@ -304,8 +305,8 @@ async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> 
 
 
 async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
-    """A bind request fails with the reason if the pod was rejected, has our own scheduler's name,
-    or a scheduler refuses the choice."""
+    """A bind request fails with the reason if the pod was rejected, is for our own scheduler, or is
+    refused by a scheduler."""
     rejected = PodRejected(
         uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
     )
@@ -318,8 +319,8 @@ async def test_who_cannot_be_bound_is_told_why(golden: Golden) -> None:
 
 
 async def test_a_choice_that_nobody_decides_is_handed_over_again(golden: Golden) -> None:
-    """If no scheduler decides a choice, the extender sends it again. When time runs out, the error
-    says that no scheduler accepted it."""
+    """If no scheduler decides about a chosen node, the extender sends the choice again. When time
+    runs out, the error says that no scheduler accepted it."""
     world = World(rack("n1"), of_chooser(), timeout_s=0.3)
     world.away = "nobody takes it"
     golden({"nobody takes it": await world.bind()})
@@ -344,8 +345,8 @@ async def test_a_binding_that_takes_too_long_is_left_to_the_next_try(golden: Gol
 
 
 async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
-    """A filter request waits until earlier choices are placed or refused. It does not wait until
-    they are bound."""
+    """A filter request waits until the schedulers have placed or refused the pods of earlier
+    choices. It does not wait until those pods are bound."""
     world = World(rack("n1"), of_chooser("p"), of_chooser("q"))
     await asyncio.wait_for(world.binding.decided(), DECIDED_TIMEOUT_S / 2)
     first, second = world.bind(uid="p"), world.bind(uid="q")
@@ -363,7 +364,7 @@ async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
 
 
 async def _decided(binding: ExtenderBinding) -> bool:
-    """Wait for the decisions on all choices. Return False if that timed out."""
+    """Wait for the schedulers' decisions on all choices. Return False if that timed out."""
     began_s = asyncio.get_running_loop().time()
     await binding.decided()
     return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S

@@ -1,5 +1,5 @@
-"""Tests that a page that applies only the changes of the cluster shows the same as one that reads
-it whole."""
+"""Tests that a page which applies only the changes of the cluster shows the same as a page that
+reads the whole cluster."""
 
 from pathlib import Path
 
@@ -128,8 +128,8 @@ async def test_a_fold_that_began_later_answers_all() -> None:
 
 
 async def test_many_rows_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there are many rows, the gateway computes them in slices. The answer still shows a single
-    revision."""
+    """If there are many rows, the gateway computes them in several steps. The answer still shows
+    the cluster at a single revision."""
     monkeypatch.setattr(fleet, "SLICE_NODES", 2)
     followed = Followed()
     followed.play(*(rack(f"n{at}", 1) for at in range(9)))

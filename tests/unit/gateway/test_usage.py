@@ -41,7 +41,8 @@ def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
 
 
 def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
-    """Return the usage rows that are newer than the number `heard` of an earlier answer."""
+    """Return the usage rows that are newer than an earlier answer. `heard` is the number of that
+    answer."""
     return [msgspec.json.decode(row, type=PackedUse) for row in uses.rows(heard)[1]]
 
 
@@ -53,7 +54,7 @@ async def test_busy_is_work_or_else_memory(
     ledger: Ledger, use: tuple[int, int, int | None], busy: float
 ) -> None:
     """The utilization of a share is its used cores divided by its granted cores. If the used cores
-    are unknown, memory counts instead."""
+    are unknown, it is used memory divided by granted memory."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample(use))
     assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
@@ -100,8 +101,8 @@ async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
 
 
 async def test_who_heard_of_a_life_before_is_given_everything(ledger: Ledger) -> None:
-    """If a client sends the number of an answer from before the gateway's restart, it gets all
-    rows."""
+    """If a client sends the number of an answer that it got before the gateway restarted, the
+    gateway returns all rows."""
     uses = Uses(ledger.state, Clock())
     await uses.note("apportion.usage.n1", sample((40_960, 100, 25)))
     assert [row.node for row in told(uses, heard=700)] == ["n1"]

@@ -1,4 +1,4 @@
-"""Tests of how the intake checks a usage report whose pod has ended or moved since."""
+"""Tests of how the intake checks a usage report about a pod that has since ended or moved."""
 
 import asyncio
 from typing import Any

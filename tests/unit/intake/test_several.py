@@ -32,8 +32,8 @@ async def several() -> Services:
 
 
 def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
-    """However often an agent repeats a jump, neither intake accepts it before the hold time is
-    over."""
+    """If an agent repeats the report of an implausible change, neither intake accepts it before the
+    hold time is over, however often it is repeated."""
 
     async def asked() -> None:
         services = await several()
@@ -50,7 +50,8 @@ def test_a_jump_that_one_intake_holds_is_not_believed_by_the_other() -> None:
 
 
 def test_one_that_each_intake_has_seen_once_is_believed_by_neither() -> None:
-    """If each intake has seen a jump only once, neither accepts it, even after the hold time."""
+    """If each of two intakes has seen the report of an implausible change only once, neither
+    accepts it, even after the hold time."""
 
     async def seen() -> None:
         services = await several()
@@ -80,7 +81,8 @@ def test_an_honest_agent_is_believed_after_one_look_more_than_there_are_intakes(
 
 
 def test_what_is_no_jump_is_believed_at_once_by_either() -> None:
-    """Either intake accepts a plausible change at once, even while a jump is held back."""
+    """Each intake accepts a plausible change at once, even while it holds back an implausible
+    change of the same node."""
 
     async def failed() -> None:
         services = await several()

@@ -21,7 +21,8 @@ from tests.support.pods import ask, placed, pod, share
 
 
 def showing_of(state: State) -> tuple[Showing, Reader[Change]]:
-    """Return an intake's `Showing` for this state, and the ledger reader that it depends on."""
+    """Return the part of an intake that sends this state to agents, and the ledger reader that it
+    depends on."""
     ledger, metrics = MemoryLedger(MemoryServer(), role="intake"), Metrics()
     reader = Reader(ledger, StateFold(state), metrics=metrics)
     wire = Connection(reach_of("nats://127.0.0.1:4222"))
@@ -31,7 +32,8 @@ def showing_of(state: State) -> tuple[Showing, Reader[Change]]:
 
 
 async def test_an_intake_whose_fold_has_halted_shows_no_part_of_its_state() -> None:
-    """If an intake's fold has halted, its state may be incomplete, so it sends none."""
+    """An intake whose fold has halted sends no state to agents, because that state may be
+    incomplete."""
     showing, reader = showing_of(State())
     assert b"part" in showing._part("n1")
     reader.halted = "halted at revision 7"

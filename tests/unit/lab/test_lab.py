@@ -60,7 +60,8 @@ def test_every_name_that_is_exported_is_there() -> None:
 
 
 def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example notebook runs, and its results equal those that the test computes without it."""
+    """The example notebook runs. Its results equal those that the test computes without the
+    notebook."""
     document = json.loads(NOTEBOOK.read_text("utf-8"))
     assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in document["cells"]]
@@ -78,8 +79,8 @@ def test_the_notebook_makes_the_figure_of_the_study(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
-    """The lab places the pods of manifests on a fleet of nodes. The resulting cluster can be listed
-    and planned with."""
+    """The lab places the pods of manifests on a fleet of nodes. A user can then list the resulting
+    cluster's objects and plan changes of it."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("node,devices\nbig-1,8xH100-80GB\nsmall-1,4xT4\n")
     cluster = Cluster(read_fleet(fleet), policy="binpack")

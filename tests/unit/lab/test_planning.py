@@ -44,7 +44,7 @@ def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
 
 
 def only(answer: PlanAnswer) -> PlannedPod:
-    """Return the single pod of the plan. Fail the test if the plan has more or none."""
+    """Return the plan's pod. Fail the test if the plan does not have exactly one."""
     (one,) = answer.pods
     return one
 
@@ -86,8 +86,8 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
 
 
 def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
-    """In a plan, a planned pod counts as started after all running pods. It is therefore the first
-    to be evicted."""
+    """A plan treats its new pods as younger than all running pods. It therefore evicts the new pods
+    first."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
     course = Course(copied(ledger.state))
     for comes in (pod("younger", cards()), pod("top", cards(), priority=5)):
@@ -126,8 +126,8 @@ def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
-    """If a pod stays pending, the plan explains why it cannot say when the pod starts. Other plans
-    omit that."""
+    """If a pod stays pending, the plan explains why it cannot say when the pod will start. If no
+    pod stays pending, the plan has no such explanation."""
     assert planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
 
@@ -275,8 +275,8 @@ def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so(golden: Golden) -
 
 
 def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once(golden: Golden) -> None:
-    """If a pod of the manifest would be evicted, the summary counts it as pending and not a second
-    time."""
+    """If a pod of the manifest would be evicted, the plan's summary counts it once, as pending, and
+    not also as evicted."""
     ledger = Ledger(rack("n1", 1), pod("low", cards())).settle()
     answer = planned(ledger, draft("low", cards()), draft("high", cards(), priority=9))
     assert [gone.pod for gone in answer.evicted] == ["low"]
@@ -337,8 +337,8 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
-    """If a plan loses a node, the node's pods move by priority and age while there is room. The
-    others become pending."""
+    """If a plan assumes that a node is lost, the node's pods move by priority and age while there
+    is room. The others become pending."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
     for name in ("a", "b", "c"):
         ledger.submit(pod(name, cards()))
@@ -365,7 +365,7 @@ def test_what_is_lost_twice_is_said_once() -> None:
 
 
 def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
-    """In a plan that loses a node, the causes of pending pods do not count that node."""
+    """If a plan assumes that a node is lost, the causes of pending pods do not count that node."""
     ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
     answer = planned(ledger, lose=("n3",))
     said = [each.sentence for each in answer.moved] + [each.cause for each in answer.waiting]
@@ -375,7 +375,8 @@ def test_a_lost_node_is_no_node_of_the_fleet_any_more(golden: Golden) -> None:
 
 
 def test_a_lost_device_moves_its_pods_alone() -> None:
-    """If a plan loses a device, only the pods on that device move. No pod is placed on it again."""
+    """If a plan assumes that a device is lost, only the pods on that device move. No pod is placed
+    on the device again."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1))
     ledger.submit(pod("a", cards()), pod("b", cards()), pod("c", ask(1024))).settle()
     before = {uid: held.placement for uid, held in ledger.state.pods.items()}
@@ -397,8 +398,8 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """A plan's lost device may be named by the first four or more characters of its id. If several
-    match, the error lists them."""
+    """A request for a plan may name a lost device by the first four or more characters of its id.
+    If several devices match, the error lists them."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     for given in ("GPU-ffffffff-z", "GPU-ffff"):

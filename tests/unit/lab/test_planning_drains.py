@@ -8,8 +8,8 @@ from tests.unit.lab.test_planning import planned
 
 
 def test_what_only_the_drained_node_could_hold_waits_while_it_is_cordoned(golden: Golden) -> None:
-    """If a pod fits only on a node that the plan drains, its outcome is `not-now`. If the plan
-    loses that node, it is `never`."""
+    """If a pod fits only on a node that the plan drains, the pod's outcome is `not-now`. If the
+    plan assumes that this node is lost, the outcome is `never`."""
     ledger = Ledger(rack("n1", 1, model=A100_80), rack("n2", 1, model=T4))
     ledger.submit(pod("large", ask(60_000))).settle()
     (moved,) = planned(ledger, drain=("n1",)).moved

@@ -22,7 +22,7 @@ def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
 
 
 def test_a_gang_has_its_places_once_all_have_left_that_go_for_any_of_it() -> None:
-    """If a gang needs evictions, the plan lists all of them at each pod of the gang."""
+    """If a gang needs evictions, the plan lists all of these evictions for each pod of the gang."""
     ledger = full(nodes=2, count=1)
     ledger.play(gang("default/job", min_available=2))
     drafts = [draft(name, cards(), priority=9, group="default/job") for name in ("u0", "u1")]

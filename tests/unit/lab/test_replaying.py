@@ -98,7 +98,8 @@ def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
 
 
 def test_a_lost_node_lets_its_pods_begin_again() -> None:
-    """If a replay loses a node, its pods start again on the node that is left."""
+    """If a replay is run without one of the nodes, that node's pods start again on the node that is
+    left."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -156,8 +157,8 @@ def two_cards(names: str) -> VirtualLedger:
 
 @pytest.mark.parametrize("began", [False, True])
 def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
-    """A device that a replay loses counts as failed from beginning to end. Its pods wait for the
-    other device."""
+    """A device that is declared lost for a replay counts as failed from beginning to end. Its pods
+    wait for the other device."""
     ledger = two_cards("ab")
     after = ledger.state.revision if began else 0
     ledger.write(rack("n1", 2))  # the node reports the device again as healthy
@@ -172,8 +173,8 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
-    """A replay that loses a node or device is refused if that node or device never existed in the
-    time span."""
+    """A replay is refused if the node or device that is declared lost never existed in the time
+    span."""
     recorded = two_cards("a").recorded(end_s=HOUR)
     for name, problem in (
         ("n1-g7", "no node or device 'n1-g7' in this time; did you mean n1-g1, n1-g0\\?"),
@@ -343,8 +344,8 @@ def test_shares_count_as_parts() -> None:
 
 
 def test_every_event_is_taken_from_the_ledger_or_made_anew() -> None:
-    """Each event type is either replayed, decided again or about nodes. The test fails if a new
-    type is in no such group."""
+    """Each event type is in one of three groups: taken from the history, decided again by the
+    replay, or about nodes. The test fails if a new type is in none of them."""
     from_outside = {
         "PodSubmitted", "PodChanged", "PodGone", "PodAdopted", "PodGroupObserved", "PodGroupGone",
         "QueueObserved", "QuotaObserved", "QuotaGone", "BudgetObserved", "BudgetGone",

@@ -70,8 +70,8 @@ def instances(card: Any, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", CUT)
 def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
-    """Each MIG profile in our catalogue has the same placements as in the driver, and no more
-    memory.
+    """Each MIG profile in our catalogue has the same placements as the driver's profile, and at
+    most as much memory.
 
     A driver may count in smaller slices. Several of them then make up one of ours."""
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}

@@ -1,5 +1,7 @@
-"""Tests of how the scheduler appends its events. A few are appended one by one with a fence each;
-gangs and many events form one batch."""
+"""Tests of how the scheduler appends its events. It appends a few events one by one, and gangs or
+many events as one batch.
+
+A fence makes the ledger refuse an event if another writer has written to its subject."""
 
 import asyncio
 from collections.abc import Sequence

@@ -165,7 +165,7 @@ def test_refusals_without_end_begin_the_service_anew() -> None:
 
 
 def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
-    """After an accepted decision, the scheduler counts refusals from zero again."""
+    """After the ledger has accepted a decision, the scheduler counts refusals from zero again."""
 
     def check(scheduler: Scheduler) -> None:
         assert scheduler.placed == PODS
@@ -175,8 +175,8 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
 
 
 def test_a_choice_is_served_once_the_prices_are_known() -> None:
-    """Under the price policy, the scheduler places the extender's choices. It does so even on a GPU
-    model that has no price yet."""
+    """Under the price policy, the scheduler places pods whose node kube-scheduler chose through the
+    extender. It does so even if the node's GPU model has no price yet."""
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)

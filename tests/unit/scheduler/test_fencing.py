@@ -22,8 +22,8 @@ def id_of_void(state: State) -> str:
 
 
 def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
-    """All events that void the same placement have the same id. If the pod is adopted later, that
-    id changes."""
+    """All events that void the same placement have the same id. If the pod ends and is adopted
+    later, the event that voids its new placement has another id."""
     first = Ledger(node("n1", gpu("g0")), pod("p1"), placed("p1", "n1", [share("g0")]))
     assert id_of_void(first.state) == "p1/1/voided"
     again = (
@@ -43,8 +43,8 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
 
 
 def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
-    """All events that evict a pod for the same other pod have the same id. If the pod is adopted
-    later, that id changes."""
+    """All events that evict one pod in favour of the same other pod have the same id. If the
+    evicted pod is adopted later, a new eviction has another id."""
     wanted = pod("p2", ask(1000), priority=10)
     evicted = PodEvicted(
         pod="p1",
@@ -72,8 +72,8 @@ def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
-    """All events of a decision have the same time. Only the first event about a node has a fence,
-    and the next has the first one's digest."""
+    """All events of a decision have the same time. Of the events about a node, only the first has a
+    fence. The second contains the digest of the first."""
     ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
 
     async def never(_: Draft) -> Appended:

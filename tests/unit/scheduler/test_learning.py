@@ -27,7 +27,7 @@ def seen(wanted: object, pods: int = 10, cores: int = 1, **fields: object) -> Se
 
 
 def planned(shapes: list[SeenShape], *types: NodeType) -> list[float]:
-    """Return how many pods of each shape the best plan for these nodes has."""
+    """Return how many pods of each shape the best plan places on these nodes."""
     program = build(shapes, list(types))
     used = solve(program).used
     return [round(float(used[program.demands[sort_of(each)]]), 6) for each in shapes]
@@ -81,7 +81,8 @@ def test_what_takes_scarce_cpu_is_worth_more() -> None:
 
 
 def test_all_planned_pods_are_together_worth_what_they_take() -> None:
-    """The values of all pods in a plan add up to the number of devices that they use."""
+    """The learned values of all pods in a plan, measured in devices, add up to the number of
+    devices that these pods use."""
     shapes = [seen(piece(70), pods=9), seen(piece(60), pods=5, cores=9), seen(whole(), cores=4)]
     prices = learn(shapes, [racks(cores=16)], pods=24)
     amounts = planned(shapes, racks(cores=16))
@@ -102,8 +103,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """In prices, a pod without devices is sized by its CPU: a tenth of the devices that other pods
-    use for as many cores."""
+    """For prices, the size of a pod without devices follows from its CPU. It is a tenth of the
+    number of devices that other pods use with as many cores."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

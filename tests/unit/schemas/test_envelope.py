@@ -118,7 +118,8 @@ def test_deep_data() -> None:
 
 
 def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() -> None:
-    """If an event's format is not enabled, that is its error, whatever else is wrong with it."""
+    """If no operator has enabled an event's format, the event is refused for that reason, whatever
+    else is wrong with it."""
     asked: list[tuple[str, int]] = []
 
     def legal(type_: str, version: int) -> bool:

@@ -123,7 +123,8 @@ def test_a_newer_one_halts_whatever_it_holds(tomorrow: None) -> None:
 
 @pytest.mark.parametrize("wrong", [lambda _: {}, lambda told: told["reason"], lambda _: None])
 def test_a_lift_that_fails_halts(wrong: object) -> None:
-    """If the conversion of an event fails, this build has a bug. The error halts the reader."""
+    """If an event cannot be converted to the newest version, this build has a bug. The error
+    therefore halts the reader."""
     row = ROW._replace(older=(FIRST, Older(ROW.older[1].payload, wrong)))  # type: ignore[arg-type]
     with pytest.raises(UnknownEvent, match=r"version 2 could not be lifted to 3 .*fault of this"):
         lifted(row, 2, json.dumps(DATA[2]).encode())

@@ -30,8 +30,8 @@ OTHERS = NVIDIAS | {"kind": "example.org/gpu", "containerEdits": {"env": ["WRONG
 
 @pytest.fixture
 def specifications(tmp_path: Path) -> Specifications:
-    """Return the CDI files of a folder that has NVIDIA's and those of another vendor, whose file
-    name sorts first."""
+    """Write NVIDIA's CDI file and another vendor's file to a folder, and return that folder's CDI
+    files. The other vendor's file name sorts first."""
     (tmp_path / "another.json").write_text(json.dumps(OTHERS))
     (tmp_path / "nvidia.yaml").write_text(json.dumps(NVIDIAS))
     return Specifications(tmp_path)
@@ -47,8 +47,8 @@ def edits_of(folder: Path, slot: str) -> dict[str, Any]:
 def test_a_slot_has_what_nvidia_says_of_its_card(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """The CDI file of a slot has NVIDIA's edits for the slot's own GPU only. It disables NVIDIA's
-    runtime with `NVIDIA_VISIBLE_DEVICES=void`."""
+    """The CDI file of a slot contains the container edits that NVIDIA lists for the slot's own GPU,
+    and for no other GPU. It disables NVIDIA's runtime with `NVIDIA_VISIBLE_DEVICES=void`."""
     ours = Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-2"}, (Mount("/a", "/b"),), cards=("GPU-2",))
     specifications.write(["s1"], ours)
     found = edits_of(tmp_path, "s1")

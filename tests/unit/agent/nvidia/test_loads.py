@@ -20,7 +20,7 @@ H100_CUT = MigInstance(profile="2g.20gb", start=2, size=2)
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[FakeDriver]:
-    """Provide a fake driver with one full GPU and two in MIG mode. One of the latter has a
+    """Provide a fake driver with one full GPU and two GPUs in MIG mode. One of the MIG GPUs has a
     performance monitor."""
     with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig+1xH100-80GB:mig") as made:
         yield made

@@ -388,8 +388,8 @@ async def test_while_the_driver_is_away_its_cards_are_unhealthy(
 async def test_a_restarted_driver_that_lists_a_card_no_more(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy, with an
-    unused index."""
+    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy. Its
+    index is one that no listed GPU has."""
     well = await backend.inventory()
     driver.fall_off(0)
     driver.restart()
@@ -476,7 +476,7 @@ async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlB
 
 
 async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
-    """Waiting for a change of a closed backend never returns."""
+    """A call that waits for a change never returns if the backend is closed."""
     closed = NvmlBackend(SystemClock())
     await closed.close()
     with pytest.raises(TimeoutError):

@@ -28,8 +28,8 @@ def test_nothing_differs_nothing_is_written() -> None:
 
 
 def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
-    """After the intake refused a report, the agent sends a full report. It does so even if the
-    inventory now equals the ledger's or differs in health only."""
+    """After the intake has refused a report, the agent sends a full report. It does so even if the
+    node's inventory now equals the one in the ledger or differs from it in health only."""
     refused = NodeView(said=WELL, refused=True)
     for now in (WELL, with_failed(WELL, 1)):
         assert news(refused, now) == [now]

@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """The agent has to allocate a placement when its pod is bound. It gets the claim once, with the
-    devices in the order of the shares."""
+    """A placement becomes due for allocation by the agent when its pod is bound. The agent gets its
+    claim once, with each device once, in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -49,8 +49,8 @@ def test_bound_after_placed_is_due_once() -> None:
 
 
 def test_what_is_not_due() -> None:
-    """The agent has to allocate a claim only if the same attempt was both placed and bound on one
-    of its nodes."""
+    """The agent has to allocate a placement only if the ledger has both the placement and a binding
+    of the same attempt, and only on one of the agent's own nodes."""
     assert not folded(placed("p", "GPU-a")).due
     assert not folded(BOUND).due
     assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
@@ -100,8 +100,8 @@ def test_the_next_attempt_is_a_claim_of_its_own() -> None:
 
 
 def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
-    """Return an event that adopts pod `p` with a share of this device. Its evidence is our own
-    annotation if `attempt` is set, otherwise HAMi's."""
+    """Return an event that adopts pod `p` with a share of this device. If `attempt` is not 0, the
+    share comes from our own annotation of the pod, otherwise from HAMi's."""
     shares = placed("p", device).shares
     return PodAdopted(
         pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
@@ -111,8 +111,9 @@ def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted
 
 
 def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
-    """On a node with a kubelet, annotations alone give an adopted pod no shares. It must be running
-    with an attempt of ours, or match a placement that the agent knows."""
+    """On a node with a kubelet, annotations alone give an adopted pod no shares. The pod must
+    either be running under one of our placement attempts or match a placement that the agent knows.
+    """
 
     def gets(*events: Payload) -> bool:
         return "p" in folded(*events, remember=True).nodes["n1"].held
@@ -127,8 +128,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """If a bound pod is adopted, the agent has to allocate its claim again, even if it has already
-    done so."""
+    """If a bound pod is adopted, the agent gets the pod's claim to allocate again, even if it has
+    already taken that claim."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))
@@ -142,7 +143,7 @@ def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
 
 def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
     """An agent that starts from a snapshot gives an adopted pod shares only if the pod is running
-    with an attempt of ours."""
+    and was placed by Apportion (`attempt` is not 0)."""
     for data, gets in (
         (adopted(attempt=1, running=True), True),
         (adopted(attempt=1, running=False), False),

@@ -65,8 +65,8 @@ def held(device: str, folder: Path) -> tuple[int, int]:
 async def test_the_cgroup_is_found_and_held(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
 ) -> None:
-    """The agent sets the memory limit on the container's cgroup and updates it on resize, whatever
-    cgroup path the agent itself sees."""
+    """The agent sets the memory limit on the container's cgroup and updates it on resize. It finds
+    that cgroup from each form in which /proc may show the cgroup's path to the agent."""
     driver.memory_limits(cgroups)
     device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
     for memory in (700 * MIB, 700 * MIB, 1300 * MIB):
@@ -97,8 +97,8 @@ async def test_a_driver_without_limits_is_told_of_once(
 async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     driver: FakeDriver, backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent logs a cgroup that it cannot find, a GPU in MIG mode and an unknown GPU once per
-    device."""
+    """If the agent cannot set a limit, it logs that once per device. Causes are a missing cgroup, a
+    GPU in MIG mode and an unknown GPU."""
     driver.memory_limits(cgroups)
     caplog.set_level(logging.INFO, "apportion.agent.shares.cards")
     hands = DriverLimits(backend, cgroups)
@@ -127,8 +127,8 @@ async def test_cgroups_of_version_1_are_told_once(
 
 
 def test_what_hami_core_holds_is_held() -> None:
-    """The driver limits containers with a known cgroup on GPUs under HAMi-core, but not on GPUs
-    under MPS. This includes init containers that borrow a share."""
+    """The agent sets driver limits for containers with a known cgroup if their GPU is under
+    HAMi-core, but not if it is under MPS. Init containers that borrow a share are limited, too."""
     mps = structs.replace(card("GPU-2", 1), mode="mps")
     devices = {CARD: card(), "GPU-2": mps}
     shares = Share("main", CARD, 700, 30), Share("main", "GPU-2", 900, 30)

@@ -23,8 +23,8 @@ async def answered(_claim: Claim, _trouble: str) -> bool:
 
 
 def test_a_plan_is_made_again_only_for_what_has_changed(tmp_path: Path) -> None:
-    """The agent reuses a container's plan until its claim, the configuration or a device
-    changes."""
+    """The agent reuses the plan for a container's shares until the pod's claim, the configuration
+    or a device changes."""
     view, devices = NodeView(), [{CARD: card()}]
     view.held = {pod: claim(pod, Share("main", CARD, 700, 30)) for pod in ("a", "b")}
     backend = SimulatedBackend(())

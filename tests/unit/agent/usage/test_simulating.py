@@ -195,8 +195,8 @@ async def test_nothing_is_sampled_where_nothing_is_allocated() -> None:
 
 
 async def test_the_first_record_comes_early_and_the_next_after_the_period() -> None:
-    """The first usage record comes early and the second after a full period. Each has a unique id,
-    and the shares in it have the revision of the pod's binding."""
+    """The first usage record comes early and the second after a full period. Each record has a
+    unique id. Each share in a record has the revision at which its pod was bound."""
     fleet = Fleet()
     fleet.allocate("a")
     await fleet.run(FIRST_S + 10)

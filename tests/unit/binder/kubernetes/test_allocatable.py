@@ -84,8 +84,8 @@ class World:
         return found
 
     def shows(self) -> dict[str, str]:
-        """Return the extended resources in the node's allocatable. Assert that its capacity is the
-        same."""
+        """Return the extended resources in the node's allocatable. Assert that the node's capacity
+        has the same values."""
         status = self.ask("GET", NODE)["status"]
         assert status["allocatable"] == status["capacity"]
         return {name: value for name, value in status["allocatable"].items() if "/" in name}
@@ -107,7 +107,7 @@ class World:
         return placed
 
     def decided(self) -> list[Any]:
-        """Let the scheduler decide, and return the events that it appended."""
+        """Let the scheduler decide about pending pods, and return the events that it appended."""
         events = [*decided(self.ledger.engine).events]
         self.told(*events)
         return events
@@ -225,7 +225,7 @@ def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
 
 def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
     """If a resize made a pod smaller, the kubelet still counts the pod's original request. The
-    binder therefore raises allocatable by the difference."""
+    binder therefore raises allocatable by the amount that the resize has freed."""
     world = World()
 
     async def work() -> None:

@@ -101,7 +101,8 @@ class World:
 
     @property
     def phase(self) -> str:
-        """Return the phase of PodGroup `g`, as Volcano's controllers would read it."""
+        """Return the phase of PodGroup `g` as it is on the API server, where Volcano's controllers
+        read it."""
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:
@@ -208,8 +209,8 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
 
 
 def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
-    """While Volcano is not installed, the binder only requests the list of API groups. Once
-    Volcano's API appears, it creates the Queue."""
+    """While Volcano is not installed, the binder requests nothing but the list of API groups. Once
+    Volcano's API appears, the binder creates the default Queue."""
     kube = Noting()
     absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}
     kube.fewer_kinds |= absent

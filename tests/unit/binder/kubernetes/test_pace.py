@@ -31,8 +31,8 @@ async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
 
 
 async def test_after_the_first_refusal_room_grows_by_ones() -> None:
-    """After the first refusal the limit grows slowly: it takes as many prompt answers as the limit
-    to raise it by about one."""
+    """After the first refusal the limit grows slowly. At a limit of n requests, about n prompt
+    answers raise it by one."""
     pace = Pace(Hand())
     pace.refused()
     before = pace.limit

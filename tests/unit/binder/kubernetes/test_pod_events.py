@@ -156,7 +156,7 @@ class Told:
         return {each["message"]: each["count"] for each in listed}
 
     def hold(self, name: str) -> str:
-        """Place the pod on a GPU of n1 and return its uid."""
+        """Place the pod on a GPU of node n1 and return the pod's uid."""
         uid: str = self.uids[name]
         self.write(
             rack("n1", 2), member(uid, ask(1000), group="", name=name),
@@ -165,7 +165,7 @@ class Told:
         return uid
 
     def refuse(self, name: str) -> str:
-        """Append a refusal of the pod by the scheduler, and return the pod's uid."""
+        """Append a PodRefused event of the scheduler for the pod, and return the pod's uid."""
         uid: str = self.uids[name]
         self.write(
             rack("n1", 2), member(uid, ask(1000), group="", name=name),
@@ -318,8 +318,8 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
 
 
 def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() -> None:
-    """If a pod is placed while the binder is writing its earlier refusal, the pod is not marked as
-    pending."""
+    """If a pod is placed while the binder writes the event about an earlier refusal, the binder
+    does not mark the pod as pending."""
 
     async def main() -> None:
         told = Told(SlowKubeLink())
@@ -336,8 +336,8 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
 
 
 def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
-    """If a device fails twice in a row, the binder writes an event for both failures, since the
-    first is the cause."""
+    """If a device reports two failures in quick succession, the binder writes an event for each of
+    them. The first one may be the cause of the second."""
 
     async def main() -> None:
         told = Told()
@@ -359,8 +359,8 @@ def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None
 def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bindings have priority over events. After a burst of bindings every pod gets its event, even
-    if more events are due than the binder can remember."""
+    """Bindings have priority over Kubernetes events. After a burst of bindings every pod gets its
+    event, even if the binder has more events to write than it can remember."""
     monkeypatch.setattr(pod_events, "UNTOLD_MAX", 7)
 
     async def main() -> None:
@@ -379,8 +379,8 @@ def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
 
 
 def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
-    """A restarted binder writes no event twice. If events are missing, it writes only those of
-    recent bindings."""
+    """A restarted binder writes no Kubernetes event twice. Of the events that its predecessor did
+    not write, it writes only those about recent bindings."""
 
     async def main() -> None:
         told = Told()
@@ -480,8 +480,8 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
 
 
 def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The binder renews the events of a limited number of pending pods at a time. The next round
-    continues with the remaining pods."""
+    """In each round the binder renews the events of a limited number of pending pods. The next
+    round continues with the remaining pods."""
     monkeypatch.setattr(pod_events, "RENEWED_MAX", 1)
     monkeypatch.setattr(pod_events, "RENEW_SLOTS", 1)
 

@@ -126,8 +126,8 @@ def virtually(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound() -> None:
-    """Before the binder binds a pod, it allocates and reserves the pod's claim and adds a
-    finalizer. Repeating the binding changes nothing."""
+    """Before the binder binds a pod, it allocates and reserves the pod's ResourceClaim and adds a
+    finalizer to the claim. If the binding is repeated, nothing changes."""
 
     async def test(world: World) -> None:
         assert await world.bind() == Bound()
@@ -245,7 +245,7 @@ def test_a_binder_without_the_setting_says_so() -> None:
 
 
 async def beside(loop: Coroutine[Any, Any, None], what: Coroutine[Any, Any, None]) -> None:
-    """Run `loop` in the background until `what` has finished."""
+    """Run the coroutine `loop` in the background until `what` has finished."""
     task = asyncio.create_task(loop)
     try:
         await what

@@ -124,7 +124,7 @@ async def test_a_busy_server_is_asked_again_and_less(server: Server, ledger: Led
 
 async def test_a_lost_answer_is_looked_up(server: Server, ledger: Ledger) -> None:
     """If the answer to a binding is lost and the retry gets a conflict, the binder reads the pod.
-    The binding succeeded if this attempt bound it."""
+    The binding counts as successful if this placement attempt bound the pod."""
     server.script = [(0, {}), refusal(409, "Conflict")]
     server.found = there("n1")
     assert await bind(server, ledger) == Bound()
@@ -190,8 +190,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """If the node has left, the binder reads the pod instead of binding it. The outcome depends on
-    the pod, and is unknown if the pod cannot be read."""
+    """If the node has left the cluster, the binder does not bind the pod but reads it. The pod
+    decides the outcome. If the pod cannot be read, the outcome is unknown."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)

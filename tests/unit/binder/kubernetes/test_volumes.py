@@ -60,8 +60,8 @@ class World:
         self.uid = uid
 
     def told(self, state: Any, *nodes: str) -> None:
-        """Set the claim's state in the ledger. If `nodes` are given, only they can reach its
-        volume."""
+        """Set the volume claim's state in the ledger. If `nodes` are given, only these nodes can
+        reach the claim's volume."""
         term = (NodeExpression(key=HOST, operator="In", values=nodes),)
         terms = (term,) if nodes else ()
         self.ledger.play(
@@ -160,8 +160,8 @@ def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
 
 
 def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
-    """If the provisioner gives up on the node, the placement fails for good, even if that happens
-    between two attempts."""
+    """If the provisioner gives up on the node, the placement fails for good. This is so even if the
+    provisioner gives up between two attempts of the binder."""
 
     async def check() -> None:
         of = World()
@@ -178,7 +178,8 @@ def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
 
 
 def test_what_takes_too_long_is_decided_anew() -> None:
-    """If a volume takes longer than kube-scheduler would wait, the placement fails for good."""
+    """If a volume is not ready within the time that kube-scheduler would wait, the placement fails
+    for good."""
 
     async def check() -> None:
         of = World()
@@ -206,8 +207,8 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
 
 
 def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
-    """If the pod's node cannot reach its volume according to the ledger or the API server, the
-    binder does not bind the pod."""
+    """The binder does not bind a pod to a node from which the pod's volume cannot be reached.
+    Either the ledger or the API server may say so."""
 
     async def check() -> None:
         of = World()

@@ -43,7 +43,7 @@ def test_the_server_of_up_is_met_without_the_certificates_of_another(
 
 
 def test_found(tmp_path: Path) -> None:
-    """The CLI reads back the connection that a running `up` wrote. The file has mode 0600."""
+    """The CLI reads the connection file that a running `up` wrote. The file has mode 0600."""
     write_connection(tmp_path, Connection(gateway="http://127.0.0.1:8470", processes={"agent": 7}))
     assert Where(data=tmp_path).gateway_url() == "http://127.0.0.1:8470"
     assert read_connection(tmp_path).processes == {"agent": 7}

@@ -24,12 +24,13 @@ from tests.support.pods import gang, shape
 
 
 def draft(name: str, group: str = "") -> PodDraft:
-    """Return a pod that requests nothing, in this gang if `group` is given."""
+    """Return a pod that requests no resources. It belongs to gang `group`, if that is given."""
     return PodDraft(namespace="default", name=name, shape=shape(), dialect="hami", group=group)
 
 
 def live(name: str) -> dict[str, PodAnswer]:
-    """Return the gateway's answer about a live pod of that name, by the pod's key."""
+    """Return the gateway's answer about a live pod with this name, keyed by the pod's namespace and
+    name."""
     answer = PodAnswer(
         namespace="default", name=name, uid="u", phase="placed", submitted_revision=1
     )
@@ -37,7 +38,8 @@ def live(name: str) -> dict[str, PodAnswer]:
 
 
 def names(wish: Wish) -> list[str]:
-    """Return the names that would be appended, in order. Names of gangs begin with `!`."""
+    """Return the names of the gangs and pods that `submit` would append, in order. Names of gangs
+    begin with `!`."""
     return [
         f"!{event.group}" if isinstance(event, PodGroupObserved) else event.name
         for event in _ordered(wish)
@@ -168,8 +170,8 @@ def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
 
 
 def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
-    """If a live pod is in another gang than in the manifest, `submit` declares neither of the two
-    gangs."""
+    """If the manifest puts a live pod into another gang than the one it is in, `submit` declares
+    neither of the two gangs."""
     (there,) = live("a").values()
     there = structs.replace(there, group="g2")
     found = Compared(
@@ -181,8 +183,8 @@ def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
 
 
 def test_nothing_is_held_back_where_nothing_changed() -> None:
-    """`submit` holds nothing back if no live pod differs from the manifest, or if the pod that
-    differs has no workload or gang."""
+    """`submit` holds no pod back if no live pod differs from the manifest. The same is true if the
+    pod that differs has no workload or gang."""
     (there,) = live("a").values()
     (much,) = live("b").values()
     for changed in ([], [(draft("a"), there)]):

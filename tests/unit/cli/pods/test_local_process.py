@@ -1,5 +1,5 @@
-"""Tests of `run`, which makes a pod of a local command: when the pod ends, and how containers get
-their devices."""
+"""Tests of `run`, which represents a local command as a pod. They check when that pod ends, and how
+containers get their devices."""
 
 import os
 import subprocess
@@ -31,20 +31,21 @@ def pod(run: Run, uid: str = "uid-1", user: str = "ada") -> PodAnswer:
 
 @pytest.mark.parametrize("engine", ["", "podman", "docker"])
 def test_the_owner_names_the_process(engine: str) -> None:
-    """The owner of a run's pod identifies the run, so that it can be read back from there."""
+    """The owner field of a run's pod identifies the machine, the process and the container engine,
+    if any. The CLI can read the run back from that field."""
     run = Run("n1.example", Life(12, 345), engine)
     assert Run.of_owner(f"{run.kind}/{run.name}") == run
 
 
 @pytest.mark.parametrize("owner", ["", "Job/train", "Process/n1", "Process/n1/x/1", "Pod/n1/1/2"])
 def test_other_owners_are_no_runs(owner: str) -> None:
-    """A pod with another kind of owner, such as a Kubernetes Job, is not a run."""
+    """A pod with another kind of owner, such as a Kubernetes Job, was not created by `run`."""
     assert Run.of_owner(owner) is None
 
 
 def test_who_has_ended_here_is_found_and_no_other() -> None:
-    """The CLI finds the runs of this machine whose process has ended. It does not report live runs
-    or those of other machines."""
+    """The CLI finds the runs of this machine whose process has ended. It finds neither live runs
+    nor runs of other machines."""
     over, here = Run("n1", GONE), Run("n1", own_life())
     pods = [
         pod(over, "over"),
@@ -110,7 +111,8 @@ def test_what_would_go_without_its_share_is_refused(words: tuple[str, ...], told
 
 
 def test_a_closed_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a path is not accessible, the CLI finds the first folder or file on it that is closed."""
+    """If a path is not accessible, the CLI finds the first folder or file along the path that the
+    user has no permission for."""
     shut = tmp_path / "shut"
     shut.mkdir()
     file = shut / "file"

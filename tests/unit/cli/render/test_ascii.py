@@ -28,7 +28,7 @@ from apportion.cli.verbs.see.top import bar
 )
 def test_which_terminals(environment: dict[str, str], encoding: str, only: bool) -> None:
     """The first of LC_ALL, LC_CTYPE and LANG that is set decides if a terminal is ASCII-only. If
-    none is set, its encoding does."""
+    none is set, the terminal's encoding decides."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     assert ascii_only(stream, environment) is only
 

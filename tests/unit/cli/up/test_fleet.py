@@ -117,8 +117,8 @@ def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
 
 
 def test_gpus_of_a_machine_are_known_by_name(golden: Golden, tmp_path: Path) -> None:
-    """If the ledger is of the machine's own GPUs, `up` refuses another fleet and names the option
-    to repeat."""
+    """If a ledger was started with the machine's own GPUs, `up` refuses to continue it with another
+    fleet. The error names the option with which the ledger was started."""
     keep(tmp_path, Fleet("the GPUs of vm"))
     assert refusal(tmp_path, Fleet("the GPUs of vm")) == ""
     begun = refusal(tmp_path, written(tmp_path / "one.yaml"))
@@ -133,7 +133,8 @@ def test_gpus_of_a_machine_are_known_by_name(golden: Golden, tmp_path: Path) -> 
 
 
 def test_what_is_kept_and_cannot_be_read_is_told(golden: Golden, tmp_path: Path) -> None:
-    """If the stored fleet is unreadable, `up` refuses to continue and names its path."""
+    """If the stored fleet is unreadable, `up` refuses to continue and names the path of the stored
+    fleet."""
     keep(tmp_path, written(tmp_path / "one.yaml"))
     nodes_file(tmp_path).write_text("nodes: 7\n")
     said = refusal(tmp_path, written(tmp_path / "one.yaml"))
@@ -154,8 +155,8 @@ def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
-    """If the first run is killed before it has stored the fleet, it does not decide about sample
-    pods."""
+    """If the first run is killed before it has stored the fleet, the next run decides whether the
+    ledger has sample pods."""
     fleet = of_nodes([("a", "1xT4")], "1xT4")
     keep(tmp_path, fleet, samples=False)
     (tmp_path / KEPT / "name").unlink()

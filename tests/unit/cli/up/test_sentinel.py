@@ -76,8 +76,8 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 
 def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
-    """When `up` closes its pipe, the sentinel ends the process groups that it watches, but none
-    that was removed. On request it also deletes the folder."""
+    """When `up` closes its pipe, the sentinel ends the process groups that it still watches. If
+    `up` asked for that at the start, the sentinel also deletes the data folder."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "connection.json").write_text("{}")
@@ -98,8 +98,8 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
 
 
 def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
-    """A new sentinel knows the running services from its start. If `up` is killed right after, no
-    service is left behind."""
+    """A sentinel knows the running services as soon as it starts. It therefore ends them even if
+    `up` is killed right after that start."""
     service = started(SLEEPER)
     try:
         up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]

@@ -84,7 +84,8 @@ def kind_of(info: inspect.StructType) -> type:
 
 
 def sent(look: Look) -> str:
-    """Return the filled answer as JSON, redacted for the tenant as the gateway does it."""
+    """Return an answer of this kind as JSON. It is full of secrets and redacted for the tenant, as
+    the gateway redacts answers."""
     body = msgspec.json.encode(filled(inspect.type_info(look.kind)))
     return msgspec.json.encode(look.shown(msgspec.json.decode(body, type=look.kind), sees)).decode()
 
@@ -165,8 +166,8 @@ def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
 
 
 def test_texts_that_everyone_sees_are_few() -> None:
-    """Only the text fields in this list are visible to every tenant. To make another one visible, a
-    developer has to add it here."""
+    """Only the text fields that this test lists are visible to every tenant. To make another one
+    visible, a developer has to add it here."""
     shown = {
         field.encode_name
         for look in LOOKS.values()

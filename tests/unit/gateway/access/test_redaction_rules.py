@@ -1,5 +1,5 @@
-"""Tests of what a tenant sees in answers whose rows have no namespace field, or rows of several
-namespaces."""
+"""Tests of what a tenant sees in answers whose rows either have no namespace field or combine
+several namespaces."""
 
 from typing import Any
 
@@ -120,8 +120,8 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
 
 
 def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
-    """A group of identical pending pods may begin with another namespace's pod. A tenant then sees
-    the reason of its own first pod."""
+    """If a group of identical pending pods begins with another namespace's pod, a tenant sees why
+    the first of its own pods is pending."""
     whole = waiting("ops", "ml")
     [line] = seen_by_ml("lines", whole)["lines"]
     assert line["sentence"] == whole.lines[0].first[1].sentence != ""

@@ -95,8 +95,8 @@ async def page(client: Client, who: str, path: str, **query: str) -> tuple[int, 
 
 
 async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any], list[str], str]:
-    """Read the list to its end in at most `most` pages of one item. Return its items, its cursors
-    and all texts."""
+    """Read the list to its end, in at most `most` pages of one item each. Return all items, all
+    cursors, and the text of all pages."""
     items: list[Any] = []
     cursors, texts = [""], ""
     for _ in range(most):
@@ -188,8 +188,8 @@ async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: 
 
 
 def test_a_seal_has_a_limit() -> None:
-    """The gateway refuses overlong cursors. A cursor with the longest possible name is still short
-    enough."""
+    """The gateway refuses overlong cursors. A cursor that contains the longest possible name is
+    within the limit."""
     cursors = Cursors()
     longest = cursors.seal("gangs", f"{'n' * 63}/{'g' * 253}")
     assert len(longest) < SEALED_MAX

@@ -36,8 +36,8 @@ GONE = PodGone(uid="p1", reason="drained")
 def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
     events: tuple[Payload, ...], after: int, what: str, revision: int, tmp_path: Path
 ) -> None:
-    """If a pod has ended, a diff names that event as the cause of all its differences. Otherwise it
-    names the event that changed the field."""
+    """If a pod has ended, a diff names the event that ended it as the cause of all its differences.
+    Otherwise the diff names the newest event that changed the field in question."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints), BEGIN + events)
     changed = index.changed_by(POD, ["p1"], after=after, upto=99)
@@ -59,7 +59,8 @@ def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: 
     ("source", "who"), [("cli/ann@vm", "ann@vm"), ("scheduler/vm", "scheduler/vm"), ("", "")]
 )
 def test_a_person_has_one_name(source: str, who: str) -> None:
-    """A person has the same name in a diff, whether they or their CLI wrote the event."""
+    """A diff names the user of the CLI who wrote an event without the prefix `cli/`. It names a
+    service by its full name."""
     assert who_wrote(source) == who
 
 

@@ -202,7 +202,7 @@ def test_a_packed_row_becomes_cards_with_their_holders(node: NodeModules) -> Non
 def test_the_field_shows_words_that_find_something(
     node: NodeModules, name: str | None, words: str
 ) -> None:
-    """The search field shows as its example a node and a namespace that exist in the current
+    """As its example, the search field shows a node and a namespace that exist in the current
     cluster."""
     rows = [] if name is None else [["m", *ROW[1:7], [], {}], [name, *ROW[1:]]]
     found = node.run(
@@ -234,8 +234,8 @@ def test_a_card_that_is_broken_and_cordoned_says_each_reason(node: NodeModules) 
 
 
 def test_changed_rows_take_the_place_of_older_ones(node: NodeModules) -> None:
-    """If the row of a node changes, the console keeps all nodes in their places. If a node is added
-    or removed, others move."""
+    """If a node's row changes, the console keeps the position of every node. If a node is added or
+    removed, the positions of others change."""
     after = [*ROW[:7], [], {}]
     found = node.run(
         "fleet/model.js",
@@ -642,8 +642,8 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(node: NodeModules) -> N
 
 @pytest.mark.parametrize(("height", "kept"), [(460, True), (120, False)])
 def test_pools_stay_on_their_shelves(node: NodeModules, height: int, kept: bool) -> None:
-    """If the view becomes slightly lower, for example by a longer headline, pools keep their rows.
-    If its shape changes, the console arranges them again."""
+    """On the map, pools keep their rows if the view becomes slightly lower, for example because of
+    a longer headline. If the view's shape changes, the console arranges the pools again."""
     code = f"""{LAID.replace("470", "480")}
       const shelves = each => each.shelves.map(({{ pools }}) => pools.map(({{ name }}) => name));
       const next = new m.Layout(pools, across, given[4], 1, layout);

@@ -1,5 +1,5 @@
-"""Tests of the time cells, in which the gateway counts events. Each event is in exactly one
-cell."""
+"""Tests of the cells, the time intervals in which the gateway counts events. Each event is in
+exactly one cell."""
 
 import itertools
 

@@ -24,7 +24,7 @@ def filled(path: Path) -> Index:
 
 
 def failed(index: Index, revision: int, kind: int, key: str, what: str) -> None:
-    """Add a failure on node n1 to the index, with the field that it changed."""
+    """Add to the index a failure on node n1 that changed the field `what` of the object `key`."""
     index.mark(MarkRow(revision, f"t{revision}", "failure", type="DeviceHealthChanged"))
     index.note(revision, {(NODE, "n1"), (kind, key)})
     index.change(revision, kind, key, what)
@@ -42,7 +42,7 @@ def test_facts_by_key(tmp_path: Path) -> None:
 
 
 def test_pods_of_a_name(tmp_path: Path) -> None:
-    """The index lists all pods that had a name up to a revision, newest first."""
+    """The index lists all pods that had the name at or before a given revision, newest first."""
     index = filled(tmp_path / "i")
     assert index.pods_named("default/a", upto=99, limit=9) == ["u2", "u1"]
     assert index.pods_named("default/a", upto=19, limit=9) == ["u1"]
@@ -51,7 +51,8 @@ def test_pods_of_a_name(tmp_path: Path) -> None:
 
 
 def test_namespaces_of_a_name(tmp_path: Path) -> None:
-    """For a pod name, the index lists each `namespace/name` that existed up to a revision, once."""
+    """For a pod name, the index lists once each `namespace/name` that existed at or before a given
+    revision."""
     index = filled(tmp_path / "i")
     for uid, name, revision in (("v", "zoo/a", 30), ("w", "zoo/a", 31), ("x", "zoo/b/a", 32),
                                 ("y", "zoo/ba", 33)):  # fmt: skip
@@ -80,8 +81,8 @@ def test_holds(tmp_path: Path) -> None:
 
 
 def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
-    """For each changed field, the index finds the newest event in a range, or the oldest if
-    asked."""
+    """For each field of an object, the index finds the newest event in a range of revisions that
+    changed the field. On request it finds the oldest such event."""
     index = filled(tmp_path / "i")
     for revision, what in ((11, "health"), (13, "health"), (14, "cordon"), (14, "cordon")):
         index.change(revision, DEVICE, "g0", what)
@@ -137,7 +138,8 @@ def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
 
 
 def test_another_ledger_begins_anew(tmp_path: Path) -> None:
-    """The gateway discards an index if it is of another ledger or if its checkpoint is missing."""
+    """The gateway discards an index if the index belongs to another ledger or if its checkpoint is
+    missing."""
     index, _ = open_index(tmp_path, "one")
     index.note(1, [(POD, "u")])
     index.commit(0)

@@ -56,8 +56,8 @@ def read(indexer: Indexer, events: tuple[Payload, ...] = EVENTS) -> None:
 
 
 def test_whom_events_are_about(tmp_path: Path) -> None:
-    """An event is indexed under all pods, nodes and devices that it affects, even if it does not
-    name them. An event without effect is not indexed."""
+    """The index lists an event under all pods, nodes and devices that it affects, including those
+    that the event does not name. It omits an event without effect."""
     index, checkpoints = open_index(tmp_path, "c")
     read(Indexer(State(), index, checkpoints))
     assert index.facts(POD, ["p1"], after=0, upto=99, limit=99) == [3, 4, 5, 7]
@@ -76,8 +76,8 @@ def test_whom_events_are_about(tmp_path: Path) -> None:
 
 
 def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
-    """For each event, the index has exactly the fields that it changed, even those of objects that
-    it does not name."""
+    """For each event, the index has exactly the fields that the event changed. This includes fields
+    of objects that the event does not name."""
     index, checkpoints = open_index(tmp_path, "c")
     running = PodAdopted(
         pod="old", submitted=pod("old", ask(1000)), node="n1", attempt=1, running=True,

@@ -78,8 +78,8 @@ def test_an_empty_folder(golden: Golden, tmp_path: Path) -> None:
     ],
 )
 def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
-    """A problem has the line of its field. If the field is missing in the file, it has the line of
-    the nearest parent."""
+    """A problem is reported with the line of the field concerned. If the file does not have that
+    field, the line is that of the nearest parent."""
     path = tmp_path / "pods.yaml"
     path.write_text(
         "kind: Other\n---\nkind: Pod\nmetadata:\n  annotations:\n    a.b/c: d\nspec:\n"
@@ -124,8 +124,8 @@ def test_of_a_folder_only_what_is_in_it(golden: Golden, tmp_path: Path) -> None:
 def test_what_is_beyond_the_limits_of_all_is_not_read(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limits of bytes and of documents apply to all files together. The first file that exceeds
-    one is reported."""
+    """The limits on bytes and on documents apply to all files together. The reader reports the
+    first file that exceeds a limit."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.yaml").write_text(POD.format(name))
     one = len(POD.format("a"))

@@ -30,8 +30,8 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_from_every_place(archive: Path) -> None:
-    """Reading can continue after any record, and returns the same records as reading from the
-    start. The hash chain is still verified."""
+    """A reader can continue after any record of an archive. It then returns the same records as a
+    reader that began at the start."""
     reader = ArchiveReader(archive)
     places: list[Place] = []
     for _ in reader:
@@ -43,7 +43,7 @@ def test_from_every_place(archive: Path) -> None:
 
 
 def test_a_place_that_is_not_of_it(archive: Path) -> None:
-    """The reader refuses a place in an archive if its hash does not match the archive."""
+    """The reader refuses to continue from a place whose hash does not match the archive."""
     reader = iter(ArchiveReader(archive))
     next(reader)
     with pytest.raises(ArchiveError):
@@ -82,8 +82,8 @@ DEEP = b"[" * 1_000_000 + b"\n"
     ids=["opening", "record", "closing", "long line", "no text", "compressed", "zeros"],
 )
 def test_what_is_made_to_hurt_is_no_archive(tmp_path: Path, data: bytes) -> None:
-    """The reader refuses a hostile archive with a single error. It neither unpacks it nor reads
-    without limit."""
+    """The reader refuses a hostile archive with a single error. It neither unpacks such an archive
+    nor reads an unlimited amount of it."""
     path = tmp_path / "bomb.jsonl"
     path.write_bytes(data)
     with pytest.raises(ArchiveError, match=r"bomb\.jsonl"):

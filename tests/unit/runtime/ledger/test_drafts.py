@@ -62,7 +62,8 @@ def test_an_id_that_is_no_clean_header_is_refused(name: str) -> None:
 
 
 def test_a_negative_fence_is_refused() -> None:
-    """An event whose fence is negative is refused."""
+    """An event is refused if its fence is negative. A fence is the expected newest revision of the
+    event's subject."""
     with pytest.raises(InvalidDraft, match="expect is -1"):
         check_draft(_draft(expect=-1))
 
@@ -79,7 +80,8 @@ def test_sizes_are_refused_with_found_and_limit() -> None:
 
 
 def test_a_batch_has_one_fence_for_each_subject() -> None:
-    """In a batch, the fence of a subject is that of the first event on it."""
+    """In a batch, only the first event on a subject sets the subject's fence, which is the expected
+    newest revision of that subject."""
     fences = check_batch(
         [
             _draft("apportion.v1.a", key="1", expect=4),

@@ -1,4 +1,5 @@
-"""Tests of fences on subjects whose newest record is no longer in the ledger."""
+"""Tests of fences if the ledger no longer has the newest record of a subject. A fence is the
+revision that a writer expects to be the subject's newest."""
 
 import asyncio
 
@@ -25,8 +26,8 @@ class Counting(MemoryLedger):
 
 
 async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
-    """If one record is missing, only its own subject counts as empty. Subjects with older records
-    keep their fences."""
+    """If one record is missing from the ledger, only that record's subject counts as empty.
+    Subjects with older records keep their fences."""
     server = MemoryServer()
     ledger = MemoryLedger(server, role="watcher")
     older, newer = await ledger.append([draft("workload.a"), draft("workload.b")])
@@ -44,7 +45,8 @@ async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
 
 
 async def test_many_refusals_ask_once_where_the_ledger_begins() -> None:
-    """If many fences are refused, the ledger is asked for its first revision only once."""
+    """If the ledger refuses many events because of their fences, the writer asks for the ledger's
+    first revision only once."""
     server = MemoryServer()
     ledger = Counting(server, role="watcher")
     revisions = await ledger.append([draft(f"workload.{number}") for number in range(8)])

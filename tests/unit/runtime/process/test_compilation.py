@@ -91,8 +91,8 @@ def fits(free, need):
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
-    """The compiler declares all attributes and methods of a fixed class, wherever the code assigns
-    an attribute to `self`."""
+    """For a class that becomes a C type, the compiler declares all methods and attributes. It finds
+    an attribute wherever the code assigns one to `self`."""
     source = """
 class Row:
     kind = 1
@@ -153,8 +153,8 @@ class Row:
 
 
 def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
-    """Compiled code calls the functions of loop modules as C functions, and passes arrays and
-    listed classes as C values."""
+    """Compiled code calls the functions of loop modules (named `*_loops`) as C functions. It passes
+    arrays and listed classes to them as C values."""
     source = """
 from apportion.core.placement.index.board_loops import write
 from apportion.core.placement.index.score_input import ScoreInput
@@ -167,7 +167,7 @@ def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
 
 
 def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
-    """Only loop modules are compiled without checks of array bounds."""
+    """Only loop modules (named `*_loops`) are compiled without checks of array bounds."""
     unchecked = {
         module
         for module in hatch_build.MODULES

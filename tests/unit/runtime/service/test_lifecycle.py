@@ -192,7 +192,8 @@ async def main(service):
 
 
 async def test_a_failing_loop_drops_the_body_and_begins_anew(run: Run) -> None:
-    """If a loop fails, the service ends all other loops and starts its body again."""
+    """If one of the service's loops fails, the service ends all other loops. It then runs its main
+    function again, which starts the loops."""
     process = await run(
         """
 async def main(service):
@@ -224,7 +225,8 @@ async def main(service):
 
 
 async def test_a_body_that_keeps_failing_ends_the_process(run: Run) -> None:
-    """If the body fails too often within a minute, the process exits."""
+    """If the service's main function or its loops fail too often within a minute, the process
+    exits."""
     process = await run(
         """
 lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
@@ -283,7 +285,7 @@ config = read_config({{"health": "{address}", "log_format": "json"}},
 
 
 async def test_ready_follows_the_body(run: Run) -> None:
-    """The service is ready as soon as its body reports no reason for not being ready."""
+    """The service is ready as soon as its main function reports no reason for not being ready."""
     process = await run(
         """
 async def main(service):

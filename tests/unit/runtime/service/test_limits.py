@@ -288,7 +288,7 @@ class Worked:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(self, *names: str) -> None:
-        """Add a task for each name. The first letter of its name is its client."""
+        """Add a task for each name. The first letter of a task's name is the name of its client."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._work(name))

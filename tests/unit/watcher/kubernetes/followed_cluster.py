@@ -55,8 +55,8 @@ class Cluster:
         self.view.audiences[kind].seen(msgspec.json.encode(document))
 
     def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
-        """Let the watcher see a pod from the API server. With `made`, its creator set its node and
-        annotations. Otherwise its binding did."""
+        """Let the watcher see a pod from the API server. With `made`, the pod was created with its
+        node and annotations. Otherwise both were added when the pod was bound."""
         node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")

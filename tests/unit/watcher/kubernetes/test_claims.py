@@ -258,8 +258,8 @@ def test_cards_with_the_most_room_are_taken_first() -> None:
 
 
 def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
-    """If a pod's annotations name no device, the watcher looks for a free GPU. In MIG mode it
-    charges the pod for that GPU's largest instance."""
+    """If a pod's annotations name no device, the watcher charges the pod for a free GPU. If that
+    GPU is in MIG mode, the pod is charged for its largest instance."""
     cluster = Cluster()
     card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
     cluster.ledger.report(node("n1", card))
@@ -341,7 +341,7 @@ def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
 
 def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None:
     """If a pod was adopted before its GPU was reported in MIG mode, no other pod gets this GPU
-    until the pod ends."""
+    until the adopted pod ends."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     hami_pod(cluster, "early", UNTOLD)
@@ -363,8 +363,8 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
 
 
 def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
-    """The watcher charges a pod whose annotations name no device for a free MIG GPU. If there is
-    none, the node offers no GPUs."""
+    """If a pod's annotations name no device, the watcher charges the pod for a free MIG GPU. If no
+    GPU is free, the node offers no GPUs."""
     cluster = Cluster()
     cluster.ledger.report(CUT)
     cluster.see("nodes", kube_node("n1"))
@@ -399,8 +399,8 @@ def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
 def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
     notes: dict[str, str], scheduler: str
 ) -> None:
-    """If a pod was created with its node already set, the watcher does not trust its annotations.
-    It charges the pod for one GPU."""
+    """If a pod was created with its node already set, the watcher does not trust the pod's
+    annotations. It charges the pod for one GPU."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
@@ -422,8 +422,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """The watcher trusts annotations of another field manager only if that manager is a known
-    scheduler."""
+    """The watcher trusts annotations if a known scheduler wrote them, as the pod's managed fields
+    show. It does not trust those of other field managers or of the pod's author."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -463,8 +463,8 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """If a pod's shares do not fit into the ledger's state, it is reported and not adopted. Its
-    node offers no devices of that family."""
+    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem and does
+    not adopt the pod. The pod's node then offers no devices of that family."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])
@@ -476,8 +476,8 @@ def test_what_does_not_fit_is_told_and_not_held() -> None:
 
 
 def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
-    """If an attempt to bind a pod was given up but did bind it, the watcher ends the pod in the
-    ledger. It then adopts it by its annotations."""
+    """If a binding attempt was recorded as failed but did bind the pod, the watcher ends the pod in
+    the ledger. It then adopts the pod with the shares in the pod's annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.pod("p")
@@ -503,8 +503,8 @@ def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -
 
 
 def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
-    """The watcher's event that ends an adopted pod is fenced by the last revision on the pod's
-    subject. That revision is also in the event's id."""
+    """The watcher's event that ends an adopted pod expects the last revision on the pod's subject.
+    The event's id contains that revision."""
     cluster = Cluster()
     cluster.pod("p", annotations=said(of("g1")), on="n1")
     cluster.ledger.play(held(cluster))
@@ -554,7 +554,8 @@ def test_an_annotation_that_differs_is_told_once() -> None:
 
 
 def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
-    """The watcher adopts a pod with an invalid manifest, with the shares in its annotations."""
+    """Even if a pod's manifest is invalid, the watcher adopts the pod with the shares in its
+    annotations."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}

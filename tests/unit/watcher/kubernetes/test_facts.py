@@ -31,8 +31,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
-    """The watcher submits a pod once. The fence requires that there is no event on the pod's
-    subject yet."""
+    """The watcher submits a pod once. The ledger accepts this event only if there is no event on
+    the pod's subject yet."""
     cluster = Cluster()
     cluster.pod("p")
     (fact,) = cluster.pod_facts()
@@ -54,8 +54,8 @@ def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
 def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
-    """The watcher's event that ends a pod has the reason. It is fenced by the revision of the pod's
-    submission."""
+    """The watcher's event that ends a pod has the reason. The ledger accepts this event only if the
+    pod's submission is the newest on its subject."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())
@@ -66,8 +66,8 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """The watcher reports a change of a pod's labels, gates or size once, fenced by the pod's last
-    event."""
+    """The watcher reports each change of a pod's labels, scheduling gates or size once. The event
+    expects the pod's last event to be the newest on its subject."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
     cluster.write(cluster.pod_facts())
@@ -91,8 +91,8 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
 
 
 def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
-    """The watcher does not report our own binding as a change of the pod. It reports a label that
-    is added later."""
+    """The watcher does not report the binding of a pod by our binder as a change. It reports a
+    label that is added to the pod later."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
     cluster.pod("p")
@@ -188,8 +188,8 @@ def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
 
 
 def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
-    """The resources that the watcher reports for a node exclude those of other schedulers' pods,
-    but not those of our own pods."""
+    """From the resources that it reports for a node, the watcher subtracts those of other
+    schedulers' pods. It does not subtract those of our own pods."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.see("nodes", kube_node("n1"))
@@ -227,8 +227,8 @@ def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
 
 
 def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
-    """When a pod of another scheduler ends, the watcher reports its node's resources again, with
-    the resource version of that end."""
+    """When a pod of another scheduler ends, the watcher reports the resources of the pod's node
+    again. The report has the resource version at which the pod ended."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=1)
     theirs = {"limits": {"cpu": "3"}, "on": "n1", "schedulerName": "other"}
@@ -283,7 +283,7 @@ def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
 
 
 def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
-    """If the watcher's view of a node is older than the ledger's, it reports nothing about the
+    """If the watcher has an older version of a node than the ledger, it reports nothing about the
     node."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"), version=5)
@@ -312,8 +312,8 @@ def test_a_node_that_left_is_gone_once() -> None:
 
 
 def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
-    """The watcher rejects an invalid pod once. When the pod is corrected, its submission is fenced
-    by the rejection."""
+    """The watcher rejects an invalid pod once. When the pod is corrected, the watcher submits it
+    with an event that expects the rejection to be the newest on its subject."""
     cluster = Cluster()
     note = {"volcano.sh/vgpu-mode": "teleport"}
     cluster.pod("p", annotations=note)

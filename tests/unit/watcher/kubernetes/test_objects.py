@@ -222,22 +222,23 @@ DEFERRED = INFEASIBLE | {"reason": "Deferred"}
 def test_a_resize_counts_until_the_kubelet_has_done_it(
     wanted: str, status: list[dict[str, Any]], counts: int
 ) -> None:
-    """During a resize, the watcher counts the larger of the pod's spec and status, as
+    """During a resize, the watcher counts the larger amount of the pod's spec and status, as
     kube-scheduler does."""
     statuses = {"containerStatuses": status, "conditions": [DEFERRED]}
     assert running({"containers": [sized(wanted)]}, statuses).amounts.cpu_milli == counts
 
 
 def test_a_resize_that_is_infeasible_does_not_count() -> None:
-    """If a resize is infeasible, the watcher counts the pod's status, not its spec."""
+    """If the kubelet reports a resize as infeasible, the watcher counts the amounts in the pod's
+    status, not those in its spec."""
     statuses = {"containerStatuses": [given("1", "1")], "conditions": [INFEASIBLE]}
     view = running({"containers": [sized("64")]}, statuses)
     assert (view.amounts.cpu_milli, view.amounts.memory_mib) == (1000, 1024)
 
 
 def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
-    """During a resize of a sidecar or of a whole pod, the watcher counts the status, and adds the
-    pod's overhead."""
+    """While a sidecar or a whole pod is resized, the watcher counts the amounts in the pod's
+    status. It adds the pod's overhead."""
     sidecar = sized("1", restartPolicy="Always") | {"name": "s"}
     spec: dict[str, Any] = {"containers": [sized("1")], "initContainers": [sidecar]}
     status: dict[str, Any] = {"initContainerStatuses": [given("3", "3", "s")]}

@@ -12,8 +12,8 @@ from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 
 def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
-    """Append the facts about changed volume claims and about those of these pods. Return the
-    facts."""
+    """Append the events that the watcher would append about changed volume claims and about the
+    claims of these pods. Return the events."""
     facts = list(cluster.facts.volume_claims(cluster.view.take().others[CLAIMS], uids))
     cluster.write(facts)
     return [fact.data for fact in facts]

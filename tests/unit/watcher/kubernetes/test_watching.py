@@ -282,7 +282,8 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
 
 
 def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
-    """If one pod's record is missing in the ledger, the fences of older pods stay as they are."""
+    """If the record of one pod is missing in the ledger, the watcher can still report changes and
+    the end of this pod and of older pods."""
 
     async def check(cluster: Watched) -> None:
         for name in ("old", "new"):
@@ -324,8 +325,8 @@ def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> 
 
 
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
-    """If a pod is deleted at any moment of its submission, the watcher ends it without the periodic
-    comparison."""
+    """If a pod is deleted while the watcher submits it, the watcher ends the pod in the ledger
+    without waiting for the periodic comparison."""
 
     async def check(cluster: Watched) -> None:
         for steps in range(60):

@@ -146,7 +146,8 @@ def test_pods_of_others_are_left_alone() -> None:
 
 
 def test_nothing_is_gone_that_could_not_be_looked_for() -> None:
-    """If a reading is incomplete, the watcher ends only pods that it has seen before."""
+    """If the folder could be read only in part, the watcher ends a missing pod only if it has seen
+    that pod in the folder before."""
     world = World()
     world.settle(wanting(draft("a"), draft("b")))
     partly = Observation(pods={}, groups={}, seen={"d/b"}, whole=False)
@@ -174,8 +175,8 @@ def test_a_gang_is_declared_before_its_pods() -> None:
 
 
 def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
-    """If the last pod of a gang is replaced, the gang ends with the old pod. The watcher declares
-    the gang again before the new pod."""
+    """If the last pod of a gang is replaced, the gang ends together with the old pod. The watcher
+    declares the gang again before it submits the new pod."""
     world = World()
     wanted = wanting(draft("a", group="d/gang"), groups=(GANG,))
     first = world.settle(wanted)[0]

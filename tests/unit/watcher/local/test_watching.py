@@ -95,17 +95,19 @@ class Watcher:
                 task.cancel()
 
     async def holds_a_look(self) -> None:
-        """Wait until the watcher has read what is in the folder now, and hold that reading back."""
+        """Wait until the watcher has read the folder's current content, and hold the result of that
+        reading back."""
         self.source.clear.clear()
         await self._looks(1)
 
     def answers(self) -> None:
-        """Let the watcher have the reading that is held back, and hold back the next one."""
+        """Give the watcher the result that is held back, and hold back that of the next reading."""
         self.source.clear.set()
         self.source.clear.clear()
 
     async def compares(self) -> None:
-        """Let the watcher have the reading that is held back, and wait until it has compared it."""
+        """Give the watcher the result that is held back, and wait until it has compared that with
+        the ledger."""
         self.source.clear.set()
         await self._looks(2)
 
@@ -144,8 +146,8 @@ async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
 async def test_a_pod_that_came_after_a_look_is_not_ended(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """If another watcher submitted a pod after a watcher's reading, the watcher does not end that
-    pod."""
+    """If another watcher submits a pod after a watcher has read the folder, the latter does not end
+    that pod because of its old reading."""
     _quick, late = watchers
     await late.holds_a_look()
     write(tmp_path, "a")
@@ -157,8 +159,8 @@ async def test_a_pod_that_came_after_a_look_is_not_ended(
 async def test_a_pod_that_went_after_a_look_does_not_come_back(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """If another watcher ended a pod after a watcher's reading, the watcher does not submit it
-    again."""
+    """If another watcher ends a pod after a watcher has read the folder, the latter does not submit
+    the pod again because of its old reading."""
     _quick, late = watchers
     write(tmp_path, "a")
     await holds(lambda: late.folded(PodSubmitted) == 1, "a pod")
@@ -170,8 +172,8 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
 
 
 async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
-    """If the ledger gets events about other objects after a watcher's reading, the watcher still
-    uses the reading."""
+    """If the ledger gets events about other objects after a watcher has read the folder, the
+    watcher still uses what it has read."""
     server = MemoryServer()
     async with Watcher(server, tmp_path, "late").running() as late:
         write(tmp_path, "a")

@@ -80,7 +80,8 @@ def test_who_uncordons_a_node_for_its_card_is_told(
     ],
 )
 def test_a_cordon_that_stands_already(device: str, by: str, reason: str, since: int) -> None:
-    """If the same person cordons again for the same reason, the first cordon stays."""
+    """If the same person cordons an object again for the same reason, the first cordon stays in
+    effect."""
     said = NodeCordoned(node="n1", by="ann", reason="drain: fan")
     node = Ledger(rack("n1", 2), said, CORDONED).state.nodes["n1"]
     detail = NodeDetail(3, node=node_answer(node), devices=tuple(device_answers(node)))

@@ -1,5 +1,5 @@
-"""Tests of `simulate`: which health it takes as the agent's report, and that a lost node has no
-reason."""
+"""Tests of `simulate`, which changes the health of simulated devices and nodes. They check how it
+tells the agent's reports from marks of Kubernetes, and that it takes no reason for a lost node."""
 
 import pytest
 from click.testing import CliRunner

@@ -95,8 +95,8 @@ def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
     [(0, 2, "; evicted pods: 2 more"), (2, 1, "; evicted pods: 1 fewer"), (3, 3, ": same")],
 )
 def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: str) -> None:
-    """In its closing line, `replay` compares how many pods were evicted with how many the replay
-    evicts."""
+    """In its closing line, `replay` states how many more or fewer pods are evicted in the replay
+    than in the recorded history."""
     course = Meter(State(), 0.0, 1.0).measured()
     before, after = (structs.replace(course, evicted=each) for each in (happened, replayed))
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
@@ -115,7 +115,7 @@ def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: st
     ],
 )
 def test_what_came_to_nothing_is_said_with_its_kind(types: dict[str, int], facts: str) -> None:
-    """`replay` counts the events without effect in the replay, by event type."""
+    """`replay` prints how many recorded events had no effect in the replay, by event type."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
     answer = ReplayAnswer(

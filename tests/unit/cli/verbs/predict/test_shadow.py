@@ -1,5 +1,5 @@
-"""Tests of `shadow`, which compares our placements with those of another scheduler, for the case
-that there is nothing to compare."""
+"""Tests of what `shadow` prints if there is nothing to compare. `shadow` compares our placements
+with those of another scheduler."""
 
 from pathlib import Path
 

@@ -91,7 +91,8 @@ def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None
 
 
 def held(device: str, decision: int, *, cores: int = 30) -> WhoRow:
-    """Return a row about a share that a pod got by the decision at this revision."""
+    """Return a row about a share of this device. A pod got the share by the decision at this
+    revision."""
     return WhoRow(
         namespace="default", pod="a", uid="a", container="main", device=device, node="n1",
         memory_mib=1000, cores=cores, from_revision=decision, from_time="2026-01-01T00:00:00Z",
