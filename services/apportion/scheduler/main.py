@@ -80,7 +80,7 @@ def command(
 
 
 def leave_alone() -> None:
-    """Exclude all objects that exist now from garbage collection.
+    """Exclude all objects that exist now from Python's garbage collection.
 
     The folded state is long-lived, and each scan of it would block decisions for 0.1 s."""
     gc.collect()
