@@ -99,8 +99,8 @@ async def body(
 ) -> None:
     """Run the scheduler until cancelled.
 
-    `life` distinguishes processes with the same name, for example that of their host. `on_joined`
-    is called before the first decision, after the whole ledger is folded."""
+    `life` distinguishes processes of the same name, even on another host. `on_joined` is called
+    before the first decision, after the whole ledger is folded."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)

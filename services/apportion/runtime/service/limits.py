@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a server, in total and for each client; `client_of` defines a client."""
+    """The limits of a server, in total and per client. `client_of` names a connection's client."""
 
     body_bytes: int = 1 << 20
     heavy_bytes: int = 256 << 10
@@ -140,7 +140,7 @@ class Turns:
 
 
 class Pace:
-    """Limits each client's requests per second with a token bucket of the size of a burst."""
+    """Limits each client's requests per second, with a token bucket that allows bursts."""
 
     def __init__(
         self, per_s: float, burst: float, *, now: Callable[[], float] = time.monotonic

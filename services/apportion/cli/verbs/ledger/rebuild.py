@@ -42,7 +42,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `--json` prints. `pods` are bound; the shares of `unread` are unreadable."""
+    """The document that `--json` prints. `pods` are bound; shares of `unread` are unreadable."""
 
     cluster: str
     pods: int
