@@ -87,7 +87,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 async def body(
     service: Service, *, listen: Address, files: ServedFiles, given: dict[str, Any]
 ) -> None:
-    """Run the webhook until cancelled; `given` are the command's options."""
+    """Run the webhook until cancelled. `given` has the command-line options by name."""
     ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)
@@ -127,9 +127,10 @@ class _Known:
         ).set_function(lambda: float(not ledger.in_touch))
 
     async def say(self) -> None:
-        """Log when the ledger becomes unreachable and reachable again, until cancelled.
+        """Log each time the ledger becomes unreachable or reachable again, until cancelled.
 
-        While it is unreachable, pods are judged by the newest configuration that was read."""
+        While the ledger is unreachable, pods are judged by the newest configuration that was read.
+        """
         await self.reader.caught_up()
         sure = True
         while True:

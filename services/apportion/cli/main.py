@@ -95,7 +95,7 @@ class Root(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Invoke as click does, but escape error messages: they may contain foreign text."""
+        """Invoke as click does, but escape control characters, which error messages may contain."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:

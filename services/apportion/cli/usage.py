@@ -1,4 +1,4 @@
-"""Answer wrong usage with hints, also for users of other tools.
+"""Answer wrong usage with hints, also for users of similar tools.
 
 Invariant: nothing is guessed and done. Wrong usage fails with an error that says what to write."""
 
@@ -95,7 +95,7 @@ class VerbGroup(Verb, click.Group):
 
 
 def described(command: click.Command) -> tuple[str, list[tuple[str, str]]]:
-    """Split a verb's help into its text, and its exit codes with their meanings."""
+    """Split a verb's help into its text and its exit codes, each code with its meaning."""
     text, found, codes = inspect.cleandoc(command.help or "").rpartition(_CODES)
     if not found:
         return codes, []
@@ -120,9 +120,9 @@ def known_elsewhere(word: str) -> None:
 
 
 def hinting(*, argument: str = "", renamed: Mapping[str, str] | None = None) -> type[click.Command]:
-    """Return a command class that accepts no arguments, and suggests what to write instead.
+    """Return a class of commands without arguments, which suggest what to write instead of them.
 
-    `argument` is the hint for a first argument. `renamed` maps unknown options to ours."""
+    `argument` is the hint for a first argument. `renamed` maps other tools' options to ours."""
 
     class Hinting(Verb):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -179,14 +179,14 @@ def read_keys(files: Iterable[Path]) -> list[VerifyingKey]:
 
 
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Return the value of a `multiple` option, and refuse several values (a click callback)."""
+    """Return the only value of a `multiple` option; more values are an error (a click callback)."""
     if len(given) > 1:
         raise click.BadParameter(f"given {len(given)} times; give it once")
     return given[0] if given else None
 
 
 def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """Require a reason; the error explains what it is for (a click callback)."""
+    """Refuse an empty reason; the error explains what it is for (a click callback)."""
     if not given.strip():
         raise click.UsageError(SAY_WHY)
     return given

@@ -36,7 +36,7 @@ class FleetRows:
         self._reporter = dict(state.node_of_device)
 
     def observe(self, change: Change) -> None:
-        """Mark the nodes of an event as changed: their rows are encoded again when needed."""
+        """Mark the nodes that an event changed, so their rows are encoded again when needed."""
         state = self._state
         if state.of_kubernetes != self._of_kubernetes:  # changes which nodes count as present
             self._of_kubernetes = state.of_kubernetes
@@ -65,7 +65,7 @@ class FleetRows:
             self._rows.pop(name, None)
 
     async def answer(self, after: int) -> FleetAnswer:
-        """Return nodes that changed after `after`, or all nodes if that cannot be known."""
+        """Return nodes that changed after revision `after`, or all nodes if that is not known."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
         while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:

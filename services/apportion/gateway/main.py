@@ -60,7 +60,7 @@ ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """The addresses on which the gateway answers; without `files` over plain HTTP."""
+    """A gateway's address, login and options; without `files` it answers over plain HTTP."""
 
     api: Address
     login: LoginChoice
@@ -145,7 +145,7 @@ def command(
 
 
 class Gateway:
-    """One gateway process, with the objects that stay when the service restarts its `body`."""
+    """One gateway process. Its objects stay when the service restarts its `body`."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -153,7 +153,7 @@ class Gateway:
         self._gate: Gate | None = None
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
-        """Guard /metrics on the health port like the API, because it shows all users' pods."""
+        """Guard /metrics on the health port like the API, as it shows the pods of all users."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
         return refused(503, "the gateway is starting", "retry in a moment", again_s=1)
@@ -217,7 +217,7 @@ class _Life:
         return "; ".join(self.reader.not_ready())
 
     async def begin_past(self, past: PastClient) -> None:
-        """Start to index a long ledger, before the first request about the past."""
+        """If the ledger is long, start to index it before the first request about the past."""
         await self.reader.caught_up()
         if self._feed.state.revision >= LONG_EVENTS:
             try:

@@ -108,7 +108,7 @@ class PastApi:
 
 
 def sound(handle: Handler) -> Handler:
-    """Wrap `handle` to answer errors of the ledger and the archives with a refusal."""
+    """Wrap `handle` so that errors of the ledger and the archives become refusals."""
 
     async def answered(request: web.Request) -> web.StreamResponse:
         try:
@@ -145,7 +145,7 @@ class Records(Protocol):
 
 
 class Pieces:
-    """A cache of pieces of the ledger, bounded in bytes. It reads one piece at a time."""
+    """A cache of pieces of the ledger, bounded in bytes; it reads one piece at a time."""
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records
@@ -155,9 +155,9 @@ class Pieces:
         self._turn = asyncio.Lock()
 
     async def behind(self, revision: int) -> list[Record]:
-        """Return some records after `revision`, or the oldest available; [] at the end.
+        """Return some records after `revision`, or [] if there are none.
 
-        Raises LedgerError, ArchiveError, OSError."""
+        Skips dropped records. Raises LedgerError, ArchiveError, OSError."""
         async with self._turn:
             first, last = await self._records.span()
             revision = max(revision, first - 1)
@@ -187,7 +187,7 @@ NAME = "past"
 
 
 class PastProcess:
-    """The process for the past, with the objects that stay when the service restarts its `body`."""
+    """The process for the past. Its objects stay when the service restarts its `body`."""
 
     def __init__(
         self, socket: Path, kept: Path, archives: Path | None, prices: Path | None

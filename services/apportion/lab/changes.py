@@ -49,7 +49,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """The error that a request makes no sense, with its `field`, and a `fix` to write instead.
+    """The error that a request's `field` is invalid; `fix` says what to write instead.
 
     Pass a problem that begins with the field's name as `rest`, without that name."""
 
@@ -63,7 +63,7 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """The changes to simulate; see `PlanRequest`. `limits` are changed queues and quotas."""
+    """The changes to simulate; see `PlanRequest`. `limits` has changed queues and quotas."""
 
     lose: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Displaced(Struct, frozen=True):
-    """A pod that lost its node or a device, and its replacement `again` that was submitted."""
+    """A pod that lost its node or device, and `again`, the pod that was submitted to replace it."""
 
     before: PodState
     node: str
@@ -119,7 +119,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """Return the changes for an answer, without duplicates; `state` maps devices to nodes."""
+    """Return the changes for an answer, without duplicates. `state` has each device's node."""
     found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
     found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
     found += [PlanChange("add", value=text) for text in changes.add]
@@ -134,7 +134,7 @@ def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
 
 
 def _off(change: PlanChange, name: str, state: State) -> PlanChange:
-    """Add to `change` the node, or the device whose id begins with `name`."""
+    """Add to `change` the node called `name`, or the device whose id begins with `name`."""
     found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
     if not found:
         return structs.replace(change, node=name)
@@ -142,7 +142,7 @@ def _off(change: PlanChange, name: str, state: State) -> PlanChange:
 
 
 def known_policy(name: str) -> Policy:
-    """Return the policy of that name. Raises WishInvalid."""
+    """Return the policy called `name`. Raises WishInvalid if there is none."""
     if name in POLICIES:
         return cast("Policy", name)
     raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
@@ -158,11 +158,11 @@ class Target(NamedTuple):
     device: str = ""
 
     def pods(self) -> Iterable[PodState]:
-        """Return the pods that lose their placement."""
+        """Return the pods that lose their placement if this node or device is lost."""
         return pods_on(self.node, self.device) if self.device else self.node.pods.values()
 
     def fact(self) -> Payload:
-        """Return the event by which the node or device is lost."""
+        """Return the event that reports the node or device as lost."""
         if not self.device:
             return NodeGone(node=self.node.name)
         return DeviceHealthChanged(
@@ -171,9 +171,9 @@ class Target(NamedTuple):
 
 
 def targets(state: State, names: Iterable[str]) -> list[Target]:
-    """Return the nodes and devices of these names.
+    """Return the present nodes and devices called `names`.
 
-    Raises WishInvalid if a name is unknown or ambiguous, or if too many pods run there."""
+    Raises WishInvalid if a name is unknown or ambiguous, or if too many pods run on them."""
     lost = []
     for name in dict.fromkeys(names):
         node = state.nodes.get(name)
@@ -194,7 +194,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """Return the device of that id or unique id prefix. Raises WishInvalid."""
+    """Return the device with this id or unique id prefix. Raises WishInvalid, ending in `when`."""
     found = device_names.meant(name, devices)
     if len(found) == 1:
         return found[0]
@@ -238,11 +238,10 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:
-    """Return the events of a new node with these devices, similar to nodes with its first model.
+    """Return the events that add a node with the devices in `spec`.
 
-    Its host is as large as that of such a node with as many devices. It has its own hostname, and
-    the labels and taints that all such nodes share. Without such a node, the new node is like a
-    simulated node."""
+    The node copies nodes with the same first model: their common labels and taints, and the host
+    size of one with as many devices. If there are none, it is like a simulated node."""
     try:
         devices = simulated_devices(name, spec)
     except SimulationInvalid as error:
@@ -269,9 +268,9 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
 
 
 def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
-    """Return the events of a new node, with the taints that all nodes in `alike` have.
+    """Return the events that add a node, with the taints that all nodes in `alike` have.
 
-    The node is observed as well, because in a Kubernetes cluster only observed nodes count."""
+    A NodeObserved event is included, because a Kubernetes cluster counts only observed nodes."""
     seen = [each.observed for each in alike if each.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

@@ -89,7 +89,7 @@ class Cluster:
             pass
 
     def end(self, *names: str) -> None:
-        """End pods, given as `namespace/name`, and let the engine decide. Raises KeyError."""
+        """End the pods given as `namespace/name`, and let the engine decide. Raises KeyError."""
         live = {pod.full_name: uid for uid, pod in self.state.pods.items()}
         for name in names:
             self._course.apply(PodGone(uid=live[name]))
@@ -99,7 +99,7 @@ class Cluster:
         self, wanted: Pods | Sequence[PodDraft] = (), *, lose: Sequence[str] = (),
         add: Sequence[str] = (), policy: str = "",
     ) -> PlanAnswer:  # fmt: skip
-        """Return what would happen, without changing the cluster. Raises WishInvalid."""
+        """Return what a plan would change, without changing the cluster. Raises WishInvalid."""
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
         wish = Plan(
             pods=tuple(pods.pods),
@@ -156,7 +156,7 @@ def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
 
 
 def slices(answer: ReplayAnswer) -> list[Row]:
-    """Return a replay over time, with a row for each slice of recording and replay."""
+    """Return a row for each time interval, first of the recording and then of the replay."""
     return [
         {"course": name, **msgspec.to_builtins(each)}
         for name, course in (("happened", answer.happened), ("replayed", answer.replayed))

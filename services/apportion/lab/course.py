@@ -74,7 +74,7 @@ class Course:
         return change
 
     def settle(self) -> Iterator[int]:
-        """Let the engine decide until nothing is left. Yield each decision's number of events.
+        """Let the engine decide until nothing is left. Yield the number of events of each decision.
 
         Raises CourseFailed if decisions never end."""
         decisions = 0
@@ -97,7 +97,7 @@ class Course:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply an event that the engine decided, with the fields that a scheduler would add."""
+        """Apply an event that the engine decided, plus the fields that a scheduler would add."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

@@ -1,7 +1,7 @@
 """Find out if a pod could ever be placed: on the same nodes, without other pods.
 
-In the empty fleet, all nodes are ready, all devices healthy, no agent is silent and nothing is
-cordoned. A pod that is refused there can never be placed because of the fleet itself or a limit.
+In the simulated empty fleet, all nodes are ready, all devices healthy, no agent is silent and
+nothing is cordoned. If a pod is refused even there, the cause is the fleet itself or a limit.
 Invariant: "never" is reported only if no end of a pod and no recovery could change it."""
 
 from collections.abc import Iterable

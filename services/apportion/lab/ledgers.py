@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
     now: datetime
 
     def moments(self) -> tuple[Moment | None, Moment | None]:
-        """Parse both ends of the span, None if open. Raises SpanInvalid."""
+        """Parse the beginning and the end of the span; an open one is None. Raises SpanInvalid."""
         return self._moment("--from", self.begin), self._moment("--to", self.end)
 
     def _moment(self, name: str, text: str) -> Moment | None:
@@ -207,7 +207,7 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """Return True if a record is after the moment (with `open_end`), or at or before it."""
+    """Return True if a record comes after `moment` (with `open_end`), or not after `moment`."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - a moment has one or the other
@@ -216,7 +216,7 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 
 
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
-    """Record a span of a ledger: from a NATS URL, or from archive files from its beginning.
+    """Record a span of a ledger, given as a NATS URL or as archives from its first event on.
 
     `begin` and `end` are as for `apportion replay`, by default the whole ledger. The function works
     where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,

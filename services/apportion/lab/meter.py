@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 
 class _Held(Struct):
-    """A node's part of the figures: devices, those in use, and their used and unused fractions."""
+    """One node's counts of devices and of devices in use, with their used and unused fractions."""
 
     devices: int = 0
     touched: int = 0

@@ -45,7 +45,7 @@ class Point(Struct, frozen=True):
 
 
 class Packed(Struct, frozen=True):
-    """The result of one run. `decisions` is a SHA-256 of all decisions, for comparing runs."""
+    """The result of one run. To compare runs, `decisions` has a SHA-256 of all decisions."""
 
     allocated_percent: float
     pods: int
@@ -67,7 +67,7 @@ class _Counting:
         return name
 
     def prices(self, state: State) -> PricesLearnt:
-        """Return prices for the pods so far and the nodes of `state`. Raises NoPrices."""
+        """Return prices for the submitted pods and the nodes of `state`. Raises NoPrices."""
         return learn(self.histogram.shapes(), node_types(state), pods=self.histogram.pods)
 
 
@@ -92,7 +92,7 @@ def taken_percent(shape: Shape) -> int:
 
 
 def arrivals(shapes: Sequence[Shape], devices: int, seed: int) -> list[Shape]:
-    """Return shapes in order of arrival, drawn from a trace's `shapes`, sorted by pod name."""
+    """Return a random order of arrival of a trace's `shapes`, which must be sorted by pod name."""
     drawn = random.Random(seed)  # noqa: S311 - repeatable on purpose
     pods = list(shapes)
     drawn.shuffle(pods)
@@ -109,9 +109,10 @@ def pack(
     nodes: Sequence[NodeReported], shapes: Sequence[Shape], policy: str, *, seed: int = 42,
     online: bool = False,
 ) -> Packed:  # fmt: skip
-    """Do one run. A policy with prices knows all shapes in advance, or with `online` learns them.
+    """Place arriving pods until they request `OVERLOAD` times the devices, and return the result.
 
-    Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
+    If `policy` uses prices, it knows all shapes in advance; with `online`, it learns them as pods
+    arrive. Raises WishInvalid if the policy is unknown, and NoPrices if the solver gave up."""
     run = _Counting()
     named = known_policy(policy)
     run.course.apply(PolicyChanged(by=WHO, node_policy=named, device_policy=named))

@@ -97,9 +97,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
-    """Return the plan of a request, read with the cluster's configuration.
+    """Return the plan in a request; manifests are read with the cluster's configuration.
 
-    Raises WishInvalid if it has too many pods."""
+    Raises WishInvalid if the manifests have too many pods."""
     texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
     found = chain.from_iterable(read_manifest_text(text, name) for name, text in texts.items())
     try:
@@ -123,7 +123,7 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 class Played(NamedTuple):
-    """A finished simulation: the plan's pods by full name, and the displaced pods.
+    """A finished simulation: the plan's pods by `namespace/name`, and the displaced pods.
 
     `after` maps the old uids of evicted pods to the pods that were submitted again for them."""
 
@@ -248,7 +248,7 @@ class _Comers:
 def comes_again(state: State, pod: PodSubmitted) -> bool:
     """Return True if the pod is resubmitted after an eviction.
 
-    In Kubernetes its controller resubmits it. Elsewhere the watcher does, except for a command."""
+    In Kubernetes, its controller does this. Elsewhere the watcher does, unless it is a command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
@@ -346,7 +346,7 @@ class _Answering:
         return plan_with_text(answer)
 
     def _parted(self, wish: Plan) -> Counter[str]:
-        """Count, by gang, the remaining pods of gangs that lost some: a drain would move all."""
+        """Count, by gang, the placed pods of gangs that lost other pods; empty for a drain."""
         if wish.changes.drain:
             return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
@@ -494,7 +494,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the number of the group of pods that share these causes and this nearest node."""
+        """Return the number of the group of pods with these causes and this nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -524,7 +524,7 @@ class _Answering:
         )  # fmt: skip
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
-        """Return the first of these pending pods. `alike` counts all pods of the same group."""
+        """Return the first of these pending pods; `alike` is the size of each one's group."""
         keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
         alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
@@ -597,7 +597,7 @@ REASON = "drain"
 def drain(
     course: Course, names: Iterable[str], settle: Callable[[], Iterator[int]]
 ) -> list[Displaced]:
-    """Cordon these nodes and devices and move their pods; `settle` lets the engine decide.
+    """Cordon the named nodes and devices, and move their pods. `settle` lets the engine decide.
 
     Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}

@@ -69,7 +69,7 @@ class Fact(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """The span to record: events after `after` up to `upto`, and its times in seconds."""
+    """The span to record: revisions above `after` up to `upto`, and its two times in seconds."""
 
     after: int
     upto: int
@@ -78,13 +78,12 @@ class Limits(Struct, frozen=True):
 
 
 class Recorded(NamedTuple):
-    """A recorded span of a ledger.
+    """A recorded span of a ledger. Dicts are keyed by pod uid.
 
-    By uid, `ran_s` is how long each pod ran that ended in the span, and `ends` is when each pod
-    ended that already ran at the span's beginning. `cut` are the pods evicted in the span. `after`
-    has the new uid of evicted pods that were submitted again under the same name; their `ran_s`
-    includes the time after that. For other evicted pods it is unknown. Pods replaced by one of the
-    same name, as in a drain, have no entry: they end when the newer pod is submitted."""
+    `ran_s` is how long each pod ran that ended in the span; `ends` is when those ended that ran
+    before the span. `cut` has the pods evicted in the span. If one was submitted again under the
+    same name, `after` has its new uid, and `ran_s` includes the time after that. Otherwise its
+    running time is unknown. Pods replaced by a newer pod of the same name have no entry."""
 
     span: Span
     begin_s: float
@@ -126,7 +125,7 @@ class Tape:
 
 
 class Recording:
-    """A recording in progress: pass every record after `state`, in order."""
+    """Makes a recording, starting from `state`. Pass every later record to `take`, in order."""
 
     def __init__(self, state: State, limits: Limits) -> None:
         self._fold = StateFold(state, quiet=True)
@@ -151,7 +150,7 @@ class Recording:
         return self._fold.state.revision
 
     def take(self, record: Record) -> bool:
-        """Read the next record. Return False if it is the last of the span, or after it.
+        """Read the next record. Return False if no more records of the span follow.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""

@@ -68,7 +68,7 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """What a replay changes: `fleet` replaces all nodes unless empty, then `changes` are made."""
+    """What a replay changes: `fleet`, unless empty, replaces all nodes; then `changes` are made."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
@@ -123,7 +123,7 @@ class Lost(NamedTuple):
 
 
 def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
-    """Find these names among the nodes and devices of the state and of the facts.
+    """Find the nodes and devices called `names`, in the state or in the recorded events.
 
     Call this before the replay, so that an error is reported at once. Raises WishInvalid if a name
     is unknown in this span or ambiguous."""
@@ -145,7 +145,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
 
 class Replay:
-    """A replay of a recording. If `kept`, the list `placed` collects the placements in order."""
+    """A replay of a recording. With `kept`, it collects placements in the list `placed`."""
 
     def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
         self._recorded = recorded
@@ -172,7 +172,7 @@ class Replay:
         self._course.watch(self._observe)
 
     def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
-        """Run the replay. `tell` is called with the number of facts so far, and of all.
+        """Run the replay. `tell` is called with two counts: events replayed so far, and all events.
 
         Raises CourseFailed, WishInvalid or OSError."""
         recorded = self._recorded
@@ -306,13 +306,13 @@ class Replay:
             self._learn()
 
     def _declare(self, name: str) -> None:
-        """Declare a gang again if it has ended, because its pods may end earlier in a replay."""
+        """Declare a gang again if it ended here earlier than in the recording."""
         declared, group = self._gangs.get(name), self._course.state.groups.get(name)
         if declared is not None and (group is None or group.observed is None):
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """Return True if the fact does not apply in this replay, or not at its recorded time."""
+        """Return True if the event must be skipped, because it is void here or comes later."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here
@@ -392,7 +392,7 @@ def replay(
 
 
 def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
-    """Return a text for each change, such as `by the policy spread`."""
+    """Return a text that describes each change, such as `by the policy spread`."""
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
     said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()

@@ -1,8 +1,7 @@
 """Shadow another scheduler: decide each pod that it placed, at the same revision.
 
-Our decision is only compared, never applied, so the state remains that of the cluster. Each
-comparison is about one decision, after everything that the other scheduler placed before.
-Invariant: no compared decision is applied, and nothing is appended."""
+Our decision is only compared. So the state stays that of the cluster, with all that the other
+scheduler placed before. Invariant: no decision of ours is applied, and nothing is appended."""
 
 import sys
 from collections import Counter
@@ -40,13 +39,13 @@ Seen = Callable[[ShadowPod], None]
 
 
 def _as_ours(node: NodeObserved) -> NodeObserved:
-    """Drop the label of another device plugin, because a shadow assumes that our agent runs."""
+    """Remove the label of another device plugin, because a shadow assumes that our agent runs."""
     labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
     return node if labels == node.labels else structs.replace(node, labels=labels)
 
 
 class Shadowing:
-    """Folds the ledger into `state`, and compares decisions after the revision `after`.
+    """Folds the ledger into `state`, and compares placements after revision `after` with ours.
 
     `follow` is called with each compared pod; without it they are collected for the answer."""
 
@@ -65,7 +64,7 @@ class Shadowing:
         self.pods: list[ShadowPod] = []
 
     def take(self, record: Record) -> bool:
-        """Read the next record. Return False if it is the last of the span, or after it.
+        """Read the next record. Return False if no more records of the span follow.
 
         Raises UnknownEvent if a newer build wrote it, and RecordingFailed if there are too many
         pods."""
@@ -145,7 +144,7 @@ class Shadowing:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
-        """Return the engine's decision about the pod, or None if it makes none."""
+        """Return the engine's decision about the pod, or None if the engine does not decide it."""
         for _ in range(DECISIONS_MAX):
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize

@@ -106,9 +106,9 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that was not stored as a whole: `refused` or `unknown`.
+        """Count a decision that was not stored as a whole; `outcome` is `refused` or `unknown`.
 
-        `placed` of its pods were placed nevertheless; `again` of them need another decision."""
+        Nevertheless, `placed` of its pods were placed; `again` of them need another decision."""
         self._decisions.labels(outcome).inc()
         self.placements.inc(placed)
         self._again.inc(again)
@@ -148,7 +148,7 @@ class Contention:
         return self._calm < CALM_DECISIONS
 
     def look(self, *, others_wait: bool) -> None:
-        """Update before each decision. `others_wait`: other schedulers have pending pods."""
+        """Update before each decision. `others_wait` says if other schedulers have pending pods."""
         self._calm = 0 if others_wait else self._calm + 1
 
     def refused(self) -> None:
@@ -157,7 +157,7 @@ class Contention:
 
 
 class Cycle:
-    """One scheduler's loop, which decides on one folded state."""
+    """One scheduler's loop, which places pods by the state that it folds from the ledger."""
 
     def __init__(
         self,
@@ -313,8 +313,8 @@ def _micros(clock: Clock) -> int:
 async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
     """Append the drafts of one decision in order; return the revision of the last draft.
 
-    Raises the errors of `Ledger.append`. Unless `together`, a small decision may be stored in part
-    before an error."""
+    Raises the errors of `Ledger.append`. Without `together`, a few drafts are appended one by one,
+    so some may be stored before an error."""
     if together or len(drafts) > FEW_DRAFTS:
         return (await ledger.append(drafts))[-1]
     newest: dict[str, int] = {}
@@ -393,11 +393,11 @@ def fence(
 
 
 def _id(event: DecisionEvent, state: State) -> str:
-    """Return the message id that fences the pod: one placement and one voiding per attempt.
+    """Return the event's message id, which the ledger accepts once: so each attempt is placed once.
 
-    An adopted pod's placement may have been voided or evicted before, so its ids also have the
-    revision of its submission. An eviction's id names its beneficiary, so that an eviction for a
-    pod that is gone does not block the next one. A refusal has the state's revision."""
+    An adopted pod may have lost a placement before, so its ids also have the revision of its
+    submission. An eviction's id names its beneficiary: evicting for a pod that is gone must not
+    block the next eviction. A refusal's id has the state's revision."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

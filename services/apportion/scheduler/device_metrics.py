@@ -19,7 +19,7 @@ Names = Literal["apportion", "hami", "volcano"]
 
 
 def _gauges(prefix: str, source: str, labels: str, **meanings: str) -> tuple[Family, ...]:
-    """Build gauges with these labels, which are separated by spaces; `meanings` is by name."""
+    """Build a gauge for each name in `meanings`, with the labels listed in `labels`."""
     said = f" (as named by {source}'s scheduler)." if source else "."
     return tuple(
         Family(f"{prefix}{name}", meaning + said, tuple(labels.split()))
@@ -115,7 +115,7 @@ _TABLE: Final[dict[str, _Row]] = {
 
 
 def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
-    """Register the metrics of allocated devices under these systems' names."""
+    """Register the metrics of allocated devices, named as the systems in `names` name them."""
 
     def found() -> Iterator[Sample]:
         for each in names:
@@ -126,7 +126,7 @@ def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
 
 
 def _devices(state: State) -> Iterator[tuple[NodeState, Device, int, int, int]]:
-    """Yield node, device, and what is allocated of the device: MiB, percent of cores and shares."""
+    """Yield each node and device with its allocated memory in MiB, percent of cores, and shares."""
     for node in state.nodes.values():
         for held in node.devices:
             if held.present:
@@ -135,7 +135,7 @@ def _devices(state: State) -> Iterator[tuple[NodeState, Device, int, int, int]]:
 
 
 def _shares(pods: Iterable[PodState]) -> Iterator[tuple[PodState, str, str, int, int]]:
-    """Yield pod, container, device, MiB and percent, with a device's MIG instances summed."""
+    """Yield each pod, container and device with MiB and percent, summed over its MIG instances."""
     for pod in pods:
         if pod.placement is None:
             continue

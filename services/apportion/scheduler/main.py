@@ -80,7 +80,7 @@ def command(
 
 
 def leave_alone() -> None:
-    """Exclude all objects that exist now from garbage collection.
+    """Exclude all objects that exist now from Python's garbage collection.
 
     The folded state is long-lived, and each scan of it would block decisions for 0.1 s."""
     gc.collect()
@@ -99,8 +99,8 @@ async def body(
 ) -> None:
     """Run the scheduler until cancelled.
 
-    `life` distinguishes processes with the same name, for example that of their host. `on_joined`
-    is called before the first decision, after the whole ledger is folded."""
+    `life` distinguishes processes of the same name, even on another host. `on_joined` is called
+    before the first decision, after the whole ledger is folded."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)

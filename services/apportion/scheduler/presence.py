@@ -75,7 +75,7 @@ class Presence:
         ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
 
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
-        """Record agents that fall silent for `grace_s`, or return, until cancelled.
+        """Until cancelled, record each agent that is silent for `grace_s`, and each that returns.
 
         If the server does not permit beats, a warning is logged and no agent counts as silent."""
         self._grace_s = grace_s
@@ -103,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Measure silence in rounds. A round adds at most one beat's time, however long it took."""
+        """Measure silence in rounds, each of which counts as at most one interval of beats."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
@@ -129,7 +129,7 @@ class Presence:
                 await self._tell(reader, silent, self._grace_s)
 
     async def _follow(self, reader: Reader[Change]) -> None:
-        """Record agents that are about to stop, and silent agents that send beats again."""
+        """Record agents that announce their stop, and silent agents that send beats again."""
         while True:
             await self._some_changed.wait()
             self._some_changed.clear()
@@ -144,7 +144,7 @@ class Presence:
                 await self._tell(reader, list(nodes), LEAVES_S)
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
-        """Append NodeSilent or NodeHeard for each node. After an error, the next round retries."""
+        """Append NodeSilent for each node, or NodeHeard if it was silent; a later round retries."""
         found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
             for node, was_silent in found:

@@ -1,6 +1,6 @@
 """Read the cluster's configuration, for verbs that read manifests or change the configuration.
 
-Invariant: the configuration is as of the ledger's end, so the newest document is never missed."""
+Invariant: the configuration is read as of the ledger's end, so the newest one is never missed."""
 
 import asyncio
 import sys

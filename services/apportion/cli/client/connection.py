@@ -170,7 +170,7 @@ JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 
 
 def connection_options(command: Command, *options: Option) -> Command:
-    """Add `options` and --data, which --help leaves out."""
+    """Add `options` and --data to a command; its --help leaves them out."""
     others = {*getattr(command, "__click_params__", ())}
     for option in reversed((*options, _DATA)):
         command = option(command)

@@ -42,16 +42,16 @@ T = TypeVar("T")
 
 
 def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a query that has only the parameter `at` of this one, if given."""
+    """Return a query with only the parameter `at` of `query`, or an empty query without it."""
     return {"at": query["at"]} if "at" in query else {}
 
 
 class Unanswered(Unreachable):
-    """The error that the gateway does not answer now. Its refusals are Unreachable instead."""
+    """The error that the gateway does not answer now. If it refuses, the error is Unreachable."""
 
 
 class Gateway:
-    """A client of one gateway over one connection. It retries for `patience_s` during a replay."""
+    """A client of one gateway over one connection. While the gateway replays, it retries."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
@@ -114,7 +114,7 @@ class Gateway:
     def every(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> Iterator[Page[T]]:
-        """Yield all pages of a list of the gateway."""
+        """Yield all pages of the gateway's list `what`."""
         return self.pages(what, answer=Page[item], query=query)  # type: ignore[valid-type]
 
     def pages(
@@ -132,7 +132,7 @@ class Gateway:
     def items(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> tuple[int, list[T]]:
-        """Return all items of a list, with the revision of its last page."""
+        """Return all items of the gateway's list `what`, with the revision of its last page."""
         revision, items = 0, list[T]()
         for page in self.every(what, item, query):
             revision = page.revision
@@ -238,7 +238,7 @@ def refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachabl
 
 
 def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
-    """Return the exception for an error that the gateway returned, already decoded."""
+    """Return the exception for the error that the gateway returned with this HTTP status."""
     text = f"{said.error}; {said.fix}" if said.fix else said.error
     if status == HTTP_NOT_FOUND:
         return NotFound(text, said)

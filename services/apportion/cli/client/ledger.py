@@ -66,7 +66,7 @@ def user() -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`. Raises NotFound, Unreachable or Outdated in place of the ledger's errors."""
+    """Run `work` in an event loop. Raises NotFound, Unreachable or Outdated for ledger errors."""
     try:
         return asyncio.run(work)
     except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
@@ -102,7 +102,7 @@ async def open_ledger(reach: Reach, *, checked: bool = True) -> AsyncIterator[Je
 
 
 def with_ledger(reach: Reach, work: Callable[[JetStreamLedger], Coroutine[Any, Any, T]]) -> T:
-    """Open the ledger and run `work` with it. Raises the errors of `run`."""
+    """Open the ledger, run `work` with it, and close it. Raises the errors of `run`."""
 
     async def opened() -> T:
         async with open_ledger(reach) as ledger:
@@ -156,9 +156,9 @@ async def follow_until(
 
 
 async def by_now(reach: Reach) -> dict[str, int]:
-    """Return the query parameters for an answer as of the ledger's end. Raises LedgerError.
+    """Return the query parameters that make the gateway answer as of the ledger's end.
 
-    Verbs whose writes depend on an answer use these parameters, because a gateway may be stale."""
+    For verbs whose writes depend on an answer, as a gateway may be stale. Raises LedgerError."""
     async with open_ledger(reach) as ledger:
         return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
@@ -169,7 +169,7 @@ async def appending(
 ) -> AsyncIterator[tuple[GroupCommit, Publisher]]:
     """Yield a group commit, and a publisher that appends through it. Raises LedgerError.
 
-    Raises NotFound if this build would write formats that the ledger has not enabled."""
+    Raises NotFound if this build writes formats that the ledger has not enabled."""
     if NEW:
         rules, revision = await stream.read_rules(ledger.wire), await ledger.last_revision()
         wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
@@ -189,7 +189,7 @@ async def publish(publisher: Publisher, data: Payload, *, basis: int) -> int:
 
 
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
-    """Append all events concurrently and return their revisions. Raises LedgerError."""
+    """Append all events concurrently. Return their revisions in order. Raises LedgerError."""
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         appends = [

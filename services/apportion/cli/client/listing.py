@@ -42,7 +42,7 @@ GOES_ON = "(retrying; stop with Ctrl-C)"
 
 
 class Kind(NamedTuple):
-    """The description of a list: how to name, match, sort and print its items."""
+    """The description of one list: how its items are named, matched, sorted and printed."""
 
     what: str
     item: type[Any]

@@ -54,7 +54,7 @@ class NothingLike(NotFound):
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """Return the namespace of the only pod with this name, live as of `there` or ended before.
+    """Return the namespace of the only pod with this name: a live one as of `there`, or a past one.
 
     Raises NotFound if no pod matches (with `problem` and similar names), or several do."""
     _, pods = gateway.items("pods", PodAnswer, there)
@@ -74,7 +74,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
 def unknown(
     gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
 ) -> NotFound:
-    """Return the error for an unknown pod whose namespace was given, with similar names."""
+    """Return the error that there is no pod `name`, made of `problem` and of similar names."""
     _, pods = gateway.items("pods", PodAnswer, there)
     return NotFound(f"{problem}{pods_meant(name, pods)}")
 
@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Return True if a pod of that name is live as of `there`, or has ended before."""
+    """Return True if a pod called `target` is live as of `there`, or has ended before."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")
@@ -107,14 +107,14 @@ def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
 
 
 def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
-    """Return the live pods of a name, which may include a namespace."""
+    """Return the live pods called `target`, which is `NAME` or `NAMESPACE/NAME`."""
     space, _, name = target.rpartition("/")
     _, pods = gateway.items("pods", PodAnswer, there)
     return [each for each in pods if each.name == name and space in {"", each.namespace}]
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:
-    """Return the gateway's revision, the node, and the device, or "" if `target` is a node.
+    """Return the gateway's revision, the node's name, and the device or "" if `target` is a node.
 
     Raises NotFound if the name is neither a node nor a device, or is ambiguous."""
     gateway = Gateway(where.gateway_url())

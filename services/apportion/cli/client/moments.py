@@ -1,4 +1,4 @@
-"""Resolve options that are points in time, once per verb.
+"""Resolve options that name a point in time, once per verb.
 
 Invariant: all pages of one answer are of one revision, even if the ledger advances."""
 
@@ -60,7 +60,7 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Resolve `at` like `pinned`. Return the new query, and the time that ages are relative to."""
+    """Resolve `at` like `pinned`. Return the new query, and the time to which ages are relative."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -81,7 +81,7 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
 
 
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
-    """Describe a point in time by its revision, and by the time that the user requested, if any.
+    """Describe a point in time by its revision, and also by the time that the user typed, if any.
 
     An empty `text` means the present. A time before the first event is described as such."""
     asked = time_of(text, now)

@@ -1,4 +1,4 @@
-"""Read a time span of the ledger and decide it again, for `replay` and `shadow`."""
+"""Read a time span of the ledger and decide its pods again, for `replay` and `shadow`."""
 
 import sys
 from collections.abc import Iterator

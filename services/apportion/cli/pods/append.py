@@ -65,7 +65,7 @@ class Submitted(msgspec.Struct, frozen=True):
 def look_up(
     gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
 ) -> tuple[int, dict[str, PodAnswer]]:
-    """Return the gateway's revision, and the live pods among `pods` by full name.
+    """Return the gateway's revision, and those of `pods` that are live, by `namespace/name`.
 
     The answer is as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
@@ -121,7 +121,7 @@ async def append(
 def pods_of(
     payloads: Iterable[PodGroupObserved | PodSubmitted], appended: Iterable[Appended]
 ) -> list[Submitted]:
-    """Return the pods among the payloads, each with its revision in `appended`."""
+    """Return a Submitted for each pod among the payloads, with its revision from `appended`."""
     return [
         Submitted(payload.namespace, payload.name, payload.uid, at.revision or 0)
         for payload, at in zip(payloads, appended, strict=False)
@@ -158,7 +158,7 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
 async def append_limits(
     ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
 ) -> dict[str, int]:
-    """Append changed queues and quotas. Raises LedgerError, NotFound for a ResourceQuota."""
+    """Append changed queues and quotas; return their revisions. Raises LedgerError, NotFound."""
     said: dict[str, int] = {}
     async with appending(ledger) as (_, publisher):
         for limit in limits:
@@ -175,7 +175,7 @@ async def append_limits(
 async def stands(
     ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
 ) -> object:
-    """Return the newest event about that queue, quota or gang; None if there is none to apply."""
+    """Return the newest event on the subject of `said`, or None if readers cannot apply one."""
     revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
@@ -214,7 +214,7 @@ async def replace(
     *,
     basis: int,
 ) -> list[Submitted]:
-    """End changed pods and submit their new drafts, each pod in one batch and each gang in one.
+    """End changed pods and submit their new drafts: one batch per pod, and one per gang.
 
     Raises LedgerError; NotFound if someone else has changed a pod since `basis`."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
@@ -262,7 +262,7 @@ def subject_of_pod(uid: str) -> str:
 
 
 async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
-    """Return the pod's submission, updated to its current devices, labels and amounts.
+    """Return the pod's submission, updated with the pod's current devices, labels and amounts.
 
     Raises LedgerError, Dropped if the submission was trimmed, Ended if the pod is not live."""
     found: list[Event] = []

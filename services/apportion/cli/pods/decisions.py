@@ -40,8 +40,8 @@ class Decided(msgspec.Struct, frozen=True):
 class Awaited:
     """Collects the decisions on some pods as they arrive. Calls `progress` for each settled pod.
 
-    `first_placed_s` is a monotonic time, and `revision` the newest one read. By uid, `evicted` has
-    the pods evicted for a pod, and `unlooked` the reason why no scheduler considers a pod."""
+    `first_placed_s` is a monotonic time; `revision` is the newest one read. For each pod's uid,
+    `evicted` has the pods evicted for it, and `unlooked` why no scheduler considers it, if so."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -72,11 +72,11 @@ class Awaited:
 
     @property
     def settled(self) -> bool:
-        """Return True once every pod is decided or set aside."""
+        """Return True once no pod needs waiting: each is decided, or no scheduler considers it."""
         return self._all.is_set()
 
     def set_aside(self, unlooked: Mapping[str, str]) -> None:
-        """Stop waiting for the pods in `unlooked`, which has the reason for each."""
+        """Stop waiting for pods that no scheduler considers; `unlooked` has the reason by uid."""
         self.unlooked |= unlooked
         for uid in unlooked:
             self._settle(uid)
@@ -97,7 +97,7 @@ class Awaited:
             await self._follow(ledger, start, timeout_s)
 
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """After `wait`, return when a refused pod gets another decision, or after `timeout_s`."""
+        """After `wait`, return once any refused pod gets another decision, or after `timeout_s`."""
         self._all.clear()
         self._settled.clear()
         self._of = set(self.refused)

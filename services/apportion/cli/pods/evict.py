@@ -1,4 +1,4 @@
-"""Drain Kubernetes nodes by eviction requests to the API server.
+"""Drain Kubernetes nodes by requesting evictions from the API server.
 
 Invariants: the API server enforces disruption budgets; a pod without a controller is ended only
 with --force; no pod of a gang is evicted before a dry run succeeded for all of them."""
@@ -70,7 +70,7 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict every unit. Retry blocked units every `pause_s` seconds.
+    """Evict the pods of every unit. Retry blocked units every `pause_s` seconds.
 
     Calls `asked` for each evicted unit, `blocked` with a reason for others. Raises KubeRefused."""
     left = list(units)

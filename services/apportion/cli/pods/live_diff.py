@@ -27,10 +27,10 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 
 @dataclass(slots=True)
 class Compared:
-    """The result of the comparison: `new` pods, and `changed` live pods with their new drafts.
+    """The result of comparing manifests with live pods. `changed` pairs new drafts with live pods.
 
-    `gangs` are those without new or changed pods. `waiting` are the `same` pods without a node.
-    `held` pods stay as they are, because their workload or gang has changed pods."""
+    `gangs` are those without new or changed pods. `waiting` are `same` pods without a node. `held`
+    pods are neither submitted nor ended, because their workload or gang has changed pods."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Compared:
     held: dict[str, Held] = field(default_factory=dict)
 
     def hold_back(self) -> None:
-        """Hold back all other pods of workloads and gangs that have changed pods."""
+        """Move new and surplus pods to `held` if their workload or gang has changed pods."""
         wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
         new, pods = _parted(self.new.pods, wholes)
         surplus, self.surplus = _parted(self.surplus, wholes)
@@ -68,7 +68,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
-    """Compare each pod of `wish` with its live pod, and find surplus Deployment pods."""
+    """Compare each pod of `wish` with its live namesake, and find surplus Deployment pods."""
     found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
@@ -99,7 +99,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 
 
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """Return the pods of `wish` that are not live, their gangs, and gangs without pods."""
+    """Return the pods of `wish` that are not live with their gangs, and gangs without pods."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
     settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
     return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})
@@ -108,7 +108,7 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
 async def undeclared(
     ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
 ) -> dict[str, PodGroupObserved]:
-    """Return the gangs that the ledger lacks or declares differently."""
+    """Return those of `gangs` that the ledger lacks or declares with other values."""
     if not gangs:
         return {}
     _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)

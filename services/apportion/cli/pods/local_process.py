@@ -1,4 +1,4 @@
-"""Track a command that runs as a pod, whose owner names the command's process and machine.
+"""Track a command that runs as a pod. The pod's owner names the command's process and machine.
 
 Invariant: a pod is reported as ended only when none of its processes is visible any more."""
 
@@ -48,7 +48,7 @@ class Run(Struct, frozen=True):
         return cls(node, Life(int(pid), int(started)), "" if kind == PROCESS else kind)
 
     def goes_on(self, pod: str, proc: Path = PROC) -> bool:
-        """Return True if a process or container of the command still exists on this machine."""
+        """Return True if any process or container of the pod's command still exists here."""
         if lives(self.life, proc):
             return True
         if self.engine:
@@ -96,7 +96,7 @@ def containers(engine: str, pod: str) -> list[str] | None:
 
 
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
-    """Return the pods of commands that ended on this machine without a record of their end.
+    """Return the pods of commands that have ended on this machine, though the ledger has them live.
 
     `user` is the namespace of this user's pods; only root can see the processes of other users."""
     return [
@@ -107,7 +107,7 @@ def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) ->
 
 
 def unreachable(path: Path) -> Path | None:
-    """Return the first of the file's parent folders, or the file, that this user cannot access."""
+    """Return the file's outermost folder that this user cannot access, or the file, or None."""
     for each in (*reversed(path.parents), path):
         if not os.access(each, os.X_OK if each != path else os.R_OK):
             return each

@@ -32,7 +32,7 @@ GRACE_S: Final = 3.0  # time for a scheduler to evict for a refused pod, and to 
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
-    """Return the current `why` answers of refused pods by uid, except for pods that have ended."""
+    """Return the `why` answers of refused pods, by uid. Pods that have ended are left out."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found
@@ -51,7 +51,7 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
 def unlooked(
     gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
 ) -> dict[str, str]:
-    """Return, by uid, why no scheduler considers some of the pods. Raises the gateway's errors."""
+    """Return why no scheduler considers some of the pods, by uid. Raises the gateway's errors."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -84,7 +84,7 @@ def never_of(pods: Iterable[PodAnswer]) -> set[str]:
 
 
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
-    """Return as text what the refused pod waits for."""
+    """Return a text that says what the refused pod waits for."""
     if why is not None and why.refused is not None:
         return why.cause
     refused = awaited.decided[uid].refused
@@ -105,7 +105,7 @@ def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def causes(
     awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape], never: Collection[str] = ()
 ) -> dict[str, int]:
-    """Count the pods of each cause, most frequent first. The keys are short texts.
+    """Count the refused pods by cause, the most frequent first. The keys are short texts.
 
     `shapes` are by uid; `never` has the uids of pods that can never fit."""
     found = Counter[str]()
@@ -139,7 +139,7 @@ async def wait_for_room(
 ) -> dict[str, Why]:
     """Wait up to `wait_s` for evictions that make room. Return the `why` of pods still refused.
 
-    `priorities`, by `namespace/name`, are of pods that may preempt. Raises as `Awaited.wait`."""
+    `priorities` are by `namespace/name`, of pods that may preempt. Raises as `Awaited.wait`."""
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}

@@ -36,7 +36,7 @@ class Unit(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """The result of a move: the resubmitted pods, and the names of pods that had already ended."""
+    """The result of moving a unit: the resubmitted pods, and names of pods that ended before."""
 
     submitted: list[Submitted]
     ended: list[str]

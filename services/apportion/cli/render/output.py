@@ -61,12 +61,12 @@ class Screen(Console):
 
 
 def say(text: object, style: str = "", *, err: bool = False) -> None:
-    """Print text as `Screen.say` does, to standard output or standard error."""
+    """Print text as `Screen.say` does, to standard output, or with `err` to standard error."""
     console(stderr=err).say(text, style)
 
 
 def print_answer(body: object, said: str | Callable[[], object], *, as_json: bool) -> None:
-    """Print `body` as JSON if `as_json`, else print the text `said` or call the function `said`."""
+    """Print `body` as JSON if `as_json`; else print the text `said`, or call the function."""
     if as_json:
         print_json(body)
     elif isinstance(said, str):
@@ -101,18 +101,18 @@ def plain(value: Any) -> Text:
 
 
 def doubtful(remarks: Iterable[str]) -> None:
-    """Print these warnings about probable mistakes on standard error."""
+    """Print each remark as a warning on standard error."""
     for remark in remarks:
         say(f"warning: {remark}", "yellow", err=True)
 
 
 def warn(text: str, *, style: str = "yellow") -> None:
-    """Print a sentence on standard error."""
+    """Print a warning, which is a sentence, on standard error."""
     say(text, style, err=True)
 
 
 def progress(last: int, what: str = "revision") -> Callable[[int], None]:
-    """Return a function that shows a number on standard error, `of last` unless `last` is 0."""
+    """Return a function that shows progress as `revision 5 of 9`; without `of 9` if `last` is 0."""
     out = console(stderr=True)
 
     def tell(number: int) -> None:

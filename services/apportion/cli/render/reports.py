@@ -36,7 +36,7 @@ def show_report(answer: ReportAnswer) -> None:
 
 
 def capacity_words(total: ReportRow) -> str:
-    """Return text that breaks the fleet's GPU-hours down, rounded so that the parts add up."""
+    """Return text that splits the fleet's GPU-hours into parts, rounded so that they add up."""
     hours = (total.capacity_gpu_hours, total.granted_gpu_hours, total.free_gpu_hours,
              total.cordoned_gpu_hours, total.broken_gpu_hours)  # fmt: skip
     digits = digits_of(hours)
@@ -103,7 +103,7 @@ def rows_of(
 
 
 def idle_words(answer: IdleAnswer, least: str = "") -> str:
-    """Return how often shares were idle for `least` (an hour if empty), or that data is missing."""
+    """Return how often shares were idle for `least` (default: an hour), or that data is missing."""
     period = span_of(answer)
     if not answer.reported:
         return f"{period}: no utilization data yet; nodes report it once an hour"
@@ -157,7 +157,7 @@ def _percent(row: ReportRow) -> str:
 
 
 def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[str]:
-    """Format a column with `digits` decimals, or as many as its smallest number needs."""
+    """Format numbers with `digits` decimals, or by default as many as the smallest one needs."""
     column = list(amounts)
     digits = digits_of(column) if digits is None else digits
     return ["" if each is None else f"{each:,.{digits}f}" for each in column]

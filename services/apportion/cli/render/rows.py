@@ -34,10 +34,10 @@ def clean(value: object) -> str:
 
 
 class Rows:
-    """A table: columns with rows. Columns in `right` are right-aligned; those in `wraps` may wrap.
+    """A table. Columns in `right` are right-aligned; columns in `wraps` may wrap.
 
-    If the table is too wide, columns in `drops` are left out, first to last; `left_out` names them
-    after a print. Columns in `optional` are shown only if a row has more than `-` in them."""
+    If the table is too wide, columns in `drops` are left out, first to last; after printing,
+    `left_out` names them. Columns in `optional` are shown only if a row has more than `-` there."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Rows:
         ]  # fmt: skip
 
     def _left(self, widths: list[int], width: int) -> list[int]:
-        """Return the indexes of columns that fit when wrapping columns are narrow."""
+        """Return the indexes of the columns that fit once wrapping columns are made narrow."""
         least = [
             min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
             for place, column in enumerate(self._columns)

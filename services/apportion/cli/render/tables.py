@@ -41,7 +41,7 @@ def shown_phase(pod: PodAnswer) -> str:
 
 
 def shown_phases(phases: Mapping[str, int]) -> dict[str, int]:
-    """Count the pods of each phase as shown to users."""
+    """Add up the counts by phase, with phases named as users see them."""
     shown = Counter[str]()
     for name, count in phases.items():
         shown[PHASES.get(name, name)] += count
@@ -260,7 +260,7 @@ def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def _named(resource: str, much: int) -> str:
-    """Return a text such as `4 CPU` or `8 of nvidia.com/gpu`."""
+    """Format an amount of a resource, such as `4 CPU` or `8 of nvidia.com/gpu`."""
     said = of_resource(resource, much)
     return said if resource == "cpu" else f"{said} of {resource}"
 

@@ -31,7 +31,7 @@ _WHY_BYTES_MAX: Final = 1_000
 
 
 class Duty(NamedTuple):
-    """The command that a guardian watches. `end` records its end, and may raise ClickException."""
+    """The command that a guardian watches. `end` records its end; it may raise ClickException."""
 
     run: Run
     pod: str
@@ -40,7 +40,7 @@ class Duty(NamedTuple):
 
 
 def leave_behind(duty: Duty) -> Callable[[str], None]:
-    """Fork the guardian. Return a function to tell it why the start failed. Raises OSError."""
+    """Fork the guardian. Return a function that reports a failed start to it. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     heard, tell = os.pipe()  # closed on exec

@@ -162,7 +162,7 @@ async def _shared(
 ) -> Started:
     """Wait until the pod is placed, then request its share from the agent and return the share.
 
-    Raises NotFound if not placed in time or the share fails, LedgerError, Unreachable."""
+    Raises NotFound if this takes too long or the share fails; LedgerError, Unreachable."""
 
     async def sweep() -> None:
         """Record ends of commands with killed guardians. Raise NotFound if our pod is gone."""
@@ -257,7 +257,7 @@ _FAMILY: Final = "nvidia"
 
 
 class Asked(Struct, frozen=True):
-    """The requested number of devices, with MiB and percent of cores each; None means all."""
+    """The devices that a command requests: their number, and MiB and percent of each."""
 
     memory: int | None
     cores: int | None
@@ -288,7 +288,7 @@ def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> d
 
 
 def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
-    """Read the manifest of the command. Raises Wrong unless its pod requests devices."""
+    """Parse the manifest of a command's pod. Raises Wrong unless the pod requests devices."""
     in_mib = msgspec.structs.replace(
         config, dialects=msgspec.structs.replace(config.dialects, memory_factor=1)
     )
@@ -374,9 +374,9 @@ async def placed(
     sweep: Callable[[], Awaitable[None]],
     cause: Callable[[int], Awaitable[str]],
 ) -> PodPlaced:
-    """Wait until the pod is bound and allocated. While it is pending, print the reasons.
+    """Wait until the pod is bound and allocated. While it is pending, print why.
 
-    `sweep` frees shares of dead commands; `cause` returns the reason. Raises NotFound, Outdated."""
+    `sweep` frees shares of dead commands; `cause` says why it waits. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:

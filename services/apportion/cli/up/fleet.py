@@ -1,6 +1,6 @@
-"""Store the fleet of an `up` in the ledger's folder.
+"""Store the fleet of an `apportion up` in the ledger's folder.
 
-Invariant: every later `up` simulates the ledger's first nodes, so that each has an agent."""
+Invariant: every later `up` simulates the nodes that the ledger began with, so each has an agent."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """A fleet: its name, and its description in YAML or JSON, empty for this machine's own GPUs."""
+    """A fleet: its name, and its nodes in YAML or JSON, or "" for this machine's own GPUs."""
 
     name: str
     text: bytes = b""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one `up`. `began_s` is a monotonic time. Without `max_bytes`, the ledger keeps
-    its size."""
+    """The options of one `up`. `began_s` is the monotonic time of its start. Without `max_bytes`,
+    the ledger keeps its size."""
 
     data: Path
     ephemeral: bool
@@ -49,7 +49,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_file(data: Path) -> Path:
-    """Return the file of nodes that the agent reads."""
+    """Return the path of the file from which the agent reads its nodes."""
     return data / KEPT / _NODES
 
 
@@ -89,7 +89,7 @@ def without_samples(data: Path) -> bool:
 
 
 def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
-    """Store the fleet for later runs; its name is written last. Raises OSError, Unreachable."""
+    """Store the fleet for later runs, its name last. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):

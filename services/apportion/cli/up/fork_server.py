@@ -26,7 +26,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A request to fork a service that logs to `log`. The sentinel's pipe is sent with it."""
+    """A request to fork a service that logs to `log`; the sentinel's pipe is passed with it."""
 
     words: list[str]
     environment: dict[str, str]
@@ -34,7 +34,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A message that a fork has started, or has ended with `code` as in `subprocess.Popen`."""
+    """A message that a fork has started, or, if `code` is set, ended with this exit code."""
 
     pid: int
     code: int | None = None
@@ -60,7 +60,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts a process that imports `modules` and forks services. `fork` restarts it if it died."""
+    """Starts a process that imports `modules` and forks services; `fork` restarts that process."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -84,7 +84,7 @@ class ForkServer:
         return ours
 
     async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
-        """Fork a service, which first registers in the sentinel's `pipe`. Raises OSError."""
+        """Fork a service, which first registers with the sentinel by `pipe`. Raises OSError."""
         async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ def serve(up: socket.socket) -> None:
 
 
 def become(order: Order, pipe: int, up: socket.socket, parent: int) -> None:
-    """Turn a new fork into the service: set up session, signals, files and arguments."""
+    """Turn a new fork into the service: set up its session, signals, files and arguments."""
     os.setsid()
     os.write(pipe, f"+{os.getpid()}\n".encode())
     os.close(pipe)

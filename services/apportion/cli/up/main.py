@@ -158,7 +158,7 @@ def _local(data: Path, library: Path | None) -> Machines:
 
 
 def _check(make: Callable[[Any], object], of: str = "") -> None:
-    """Validate the fleet, which the agent builds again. Raises Wrong with all errors."""
+    """Validate the fleet before the agent does. Raises Wrong with all errors."""
     from apportion.runtime.files import fleets  # slow: needs YAML
 
     try:

@@ -19,7 +19,7 @@ POLL_S = 0.05
 
 
 def watch(lines: Iterable[str]) -> set[int] | None:
-    """Return the groups still running when the pipe closes, or None if `up` ended normally."""
+    """Return the process groups still running when the pipe closes; None if `up` ended normally."""
     groups: set[int] = set()
     for line in lines:
         if line == DONE:
@@ -45,7 +45,7 @@ def lock_holder(lock: Path) -> int:
 
 
 def end(groups: set[int]) -> None:
-    """Send SIGTERM to every group, and SIGKILL to groups that are left after the grace period."""
+    """Send SIGTERM to every process group, and SIGKILL to those left after the grace period."""
     left = {group for group in groups if _signal(group, signal.SIGTERM)}
     deadline = time.monotonic() + GRACE_S
     while left and time.monotonic() < deadline:

@@ -187,7 +187,7 @@ class Up:
         self._supervisor.start(Child(name, arguments, environment, log))
 
     async def _tell_freezes(self) -> None:
-        """Print when and why placements freeze, and when they resume.
+        """Print when placements stop and why, and when they resume.
 
         A cause counts only if found twice in a row: a restarting scheduler reports one briefly."""
         gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
@@ -266,7 +266,7 @@ class Up:
 
 
 def check_ports(gateway: str, nats_port: int) -> None:
-    """Raise UpFailed if ports are in use, and name them all; port 0 means any free port."""
+    """Raise UpFailed if ports are in use; the error names them all. Port 0 means any free port."""
     taken, options = [], []
     for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
         host, _, port = address.rpartition(":")

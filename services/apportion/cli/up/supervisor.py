@@ -87,7 +87,7 @@ class Child:
 
 
 class Supervisor:
-    """Runs the ledger's server, the services and the sentinel. Calls `changed` when pids change."""
+    """Runs the ledger's server, the services and the sentinel. Calls `changed` on a new pid."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def started(self) -> bool:
-        """Return True once our server runs and has locked the data folder."""
+        """Return True once the server that we started runs and has locked the data folder."""
         return self._sentinel is not None
 
     def pids(self) -> dict[str, int]:
@@ -177,7 +177,7 @@ class Supervisor:
             await self._sentinel.wait()
 
     def kill(self) -> None:
-        """Kill the services, as after a second Ctrl-C."""
+        """Kill the services at once, for example after a second Ctrl-C."""
         for child in self._children:
             _signal(child.process, signal.SIGKILL)
 
@@ -320,7 +320,7 @@ def is_ready(port: int) -> bool:
 
 
 def why_taken(host: str, port: int) -> str:
-    """Return why no server can listen there, or "" if the port is free or 0."""
+    """Return why no server can listen on this address, or "" if the port is free or 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""The acts of users through the gateway: login, logout, and cordons of nodes and devices.
+"""What users do through the gateway: log in, log out, and cordon nodes and devices.
 
 Invariants: a cookie is set only for a valid token. Only an authenticated user acts. The event has
 the user's name from the login, not from the request. Every act and refusal is in the audit log."""
@@ -43,9 +43,9 @@ FOLD_S: Final = 2.0  # an act is in the ledger; its answer waits so long for thi
 
 
 class Acts:
-    """Appends what users do. `feed` is the gateway's fold; `gate` is None without a login.
+    """Appends events of users' acts. `feed` is the gateway's fold; `gate` is None without a login.
 
-    The gateway folds an act before it answers, so that the user's next request sees the act."""
+    The gateway folds the event before it answers, so the user's next request sees the effect."""
 
     def __init__(self, gate: Gate | None, feed: Feed, publisher: Publisher) -> None:
         self._gate = gate
@@ -57,7 +57,7 @@ class Acts:
         return [(endpoint, self.handle) for endpoint in ACTS]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Append one act, and answer with its revision. Raises RequestRefused."""
+        """Append the event of one request, and answer with its revision. Raises RequestRefused."""
         parsed(Query, request.query)
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
@@ -161,13 +161,13 @@ class Sessions:
         return [(ME, self.me), (LOGIN, self.login), (LOGOUT, self.logout)]
 
     async def me(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the user's name and permissions, which a page shows."""
+        """Answer with the user's name and permissions, which the console shows."""
         if self._gate is None:
             return json_response(MeAnswer(login=False, all=True, doctor=True))
         return json_response(await self._about(self._gate, request[PERSON]))
 
     async def login(self, request: web.Request) -> web.StreamResponse:
-        """Check a token. Answer with its user, and a cookie. Raises RequestRefused."""
+        """Check a token. Answer with the token's user, and set a cookie. Raises RequestRefused."""
         if self._gate is None:
             fix = "send requests without a token"
             raise RequestRefused(404, "this gateway has no login", fix=fix)

@@ -64,10 +64,10 @@ _KEY_BYTES: Final = 32
 class Cursors:
     """Encrypts the cursors of pages for tenants.
 
-    A cursor is the last item of a page, which may be another tenant's. If a tenant could choose a
-    cursor, it would reveal whether an item of that name exists. The key is derived from `secret`,
-    which all gateways of a cluster share; without it the key is random. Invariant: a cursor opens
-    only at its path."""
+    A cursor is the last item of a page, which may be another tenant's. With a cursor of its choice,
+    a tenant could find out if an item of that name exists. The key is derived from `secret`, which
+    all gateways of a cluster share; by default it is random. Invariant: a cursor opens only at its
+    path."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
@@ -79,7 +79,7 @@ class Cursors:
         return Fernet(urlsafe_b64encode(self._key))
 
     def seal(self, path: str, cursor: str) -> str:
-        """Encrypt a cursor of the list at `path`, except a revision, which reveals nothing."""
+        """Encrypt a cursor of the list at `path`, but not a revision, which reveals nothing."""
         if not cursor or _is_revision(cursor):
             return cursor
         return self._fernet.encrypt(f"{path}\n{cursor}".encode()).decode()
@@ -114,7 +114,7 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway. `public` is the URL of the console in browsers, if configured."""
+    """The gate of one gateway. `public` is the console's URL as browsers see it, if configured."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Gate:
         self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
-        """Return the key for limits: the user if recently authenticated, else the address."""
+        """Return whom limits count: the user if recently authenticated, else the address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
 
@@ -263,7 +263,7 @@ async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResp
 
 
 def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
-    """Raise RequestRefused if a page of another site made the browser send this.
+    """Raise RequestRefused if a page of another site made the browser send this request.
 
     Old browsers may send the cookie with such a request, although it is SameSite=Strict."""
     origin = request.headers.get(hdrs.ORIGIN)

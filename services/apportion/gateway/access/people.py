@@ -33,7 +33,7 @@ class Person(Struct, frozen=True):
 
 
 class Wish(NamedTuple):
-    """A permission that an action needs, as in RBAC; for all namespaces if `namespace` is empty."""
+    """A permission that an action needs, as in RBAC. An empty `namespace` means all namespaces."""
 
     verb: str
     resource: str
@@ -47,7 +47,7 @@ READ_DOCTOR = Wish("get", "doctor")
 
 
 def read_namespace(namespace: str) -> Wish:
-    """Return the permission to read one namespace."""
+    """Return the permission that is needed to read one namespace."""
     return Wish("get", "pods", namespace=namespace)
 
 

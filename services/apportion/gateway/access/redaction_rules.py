@@ -64,7 +64,7 @@ class Look(NamedTuple):
 
 
 def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
-    """Redact a report. By node it is public; by namespace, hidden rows are merged."""
+    """Redact a report: by namespace, hidden rows are merged; by node, all rows stay."""
     if answer.by == "namespace":
         answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
         if isinstance(answer, ReportAnswer):
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Give each group the sentence of a pod that the tenant sees, or a neutral sentence."""
+    """Redact groups of pending pods; each shows the sentence of a visible pod, or a neutral one."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -204,19 +204,19 @@ def look_at(endpoint: Endpoint) -> Look:
 
 
 def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
-    """Return True if tenants may see this form of the answer: JSON, grouped by permitted keys."""
+    """Return True if tenants may see this form of the answer: JSON, grouped by a permitted key."""
     by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
     in_json = query.get("format", "json") == "json"
     return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces in a plan. Its answer reveals which of its pods are live there."""
+    """Return the namespaces in a plan's manifests: the plan's answer reveals live pods there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
-    """Redact an answer's JSON for a client that sees the namespaces of `may_see`.
+    """Redact an answer's JSON for a client, who sees a namespace if `may_see` says so.
 
     A list's cursor is sealed. The work runs in `aside`, because a thousand rows take 0.1 s."""
 
@@ -233,6 +233,6 @@ async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Execut
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
-    """Return a function that tells which of `namespaces` the client sees."""
+    """Return a function that says whether the client sees a given one of `namespaces`."""
     allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
     return allowed.__contains__

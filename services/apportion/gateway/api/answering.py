@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def short_turns() -> Turns:
-    """Return turns for work that takes the event loop or a thread for milliseconds.
+    """Return turns for jobs that take the event loop or a thread for milliseconds.
 
     A client with few concurrent requests is never refused. If a client sends many, other clients
     get turns between its answers."""
@@ -36,13 +36,13 @@ def short_turns() -> Turns:
 
 
 class Sight(NamedTuple):
-    """The function, stored in a request, that tells which namespaces a restricted client sees."""
+    """A function, stored in a request, that says which namespaces the restricted client sees."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """The function, stored in a request, that tells if a client may still get a long answer."""
+    """A function, stored in a request, that says if the client may still get a long answer."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -54,7 +54,7 @@ STILL = web.RequestKey("still", Still)  # set on requests if there is a login
 def json_response(
     body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """Return the struct as a response. If `compressed` and accepted, a thread compresses it."""
+    """Return the struct as a response. If `compressed`, and the client accepts it, compress it."""
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Occupy a slot for `what` during the block. Raises RequestRefused if too many run."""
+    """Count one more of `what` as running during the block. Raises RequestRefused at a limit."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)

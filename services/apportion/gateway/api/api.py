@@ -66,7 +66,7 @@ class Api:
         yield from ((endpoint, report) for endpoint in REPORTS)
 
     def or_past(self, handle: Handler) -> Handler:
-        """Return `handle`, but with requests about another point in time passed to the past."""
+        """Return a handler that passes requests with `?at=` to the past, and others to `handle`."""
 
         async def asked(request: web.Request) -> web.StreamResponse:
             return await (self._past if "at" in request.query else handle)(request)
@@ -74,7 +74,7 @@ class Api:
         return asked
 
     async def present(self, request: web.Request) -> State:
-        """Return the state with at least the requested revision. Raises RequestRefused."""
+        """Return the state once it has the revision that was requested. Raises RequestRefused."""
         reason = self._unready()
         if reason:
             error = f"the gateway is not ready: {reason}"

@@ -116,7 +116,7 @@ class Diff:
 
 
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
-    """Return the newest event that changed this aspect of `key`, or 0.
+    """Return the revision of the newest event that changed the aspect `what` of `key`, or 0.
 
     A placement or an end also ends a pod's wait, so it counts as a change of both aspects. Every
     event about a limit counts."""

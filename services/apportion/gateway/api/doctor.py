@@ -52,7 +52,7 @@ _LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Doctor:
-    """Examines one installation. `unready` and `frozen` return what is wrong with it, or ""."""
+    """Examines one installation. `unready` and `frozen` return a problem of the gateway, or ""."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ _log = get_logger(__name__)
 
 
 async def price_facts(file: Path, models: Iterable[str]) -> PriceFacts:
-    """Return which of these models the price file lacks now."""
+    """Return which of `models` have no price in the price file now."""
     try:
         prices = await asyncio.to_thread(read_prices, file)
     except PriceError as error:
@@ -189,12 +189,12 @@ class PriceWatch:
         self._came = asyncio.Event()
 
     def observe(self, change: Change) -> None:
-        """Note the models of a node that has reported devices."""
+        """Remember the device models of a node that has reported its devices."""
         if isinstance(change.data, NodeReported):
             self._came.set()
 
     async def run(self) -> None:
-        """Check the noted models, and then new ones, until cancelled."""
+        """Check the remembered models, and then each new one, until cancelled."""
         while True:
             self._came.clear()
             new = set(models_of(self._state)) - self._known

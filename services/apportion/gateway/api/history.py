@@ -155,7 +155,7 @@ class History:
         )
 
     async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
-        """Return events of pods of that name, and failures under them. Raises RequestRefused."""
+        """Return events of all pods with this name and their failures. Raises RequestRefused."""
         upto = await self.upto(query)
         name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
@@ -168,7 +168,7 @@ class History:
         return await self._worded(sorted(revisions), upto, limit, uids)
 
     async def names(self, query: AtQuery, names: Mapping[str, str]) -> PodNames:
-        """Return all pods of that name, live or ended. Raises RequestRefused, LedgerError."""
+        """Return all pods called so, live or ended. Raises RequestRefused, LedgerError."""
         upto = await self.upto(query)
         name = text_of("name", names["name"])
         found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)
@@ -186,7 +186,7 @@ class History:
         return await self._thing(DEVICE, self.known_device(names["device"]), upto, query)
 
     async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
-        """Return allocations at or since a point in time. Raises RequestRefused, LedgerError."""
+        """Return allocations at or after a point in time. Raises RequestRefused, LedgerError."""
         if (query.node is None) == (query.device is None):
             error = "exactly one of node and device is required"
             fix = "use ?node=NODE or ?device=ID"
@@ -213,12 +213,12 @@ class History:
         return WhoPage(revision=upto, since=since, items=tuple(found[:limit]), time=time, next=more)
 
     async def upto(self, query: AtQuery) -> int:
-        """Return the revision of `at`, or the newest, after the index has read that far."""
+        """Return the revision of `at`, or the newest one, once the index has reached it."""
         newest = await self._past.caught_up()
         return newest if query.at is None else await self._moments.revision("at", query.at)
 
     def no_pod(self, name: str, upto: int) -> RequestRefused:
-        """Return the refusal that no pod ever had this name."""
+        """Return the error that no pod was ever called `name`."""
         error = f"no pod {name} at revision {upto} or before"
         fix = (
             "list live pods with `apportion get pods`, and past pods with `apportion tail --from 1`"
@@ -226,7 +226,7 @@ class History:
         return RequestRefused(404, error, field="name", fix=fix)
 
     def known_node(self, name: str) -> str:
-        """Return the name if such a node ever existed. Raises RequestRefused."""
+        """Return `name` if a node was ever called so. Raises RequestRefused."""
         name = text_of("node", name)
         if not self._past.index.knows(NODE, name):
             fix = "list nodes with `apportion get nodes`"
@@ -234,7 +234,7 @@ class History:
         return name
 
     def known_device(self, name: str) -> str:
-        """Return the id of the device with that id or prefix. Raises RequestRefused."""
+        """Return the id of the device with this id or id prefix. Raises RequestRefused."""
         name = text_of("device", name)
         alike = self._past.index.keys_like(DEVICE, name, limit=SIMILAR_MAX)
         found = device_names.meant(name, alike)

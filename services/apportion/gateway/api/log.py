@@ -46,13 +46,13 @@ class Filter(msgspec.Struct, frozen=True):
     text: str = ""
 
     def wants(self, record: Record) -> bool:
-        """Check a record before it is decoded: its subject, and roughly its type."""
+        """Return False if a record certainly does not match, judged before it is decoded."""
         if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
             return False
         return not self.subject or matches(self.subject, record.subject)
 
     def takes(self, row: LogRow) -> bool:
-        """Return True if the row matches the type, and has the text in one of its fields."""
+        """Return True if the row has the type, and the text in its sentence, subject or source."""
         if self.type and row.type != self.type:
             return False
         text = self.text.casefold()
@@ -149,7 +149,7 @@ class Log:
 
 
 def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
-    """Filter a redacted page again, because redaction may hide a match. Raises RequestRefused."""
+    """Filter a page again after redaction, which may have hidden a match. Raises RequestRefused."""
     query = parsed(LogQuery, given)
     page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(
@@ -173,7 +173,7 @@ def filter_of(query: LogQuery) -> Filter:
 
 
 def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
-    """Return the log's row for an event, or the reason why readers do not apply it."""
+    """Return the log's row for an event. If readers do not apply the event, the row says why."""
     try:
         event = rules.read(record.revision, record.subject, record.payload)
     except EventError as error:

@@ -13,7 +13,7 @@ NOT_FOUND = 404
 
 
 def asked_for(text: str, revision: int) -> str:
-    """Return a point in time as the user wrote it, with its revision; `text` "" means now."""
+    """Format a point in time as the user wrote it, with its revision. An empty `text` means now."""
     words = text or "now"
     return f"revision {revision}" if words == str(revision) else f"{words} (revision {revision})"
 
@@ -26,7 +26,7 @@ class Moments:
         self._now = now
 
     async def since(self, field: str, text: str) -> int:
-        """Return the same as `revision`, or 1 for a time before the first event."""
+        """Return what `revision` returns, but 1 for a time before the first event."""
         try:
             return await self.revision(field, text)
         except RequestRefused as refused:

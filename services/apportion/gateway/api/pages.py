@@ -72,7 +72,7 @@ class QuotasQuery(PageQuery, frozen=True, kw_only=True):
 
 
 def pods(state: State, query: PodsQuery) -> PodPage:
-    """Return a page of pods by revision of submission, then unreadable pods by uid.
+    """Return a page of pods: first by revision of submission, then unreadable pods by uid.
 
     A page continues after a revision, or after `rejected:UID`."""
     if query.after.startswith(_REJECTED):
@@ -120,7 +120,7 @@ def nodes(state: State, query: PageQuery) -> NodePage:
 
 
 def devices(state: State, query: DevicesQuery) -> DevicePage:
-    """Return a page of devices by node and index; a page ends with a whole node."""
+    """Return a page of devices by node and index. All devices of a node are on the same page."""
     if query.node and query.node not in state.nodes:
         error = f"no node {query.node!r} at revision {state.revision}"
         fix = "list them with `apportion get nodes` or /api/v1/nodes"

@@ -89,7 +89,7 @@ class PastClient:
                 raise RequestRefused(503, why, fix="retry; see the gateway's log") from None
 
     async def records(self, after: int) -> list[Record]:
-        """Return the next records after a revision, from the child. Raises ConnectionError."""
+        """Return the next records after a revision, read by the child. Raises ConnectionError."""
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
@@ -102,7 +102,7 @@ class PastClient:
         return _records(body)
 
     async def begin(self) -> aiohttp.ClientSession:
-        """Start the child unless it runs, and return a session with it. Raises OSError."""
+        """Start the child unless it runs, and return an HTTP session with it. Raises OSError."""
         async with self._beginning:
             if self._session is not None and self._process and self._process.returncode is None:
                 return self._session

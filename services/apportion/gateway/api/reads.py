@@ -54,14 +54,14 @@ TENANTS: Final = Audience.TENANTS
 
 
 class View(Protocol):
-    """The state from which an endpoint answers."""
+    """A state from which an endpoint answers: the present one or a past one."""
 
     @property
     def state(self) -> State:
-        """Return the state to answer from, which is as of `state.revision`."""
+        """Return the state to answer from; its `revision` is that of the answer."""
 
     def pod(self, full_name: str) -> PodState | None:
-        """Return the live pod of that `namespace/name`; the newest if there are several."""
+        """Return the live pod with this `namespace/name`; the newest if there are several."""
 
 
 # makes an answer from a state, the parameters, and the path's parts

@@ -1,4 +1,4 @@
-"""Counts of events by type in cells of time, for the timeline.
+"""Counts of events by type in short intervals, called cells, for the timeline.
 
 A few thousand cells cover any ledger. Invariant: every event is counted in exactly one cell, and
 the cells are in revision order."""
@@ -59,7 +59,7 @@ class Cells:
 def binned(
     cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
 ) -> list[tuple[int, int, Cell | None]]:
-    """Divide the span into `number` bins. Return each with its ends and the cell in it or None."""
+    """Divide the span into `number` bins. Return each bin's ends and its merged cells, or None."""
     width = max(1, -(-(to_ns - from_ns + 1) // number))
     counts: list[Counter[str]] = [Counter() for _ in range(number)]
     found: list[Cell | None] = [None] * number

@@ -43,8 +43,8 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 class _Span:
     """Delivers records up to a revision, then drops its reference to the receiver.
 
-    An error that a follower raises would stay in memory until a garbage collection, which a process
-    with large states never runs. So errors are stored here, and `check` raises them."""
+    An error raised in a follower would keep the receiver in memory until a garbage collection,
+    which this process never runs. So errors are stored here, and `check` raises them."""
 
     def __init__(self, deliver: Deliver, upto: int) -> None:
         self._deliver: Deliver | None = deliver
@@ -87,7 +87,7 @@ def time_of(record: Record) -> str:
 
 
 class ArchiveFile:
-    """An archive: its revisions, and positions from which reading can begin."""
+    """An archive: its revisions, and the positions at which reading can begin."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,7 +176,7 @@ class Chronicle:
         span.check()
 
     async def records(self, revisions: Sequence[int]) -> list[Record]:
-        """Return the records at these ascending revisions, except those that are gone."""
+        """Return the records at these ascending revisions; those that are gone are left out."""
         begins = await self._ledger.first_revision()
         found: list[Record] = []
         for revision in revisions:

@@ -79,7 +79,7 @@ def _mark(revision: int, time: str, kind: str, parts: bytes, event: str) -> Mark
 
 
 class Index:
-    """The index in one file. Lookups see everything noted, committed or not."""
+    """The index in one file. Lookups also see what was noted but not committed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -133,7 +133,7 @@ class Index:
         return int(self.kept("begins") or b"0")
 
     def kept(self, name: str) -> bytes:
-        """Return the bytes stored under a name, or b"" if there are none."""
+        """Return the bytes that `keep` stored under this name, or b"" if there are none."""
         row = self._db.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
         return bytes(row[0]) if row else b""
 
@@ -168,7 +168,7 @@ class Index:
             self._flush()
 
     def hold(self, uid: str, node: str, decision: int, time: str, shares: Iterable[Piece]) -> None:
-        """Note that this decision allocated these shares to the pod."""
+        """Record that the decision at revision `decision` allocated these shares to the pod."""
         pod, on = self._thing(POD, uid), self._thing(NODE, node)
         rows = [
             (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
@@ -189,7 +189,7 @@ class Index:
         self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", row)
 
     def change(self, revision: int, kind: int, key: str, what: str) -> None:
-        """Note that the event at this revision changed `what` of the object."""
+        """Record that the event at this revision changed the aspect `what` of the object."""
         self._changes.append((revision, self._thing(kind, key), what))
         if len(self._changes) >= BUFFERED:
             self._flush()
@@ -199,17 +199,17 @@ class Index:
         self._ids.pop((POD, uid), None)
 
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
-        """Return uids of pods of this `namespace/name` up to a revision, newest first."""
+        """Return uids of pods called `full_name` up to a revision, the newest first."""
         self._flush()
         return self._column(_PODS_NAMED, full_name, POD, upto, limit)
 
     def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
-        """Return `namespace/name` of all pods of this name; takes 50 ms for a million pods."""
+        """Return the `namespace/name` of all pods called `name`; takes 50 ms for a million pods."""
         self._flush()
         return self._column(_FULL_NAMES, name, upto, limit)
 
     def keys_like(self, kind: int, key: str, *, limit: int) -> list[str]:
-        """Return `[key]` if it was noted, else the keys with this prefix, sorted."""
+        """Return `[key]` if an object has this key, else the sorted keys that begin with it."""
         if self.knows(kind, key):
             return [key]
         return self._column(
@@ -245,7 +245,7 @@ class Index:
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
     ) -> MarkRow | None:
-        """Return the newest of `marks` about the object above revision `after`, at most `upto`."""
+        """Return the object's newest mark of the kinds `marks`, after `after` and up to `upto`."""
         self._flush()
         row = self._db.execute(
             "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "
@@ -299,7 +299,7 @@ class Index:
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
     ) -> list[WhoRow]:
-        """Return the shares of a node or device that were allocated at some time in this span."""
+        """Return the shares of a node or device that were allocated at any time in this span."""
         thing = self._find(kind, key) or 0
         given = {"thing": thing, "since": since, "upto": upto, "skip": skip, "limit": limit}
         found = []

@@ -237,7 +237,7 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
 
 
 def record_digest(record: Record) -> bytes:
-    """Return a digest that tells whether two histories have the same record."""
+    """Return a record's digest, which shows whether two histories contain the same record."""
     return sha256(record.subject.encode() + b"\n" + record.payload).digest()
 
 

@@ -60,7 +60,7 @@ class Past:
         await self.reader.run()
 
     async def caught_up(self) -> int:
-        """Return the newest revision, once it is indexed. Raises LedgerUnavailable."""
+        """Wait until the newest revision is indexed, and return it. Raises LedgerUnavailable."""
         last = await self._looks.last_revision()
         try:
             async with asyncio.timeout(READ_S):

@@ -54,7 +54,7 @@ class _Row(
 
 
 class _Entry(NamedTuple):
-    """One node of a fleet file. `where` returns a field's location; `row` is None if invalid."""
+    """One node of a fleet file. `where` gives the location of a field; `row` is None if invalid."""
 
     where: Callable[[str], str]
     name: str
@@ -68,7 +68,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def numbered_nodes(
     pattern: str, count: int, specs: Sequence[str], *, option: str = "--simulate"
 ) -> list[SimulatedNode]:
-    """Return `count` nodes named after `pattern`; the device `specs` are assigned in rotation.
+    """Return `count` nodes named after `pattern`, which get the device `specs` in rotation.
 
     `{}` in the pattern becomes 1, 2, ...; a pattern without `{}` is the name of a single node, or
     the prefix of several names. `option` names the source in errors. Raises FleetInvalid."""
@@ -209,7 +209,7 @@ def _csv_entries(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
 
 
 def _features(devices: Sequence[Device]) -> dict[str, str]:
-    """Return a node's labels as set by NVIDIA's GPU feature discovery, from the first GPU."""
+    """Return the labels that NVIDIA's GPU feature discovery would set, for a node's first GPU."""
     found = [device for device in devices if device.family == NVIDIA]
     return (
         {

@@ -66,7 +66,7 @@ class Document:
         return Problem(self.source, str(error), document=self.parsed.number, line=line)
 
     def doubt(self, field: str, why: str) -> str:
-        """Format a warning about a field of the document, with the field's line number."""
+        """Format the warning `why` about a field of the document, with the field's line number."""
         return str(Problem(self.source, f"{field}: {why}", line=self.parsed.line_of(field)))
 
 
@@ -112,7 +112,7 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 def read_manifest_bytes(
     names: Sequence[str], stdin: BinaryIO
 ) -> Iterator[tuple[str, bytes] | Problem]:
-    """Yield each file's name and content, as for `read_manifest_files`; truncate large files."""
+    """Yield name and content of each file, as `read_manifest_files` reads; truncate large files."""
     for name in names:
         if name == STANDARD_INPUT:
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
@@ -127,7 +127,7 @@ def read_manifest_bytes(
 
 
 def read_manifest_text(text: str, source: str) -> Iterator[Document | Problem]:
-    """Yield every document of a text that a request contained."""
+    """Yield every document in the text of a request; `source` names the text in errors."""
     yield from _documents(source, text.encode())
 
 
@@ -245,7 +245,7 @@ def read_wish(
 
 
 def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
-    """Return a warning for each undeclared queue: its pods have no limits, maybe due to a typo."""
+    """Return a warning for each queue without a declaration: its pods have no limits."""
     known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
     said: list[str] = []
     # If no queue is declared at all, queues are not in use.

@@ -54,7 +54,7 @@ class VerifyingKey:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new key to `path`; write its public key to `path`.pub, and return that path."""
+    """Write a new private key to `path` and its public key to `path`.pub; return the latter."""
     key = Ed25519PrivateKey.generate()
     public = path.with_name(f"{path.name}.pub")
     if public.exists():

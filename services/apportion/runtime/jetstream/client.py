@@ -230,7 +230,7 @@ class Connection:
 
     @property
     def owner(self) -> str:
-        """Return the prefix of our consumers' names, which is the user's name."""
+        """Return the prefix for the names of our consumers: the user's name."""
         return self.user
 
     @property
@@ -450,8 +450,8 @@ async def connect(
 ) -> JetStreamLedger:
     """Connect to the ledger at a URL (`nats://user:password@host:port`) or a Reach.
 
-    The server lists the connection by `name`; `opened` makes the connection. Does not check the
-    stream. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+    The server lists the connection under `name`; `opened` opens it. The stream is not checked.
+    Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
     reach = reach_of(to)
     wire = opened(reach)
     try:

@@ -1,9 +1,9 @@
 """Consumers of the stream, created under the names of their owner and checked later.
 
-The server lets an identity manage only consumers `<identity>-<number>`. A consumer without a
-receiver, which a killed process leaves behind, may be replaced. A reader lists its supported
-formats in its consumer's metadata. Invariants: a consumer that delivers is never taken over; a
-changed setting is reported; a reader without a list supports only what every build supports."""
+The server lets an identity manage only consumers `<identity>-<number>`. If a killed process leaves
+a consumer behind, another process may replace it. A reader lists its supported formats in its
+consumer's metadata. Invariants: a consumer that delivers is never taken over; a changed setting is
+reported; a reader without a list supports only what every build supports."""
 
 import itertools
 import secrets
@@ -30,7 +30,7 @@ _NOBODY: Final = "reader"
 
 
 class ReaderThere(msgspec.Struct, frozen=True):
-    """A live reader: its name, and the newest version of each format that it can read."""
+    """A live reader: its name, and for each event the newest version that it can read."""
 
     name: str
     formats: dict[str, int]
@@ -158,7 +158,7 @@ async def read_info(wire: Wire, name: str) -> ConsumerInfo:
 
 
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
-    """Return the consumer's changed settings; none if it is gone. Raises LedgerUnavailable."""
+    """Return the changed settings of a consumer; none if it is gone. Raises LedgerUnavailable."""
     name = str(wanted["name"])
     answer = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{name}", absent=_NOT_FOUND)
     found = _decode_info(answer).config if answer else wanted

@@ -87,7 +87,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
-    """Return the newest attested revision, its age, and how many attestations are overdue."""
+    """Return the newest attested revision, its age, and the number of overdue attestations."""
     doubtful = 0
     with contextlib.suppress(LedgerError):
         snapshots = Snapshots(wire)
@@ -124,7 +124,7 @@ async def _writers(wire: Wire) -> list[Skew]:
 
 
 async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
-    """Return subjects that this user's role needs but may not publish to; None if unknown."""
+    """Return the subjects that this user's role needs but may not use; None if that is unknown."""
     try:
         reply = await wire.request(USER_INFO, b"", timeout_s=API_TIMEOUT_S, headers={})
         permissions = _decode_user(reply.data).data.permissions

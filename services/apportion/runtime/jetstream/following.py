@@ -108,7 +108,7 @@ class Follower:
             await asyncio.wait({self._task})
 
     async def begin(self) -> None:
-        """Check the stream once, then start to deliver. Raises the error of that check."""
+        """Check the stream once, then start to deliver. Raises the error that the check finds."""
         await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
@@ -293,7 +293,7 @@ def configuration_rules() -> Rules:
 
 
 class ConfigurationFollower(Follower):
-    """Delivers only records of the configuration, even after a trim of the ledger."""
+    """Delivers only records of the configuration, even if the ledger was trimmed after them."""
 
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])

@@ -206,7 +206,7 @@ class Appender:
         return False
 
     async def _place(self, draft: Draft) -> int | None:
-        """Return the revision at which the draft is stored, or None if it is not found."""
+        """Return the revision at which the draft is stored, or None if the draft is not found."""
         places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
@@ -297,7 +297,7 @@ class JetStreamLedger:
         return (await stream.read_info(self.wire)).state.last_seq
 
     async def first_revision(self) -> int:
-        """Return the oldest revision, or else the next to be written. Raises LedgerUnavailable."""
+        """Return the oldest revision, or the next one if none exists. Raises LedgerUnavailable."""
         return max((await stream.read_info(self.wire)).state.first_seq, 1)
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:

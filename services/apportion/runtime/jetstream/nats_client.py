@@ -1,4 +1,4 @@
-"""The NATS client library, made faster. Only this module uses the library.
+"""A faster version of the NATS client library. Only this module uses the library.
 
 The test tests/unit/runtime/test_private_members.py lists the private members that this module uses.
 Invariant: a message arrives as the library would deliver it."""

@@ -160,7 +160,7 @@ class Bucket:
         return None if found is None else (found.data, found.headers or {})
 
     async def get_last(self, name: str) -> bytes | None:
-        """Return the payload of a `put_alone`, or None. Raises LedgerUnavailable, NotPermitted."""
+        """Return what `put_alone` stored, or None. Raises LedgerUnavailable, NotPermitted."""
         found = await self._ask({"last_by_subj": self._alone(name)})
         return None if found is None else found[0]
 
@@ -170,7 +170,7 @@ class Bucket:
         await self._purge(f"$O.{self._name}.C.{entry.nuid}")
 
     async def forget_pieces(self, nuid: str) -> None:
-        """Delete the chunks of this `nuid`, which no entry names."""
+        """Delete the chunks of this `nuid`. The caller makes sure that no entry names them."""
         await self._purge(f"$O.{self._name}.C.{nuid}")
 
     async def pieces(self) -> set[str]:

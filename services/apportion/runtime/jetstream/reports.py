@@ -211,7 +211,7 @@ async def read_account(
 
 
 async def _begin(wire: Wire, snapshots: Snapshots, start: int, first: int) -> State:
-    """Return the newest stored state before the period, else an empty one. Raises TooEarly."""
+    """Return the newest stored state before the period, else an empty state. Raises TooEarly."""
     for each in await snapshots.stored():
         stored = await stream.read_stored(wire, {"seq": each.revision})
         if stored is not None and micros_since(stored.at) <= start:
@@ -267,7 +267,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PeriodError(ValueError):
-    """Error: the period is invalid. `field` names the wrong parameter and `fix` has the remedy."""
+    """Error: the period is invalid. `field` names the wrong parameter; `fix` says what to write."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         self.field, self.rest, self.fix = field, f": {problem}", fix

@@ -25,7 +25,7 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may be dropped (none if last < first); `because` is the limit."""
+    """Revisions `first` to `last` may be dropped; none if last < first. `because` is the limit."""
 
     first: int
     last: int
@@ -112,7 +112,7 @@ async def _folded(ledger: JetStreamLedger, state: State) -> State:
 
 
 def _span(archive: Path, wanted: int) -> tuple[int, int, Record | None]:
-    """Verify the archive. Return its first and last revision, and its last record <= `wanted`."""
+    """Verify the archive. Return its first and last revision, and its last record to `wanted`."""
     first = last = 0
     record = None
     for each in read_archive(archive):

@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A stored snapshot's description; `record` is the digest of the record at its revision."""
+    """A snapshot's description. `record` is the digest of the ledger's record at its revision."""
 
     revision: int
     record: str
@@ -51,7 +51,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Return the pair that an attestation names: the revision and the digest of the bytes."""
+        """Return what an attestation names: the revision and the digest of the snapshot."""
         return self.revision, self.entry.digest
 
 
@@ -96,7 +96,7 @@ class Snapshots:
         return await _entries(self._bucket)
 
     async def beginning(self) -> list[Stored]:
-        """Return the snapshot with which a trimmed ledger begins, in a list that may be empty."""
+        """Return the snapshot that begins a trimmed ledger, as a list; empty without a trim."""
         return [
             msgspec.structs.replace(each, beginning=True)
             for each in (await _entries(self._beginning))[:1]
@@ -123,7 +123,7 @@ class Snapshots:
         return None
 
     async def beginning_behind(self, last: int) -> Beginning | None:
-        """Return the start to store before a drop to `last`; None if stored. Raises LedgerError."""
+        """Return what to store before a drop to `last`; None if stored. Raises LedgerError."""
         for stored in reversed(await self.stored()):
             state = await self.load(stored) if stored.revision > last else None
             if state is None:
@@ -147,7 +147,7 @@ class Snapshots:
             await self._beginning.delete(each.entry)
 
     async def begun_without(self) -> bool:
-        """Return True if a snapshot is required, because the ledger's beginning was dropped."""
+        """Return True if readers need a snapshot, because the ledger's beginning was dropped."""
         return (await stream.read_info(self._wire)).state.first_seq > 1
 
     async def rules(self) -> Rules:

@@ -73,7 +73,7 @@ FREE = frozenset({
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """The stream's revisions on the server. `subjects` counts records per requested subject."""
+    """The stream's revisions on the server. `subjects` counts the records on requested subjects."""
 
     messages: int = 0
     bytes: int = 0

@@ -54,7 +54,7 @@ class QueueDelivery:
 
 
 class Queue:
-    """A `ledger.WorkQueue` on JetStream. Records that arrive after a fetch go to the next one."""
+    """A `ledger.WorkQueue` on JetStream. The next fetch returns records that came after a fetch."""
 
     def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire
@@ -82,7 +82,7 @@ class Queue:
             return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
 
     async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
-        """Request `batch` records; return when all, or the last available one, have arrived."""
+        """Request `batch` records. Return once all have arrived, or as many as are available."""
         await self._wire.wait_connected(expires_s + _GRACE_S)
         self._ended = False
         pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}

@@ -92,7 +92,7 @@ class Renewal(Protocol):
     """A source of client configuration that may change, such as a kubeconfig file."""
 
     async def newer(self) -> Any | None:
-        """Return the changed configuration, or None if unchanged."""
+        """Return the new configuration, or None if it has not changed."""
 
 
 class _Connection:
@@ -268,7 +268,7 @@ class KubeconfigFile:
         return (found.st_mtime_ns, found.st_size, found.st_ino)
 
     async def newer(self) -> Any | None:
-        """Return the changed configuration, or None; see Renewal."""
+        """Return the new configuration, or None if it has not changed; see Renewal."""
         stamp = self._stamp()
         if stamp == self._seen:
             return None

@@ -52,7 +52,7 @@ async def require_dra(api: KubeApi, clock: Clock) -> None:
 
 
 async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, str]) -> None:
-    """Create a ResourceSlice in a dry run. Raises ConfigError if the server drops a field.
+    """Create `sample`, a ResourceSlice, in a dry run. Raises ConfigError if a field is dropped.
 
     `gates` maps the path of a field to its feature gate. Raises KubeUnavailable, KubeRefused."""
     try:

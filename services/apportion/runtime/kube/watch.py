@@ -63,7 +63,7 @@ _decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:
-    """Knows which collections the server serves in some API groups; calls `changed` on a change."""
+    """Knows the collections that the server serves in some API groups; a change calls `changed`."""
 
     def __init__(self, api: KubeApi, clock: Clock, groups: Collection[str]) -> None:
         self._api = api
@@ -174,7 +174,7 @@ class Audience(Protocol):
     """Receives the changes to objects of one kind. `version` is a resourceVersion as a number."""
 
     def listing(self) -> None:
-        """Note that a list begins. Objects not seen before `listed` have been deleted."""
+        """Note that a list begins. Objects that it does not contain have been deleted."""
 
     def seen(self, raw: bytes) -> None:
         """Receive the current version of an object."""
@@ -272,7 +272,7 @@ async def pages(
 
 
 class Watch:
-    """Keeps one audience in sync with one kind. `problem` is why it is not in sync, or ""."""
+    """Keeps one audience in sync with one kind. `problem` says why it is not in sync, or is ""."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class Watch:
         return self._synced.is_set() and not self.problem
 
     def doubt(self, since_s: float) -> None:
-        """Distrust earlier lists, and list again unless the last list began after `since_s`."""
+        """Distrust lists that began before `since_s`; list again unless a newer list has begun."""
         self._doubted_s = max(self._doubted_s, since_s)
         if self._version and self._listed_s < since_s:
             self._synced.clear()

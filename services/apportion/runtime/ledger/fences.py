@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """What a writer has learnt about which records the server still has; see `retention`."""
+    """What a writer has learnt about which records the server still has after a trim."""
 
     def __init__(self) -> None:
         self._begins = 1
@@ -23,7 +23,7 @@ class Fences:
         self._asking = asyncio.Lock()
 
     def expected(self, newest: int, *, folded: int, subject: str = "") -> int:
-        """Return the revision to expect on `subject`. `newest` is the folded state's, or 0."""
+        """Return the revision to expect on `subject`; `newest` is the newest one folded, or 0."""
         if not newest and subject in self._found:  # the state has forgotten its records
             found = self._found[subject]
             return found if found <= folded else 0

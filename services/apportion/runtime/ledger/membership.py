@@ -201,7 +201,7 @@ class Attendance:
         return next(filter(None, said), "")
 
     def members(self) -> tuple[str, ...]:
-        """Return the sorted live replicas, in the form `name/life`."""
+        """Return the sorted live replicas as `name/life`; `life` differs after a restart."""
         oldest_s = self._clock.monotonic() - SILENT_S
         self._heard = {name: said for name, said in self._heard.items() if said.last_s >= oldest_s}
         here = {name: said for name, said in self._heard.items() if said.here}

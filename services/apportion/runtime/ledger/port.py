@@ -180,7 +180,7 @@ class Subscription(Protocol):
 
     @property
     def lag(self) -> int:
-        """Return how many newer records the server had when it sent the last received one."""
+        """Return how many newer records the server had when it sent the newest received one."""
 
     @property
     def stalled(self) -> bool:
@@ -273,13 +273,13 @@ class Ledger(Readable, Protocol):
         LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted."""
 
     async def holds(self, drafts: Sequence[Draft]) -> bool:
-        """Return True if exactly these drafts are stored, and were stored together."""
+        """Return True if exactly these drafts are in the ledger, and were appended together."""
 
     async def last_revision(self) -> int:
         """Return the newest revision; 0 if the ledger is empty."""
 
     async def first_revision(self) -> int:
-        """Return the oldest existing revision, or the next if there is none; 1 unless trimmed."""
+        """Return the oldest revision, or the next one if none exists. It is 1 unless trimmed."""
 
     async def last_on_subject(self, subject: str) -> int:
         """Return the newest revision on one subject, or 0 if the subject has no records."""

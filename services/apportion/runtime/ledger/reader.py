@@ -96,7 +96,7 @@ class StateFold:
 
 
 def _chain_digest(record: Record) -> str:
-    """Return the digest that the node's next placement must name, or "" for other events."""
+    """Return the digest of a placement, which the node's next placement must name; else ""."""
     if not record.subject.startswith(PLACEMENT_SUBJECTS):
         return ""
     return sha256(record.payload).hexdigest()
@@ -184,7 +184,7 @@ class Reader(Generic[C]):
             await self._subscription.stop()
 
     async def superseded(self) -> None:
-        """Wait until an operator ends the halt; then raise Superseded. Raises as `run` does."""
+        """Wait until the halting event is set aside; raise Superseded. Raises as `run` does."""
 
         def look(record: Record) -> None:
             said = said_at(record.revision, record.subject, record.payload)
@@ -198,7 +198,7 @@ class Reader(Generic[C]):
             await subscription.stop()
 
     async def caught_up(self) -> None:
-        """Wait until all events from before `run` are folded and our formats are enabled."""
+        """Wait until all events from before `run` are folded and our own formats are enabled."""
         await self._caught_up.wait()
         await self._may_write.wait()
 

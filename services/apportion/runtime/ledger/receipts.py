@@ -99,7 +99,7 @@ class Receipts:
         return _read(paths[-1]) if paths else None
 
     def of(self, revision: int) -> Found | None:
-        """Return the receipt that covers this revision. Raises ReceiptInvalid, OSError."""
+        """Return the receipt that covers `revision`. Raises ReceiptInvalid, OSError."""
         for path in self.paths():
             if _last(path) >= revision:
                 found = _read(path)
@@ -130,7 +130,7 @@ class Receipts:
             before = found
 
     def fingerprints(self, found: Found) -> bytes | None:
-        """Return a receipt's fingerprints; None if missing or different from the signed ones."""
+        """Return a receipt's fingerprints, or None if missing or not those that were signed."""
         try:
             with found.path.with_suffix(".fingerprints").open("rb") as file:
                 data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)

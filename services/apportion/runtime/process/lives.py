@@ -21,7 +21,7 @@ _EXEC_S: Final = 10.0  # the longest wait for one `execve`, which takes microsec
 
 
 class Life(Struct, frozen=True):
-    """A process of this boot: its id, and its start time in kernel clock ticks since the boot."""
+    """One process of this boot: its id, and its start time in kernel clock ticks since the boot."""
 
     pid: int
     started: int

@@ -35,7 +35,7 @@ class InvalidKey(ValueError):
 
 
 class KeyPair:
-    """A private key with its public key. `kind` is USER, ACCOUNT or SERVER."""
+    """A private key with its public key. `kind` is USER, ACCOUNT or SERVER, as in NATS."""
 
     def __init__(self, kind: int, raw: bytes) -> None:
         # Imported late: it takes 50 ms, which clients without a key save.

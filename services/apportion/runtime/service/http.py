@@ -75,7 +75,7 @@ class Connections:
             self._ended, self._said_s = 0, now
 
     def silent(self, address: str, seconds: float) -> None:
-        """Log once per client that an unused connection was closed; browsers open spare ones."""
+        """Log, once per client, that an unused connection was closed; browsers open spare ones."""
         if address not in self._silent:
             _log.debug("closed connection from %s: no data for %g s", address, seconds)
         self._silent[address] = None
@@ -115,7 +115,7 @@ class Watched(asyncio.Protocol):
         return True
 
     def release(self) -> None:
-        """Stop counting this connection, if it was counted."""
+        """Stop counting this connection, if it is still counted."""
         if self._has_place:
             self._has_place = False
             self._connections.at_once.leave(self.address)

@@ -95,7 +95,7 @@ class Soundness:
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return `full` or `unknown` if the last append failed so within a minute, else ""."""
+        """Return `full` or `unknown` if that is how an append failed within a minute, or ""."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 

@@ -50,7 +50,7 @@ read_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:
-    """Pods that the ledger released since this watcher began, and that need a recheck."""
+    """Pods that the ledger released since this watcher started, and that need a recheck."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock
@@ -74,7 +74,7 @@ class Doubts:
             del self._uids[next(iter(self._uids))]
 
     async def resolve(self, uids: Iterable[str]) -> None:
-        """Query the API server for released pods that are due to be adopted or submitted again."""
+        """Query the API server for released pods that may have to be adopted or submitted again."""
         for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
             if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
@@ -96,7 +96,7 @@ class Doubts:
         return True
 
     def mark_due(self) -> None:
-        """Mark released pods whose delay before being submitted again has passed."""
+        """Mark released pods for comparison once their delay before a new submission has passed."""
         now_s = self._clock.monotonic()
         for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
             pod = self._view.pods.get(uid)

@@ -84,7 +84,7 @@ class Adoption(NamedTuple):
 
 
 class Revisions:
-    """The newest revision of each subject that this watcher fences, except most live pods."""
+    """The newest revision of each subject to which this watcher appends, except most live pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -102,7 +102,7 @@ class Revisions:
         self._newest.pop(subject, None)
 
     def expected(self, newest: int) -> int:
-        """Return the revision that a fence must expect: `newest`, or 0 if it was trimmed."""
+        """Return `newest` as the revision that a fence must expect, or 0 if it was trimmed."""
         return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
@@ -119,7 +119,7 @@ class Facts:
         self._revisions = revisions
 
     def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield PodGone for each pod in the ledger that ended, left or was bound differently."""
+        """Yield PodGone for each pod in the ledger that ended, left or was bound elsewhere."""
         for uid in uids:
             known = self._state.pods.get(uid)
             rejected = self._state.rejected.get(uid)
@@ -161,7 +161,7 @@ class Facts:
         return ""
 
     def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
-        """Yield pods that run on a node without a placement in the ledger, with their devices."""
+        """Yield pods, with their devices, that run on a node without a placement in the ledger."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
@@ -187,7 +187,7 @@ class Facts:
         return Fact(data, f"{data.pod}/adopted/{expect}", expect)
 
     def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
-        """Yield the event that the ledger cannot account for the adopted pod's devices."""
+        """Yield an event that reports why the ledger cannot account for the pod's devices."""
         about = data.submitted
         return self.difference(
             DifferenceFound(
@@ -200,12 +200,12 @@ class Facts:
         )
 
     def difference(self, data: DifferenceFound) -> Iterator[Fact]:
-        """Yield the event about this difference, unless the ledger has the event already."""
+        """Yield `data` as an event, unless the ledger has this event already."""
         if self._state.differing.get(data.pod) != data:
             yield self._fact(data)
 
     def annotations(self) -> Iterator[Fact]:
-        """Yield differences between the ledger's shares and the annotated shares of bound pods."""
+        """Yield an event for each bound pod whose annotated shares differ from the ledger's."""
         for uid, pod in self._view.pods.items():
             known = self._state.pods.get(uid)
             placed = known.placement if known else None
@@ -223,7 +223,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """For each fact that the watch missed, yield an event that reports the miss."""
+        """For each of `facts`, which the watch missed, yield an event that reports the miss."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -233,7 +233,7 @@ class Facts:
                 )
 
     def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for pods that need a placement, and for pods that cannot be read."""
+        """Yield events for pods that need a placement, and rejections of pods that are invalid."""
         for uid in uids:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
@@ -263,7 +263,7 @@ class Facts:
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield changes of pods: in labels, scheduling gates, CPU, memory or a pending deletion."""
+        """Yield events for pods whose labels, gates, CPU, memory or pending deletion changed."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -290,12 +290,12 @@ class Facts:
                 yield self._fact(NodeGone(node=name))
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
-        """Return the gangs of those pods in `uids` that need a placement."""
+        """Return the gangs of the pods in `uids`, of those pods that need a placement."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for gangs that the ledger lacks or has with other values."""
+        """Yield events for gangs that the ledger lacks or stores with other values."""
         yield from map(self._fact, self._view.pod_groups.differences(names))
 
     def mirrored(self, marked: Marked) -> Iterator[Fact]:
@@ -304,7 +304,7 @@ class Facts:
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for changed volume claims, including those of pods to submit."""
+        """Yield events for changed volume claims: `names`, and claims of the pods in `uids`."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
@@ -390,7 +390,7 @@ class FactWriting:
         self.written: Counter[str] = Counter()  # by name of the event
 
     async def append(self, reader: Reader[Change], ledger: Ledger, facts: list[Fact]) -> None:
-        """Append the events and fold them. Raises LedgerErrors that a retry cannot fix."""
+        """Append and fold the events. Raises LedgerErrors that a retry cannot fix."""
         for first in range(0, len(facts), TOGETHER_MAX):
             batch = facts[first : first + TOGETHER_MAX]
             basis = self._state.revision
@@ -420,7 +420,7 @@ class FactWriting:
         return done.revision or 0
 
     async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
-        """After a refused fence, mark the object for comparison, unless its event is final."""
+        """After a refused fence, mark the object to be compared again unless the event is final."""
         uid = getattr(data, "uid", "")
         with suppress(LedgerUnavailable):  # the next refusal reads it again
             await self._revisions.fences.refused(refused, ledger)

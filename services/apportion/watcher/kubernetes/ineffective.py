@@ -1,4 +1,4 @@
-"""Reports to owners of pods, PodGroups and Queues which Volcano settings Apportion ignores.
+"""Reports which Volcano settings of pods, PodGroups and Queues Apportion ignores.
 
 The watcher writes one Kubernetes event per object and change. A refused event is not retried."""
 
@@ -38,7 +38,7 @@ class Subject(NamedTuple):
 
 
 class Ineffective:
-    """The findings about each object, and the loop that reports new findings."""
+    """The ignored settings of each object, and the loop that reports them as Kubernetes events."""
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
@@ -48,7 +48,7 @@ class Ineffective:
         self._news = asyncio.Event()
 
     def note(self, about: Subject, found: Iterable[Suspect]) -> None:
-        """Queue the findings about an object, unless they were reported already."""
+        """Queue the ignored settings of an object, unless they were reported already."""
         said = "; ".join(f"{each.field} {each.said}" for each in found)
         if self._known.get(about.uid, "") == said:
             return

@@ -46,7 +46,7 @@ def metadata_of(raw: bytes) -> Metadata:
 
 
 class Marks(ABC):
-    """The objects marked for comparison with the ledger. `stir` wakes the watcher at each mark."""
+    """The objects of one kind that are marked for comparison; each mark calls `stir`."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -82,7 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """Return a kind that reports unreadable objects; with `keeps`, their last version stays."""
+    """Return a kind that reports unreadable objects; with `keeps`, it keeps their last version."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)
@@ -114,7 +114,7 @@ def keys_of(has: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_news(wanted: Any, known: Any) -> bool:
-    """Return True if the cluster's values differ from the ledger's and are not outdated."""
+    """Return True if the cluster's values differ from the ledger's and are not older."""
     version = getattr(known, "version", None)
     if version is None:
         return bool(wanted != known)
@@ -123,7 +123,7 @@ def is_news(wanted: Any, known: Any) -> bool:
 
 
 class Mirror(Marks, Generic[V]):
-    """The cluster's objects of one kind. `has` returns the ledger's entries for the same kind."""
+    """The cluster's objects of one kind; `has` returns the ledger's objects of that kind."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Mirror(Marks, Generic[V]):
         return dict.fromkeys((*self.entries, *keys_of(self._has())))
 
     def differences(self, names: Iterable[str]) -> Iterator[Payload]:
-        """Yield events about those objects in `names` that differ from the ledger."""
+        """Yield an event for each object in `names` whose values differ from the ledger's."""
         for name in names:
             wanted: Any = self.entries.get(name)
             known = known_as(self._has(), name)

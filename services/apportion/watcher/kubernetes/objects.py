@@ -128,7 +128,7 @@ class _Given(_Kube, frozen=True):
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """Return the resources in effect and the allocated resources, as undecoded JSON."""
+        """Return the resources in effect and the allocated resources, both as undecoded JSON."""
         return bytes(self.resources), bytes(self.allocated_resources)
 
 
@@ -278,7 +278,7 @@ class ObjectReader:
         self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
-        """Return a pod's uid, record or None, and version. Reuses drafts that are in `entries`."""
+        """Return a pod's uid, its record if any, and its version. Reuses drafts in `entries`."""
         pod = _decode_pod(raw)
         meta = pod.metadata
         before = entries.get(meta.uid)
@@ -521,7 +521,7 @@ def _resized(
     infeasible: bool,
     without: Mapping[str, object] = MappingProxyType({}),
 ) -> _Resources:
-    """Return the resources of a container or pod, each the larger of spec and kubelet's status.
+    """Return the resources of a container or pod: the larger of its spec and the kubelet's status.
 
     As in kube-scheduler 1.36. `without` is the pod's overhead, which its status includes."""
     spec = _decode_resources(raw) or _Resources()
@@ -554,8 +554,8 @@ def _minded(
 ) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
     """Return host ports and required anti-affinity of a pod that another scheduler placed.
 
-    Cached, because pods of a template are equal. Unreadable values are ignored, because the API
-    server and that scheduler accepted them."""
+    Cached, because pods of one template are equal. Unreadable values are ignored, because the API
+    server and the other scheduler accepted them."""
     wanted, *ports = of_spec
     try:
         containers = [

@@ -1,4 +1,4 @@
-"""PodGroups of three APIs: the gangs that they declare, and the groups that await admission."""
+"""PodGroups of three APIs: which gangs they declare, and which of them Volcano must yet admit."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -45,7 +45,7 @@ class PodGroupView(Marks):
         }
 
     def unread(self, gang: str) -> ManifestError | None:
-        """Return why pods of the gang would wait for ever, or None if its PodGroup may come."""
+        """Return an error if the gang's PodGroup can never be read, and its pods never start."""
         known = self._state.groups.get(gang)
         if known is not None and known.observed is not None:
             return None

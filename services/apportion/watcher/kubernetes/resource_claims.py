@@ -81,7 +81,7 @@ class ResourceClaimView:
         return found
 
     def take(self) -> list[bytes]:
-        """Return the raw pods to read again, because their claims changed."""
+        """Return pods, as JSON, that must be read again because their claims changed."""
         again, self._again = self._again, {}
         return [self._waiting[uid][0] for uid in again if uid in self._waiting]
 

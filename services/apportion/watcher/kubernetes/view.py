@@ -154,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark the objects that this event is about for comparison."""
+        """Mark the objects that this event names, to be compared with the ledger."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -177,13 +177,13 @@ class ClusterView:
         self.stirred.set()
 
     def mark_claims(self, node: str) -> None:
-        """Mark pods on the node with unresolved claims, because its devices may be known now."""
+        """Mark pods on the node whose devices are still unknown, because they may be known now."""
         for uid, view in self.pods_on.get(node, {}).items():
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)
 
     def came(self, uid: str) -> None:
-        """Note that the ledger has the pod now. If it has already left, mark it as gone."""
+        """Record that the ledger has the pod. If it has left the cluster, mark it as gone."""
         if uid in self._left:
             del self._left[uid]
             self.note_gone(uid, DELETED)
@@ -195,12 +195,12 @@ class ClusterView:
         self.stirred.set()
 
     def version_of(self, node: NodeObserved) -> int:
-        """Return the server's revision that this view has reached for the node and its pods."""
+        """Return the API server's revision up to which this view knows the node and its pods."""
         reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.node, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
-        """Return pods that were read without their device requests, which are needed now."""
+        """Return those pods in `uids` whose device requests were not read but are needed now."""
         views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
         return [view for view in views if view is not None and view.unread and not view.ended]
 
@@ -314,7 +314,7 @@ def change_of(view: PodView) -> PodChanged:
 
 
 def says_otherwise(pod: PodState, view: PodView) -> bool:
-    """Return True if the ledger's values of the pod's changeable fields differ."""
+    """Return True if a field of the pod that may change differs between ledger and cluster."""
     about, now = pod.submitted, view.amounts
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)

@@ -146,7 +146,7 @@ class VolumeView(Marks):
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
     ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
-        """Yield events about changed claims, in `names` or mounted by `coming` pods."""
+        """Yield events about changed claims that are in `names` or that the `coming` pods mount."""
         soon = set(coming)
         for key in dict.fromkeys((*names, *soon)):
             known: VolumeClaimObserved | None = known_as(self._state.volume_claims, key)

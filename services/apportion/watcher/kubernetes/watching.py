@@ -158,7 +158,7 @@ class KubernetesWatching:
             self._view.came(data.uid)
 
     def _look_again(self, uid: str) -> bool:
-        """Mark the pod for comparison if it runs on a node, and return True if it does."""
+        """If the pod runs on a node, mark it for comparison and return True."""
         pod = self._view.pods.get(uid)
         if pod is None or not pod.node or pod.ended:
             return False

@@ -43,7 +43,7 @@ NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A manifest file as last read. `doubtful`: parts of it have never been readable."""
+    """A manifest file as last read. `doubtful`: some of its documents have never been readable."""
 
     signature: _Signature
     pods: dict[str, PodDraft] = field(default_factory=dict)
@@ -78,12 +78,12 @@ class ManifestFolder(Source):
         return in_files + len(self._conflicts) + bool(self._folder_problem)
 
     def uid(self, key: str, incarnation: int) -> str:
-        """Return the uid of a pod's n-th incarnation, counted from 1."""
+        """Return the uid of the pod's n-th incarnation (submission), counted from 1."""
         digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
         return f"{OF_FOLDER}{digest[:24]}-{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
-        """Return the incarnation that has this uid, or 0 for a pod of another source."""
+        """Return which submission of the pod has this uid, or 0 for a pod of another source."""
         number = uid.rpartition("-")[2]
         if not of_folder(uid) or not number.isdecimal():
             return 0

@@ -44,7 +44,7 @@ class Observation:
 
 
 class Source:
-    """A source of wanted pods. The base class wants none, because users submit all pods.
+    """A source of wanted pods. This base class wants none, for pods that only users submit.
 
     Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
@@ -56,15 +56,15 @@ class Source:
         return 0
 
     def uid(self, key: str, incarnation: int) -> str:
-        """Return the uid of a pod's n-th incarnation, counted from 1."""
+        """Return the uid of the pod's n-th incarnation (submission), counted from 1."""
         raise LookupError(f"no manifest has pod {key} ({incarnation})")
 
     def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - no pod is ours
-        """Return the incarnation that has this uid, or 0 if the pod is not of this source."""
+        """Return which submission of the pod has this uid, or 0 for a pod of another source."""
         return 0
 
     async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
-        """Return the pods and gangs wanted now, reading manifests by this configuration."""
+        """Return the pods and gangs wanted now; `configuration` says how to read manifests."""
         return self._observation
 
     async def changed(self) -> None:
@@ -80,7 +80,7 @@ class Fact(NamedTuple):
 
 
 class Known:
-    """The ledger's pods of one source, kept up to date with the fold."""
+    """The ledger's pods that come from one source, kept up to date with the fold."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -98,20 +98,20 @@ class Known:
             self._note(pod.submitted, live=True)
 
     def look_begins(self) -> None:
-        """Start a new observation: from now on, record events that would make it outdated."""
+        """Start a new observation of the source. From now on, record events that may outdate it."""
         self._moved = False
         self._declared_lately.clear()
 
     def outdates(self, wanted: Observation) -> bool:
-        """Return True if an event since `look_begins` may make this observation outdated."""
+        """Return True if an event since `look_begins` may have made the observation outdated."""
         return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def forgotten(self, wanted: Observation) -> list[str]:
-        """Return the wanted pods of which no submission is known."""
+        """Return the wanted pods for which no submission is known."""
         return [key for key in wanted.pods if key not in self.latest]
 
     def spend(self, pod: PodSubmitted) -> None:
-        """Record that this pod's uid was used before, which a snapshot may not show."""
+        """Record that this pod's uid is used up. A snapshot may lack the pod because it ended."""
         key = f"{pod.namespace}/{pod.name}"
         self.recall(key, self._source.incarnation(key, pod.uid))
 
@@ -155,7 +155,7 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """Return the next events: ends of pods that left, else gangs, else new pods.
+    """Return the next events: ends of unwanted pods; if none, gangs; if none, new pods.
 
     Each call returns one kind, based on the state after the previous kind. A fold forgets a gang
     with its last pod, so gangs are declared after old pods have left and before new pods come."""

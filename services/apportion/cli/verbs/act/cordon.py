@@ -118,7 +118,7 @@ def uncordon(
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
-    """Return a sentence that the device or node has no cordon, and which other cordons apply."""
+    """Return a sentence that says the target has no such cordon, and which other cordons apply."""
     name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
     if device and detail.node.cordons:
         return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
@@ -127,7 +127,7 @@ def not_cordoned(detail: NodeDetail, device: str) -> str:
 
 
 def still_off(detail: NodeDetail, device: str) -> str:
-    """Return the devices that stay closed after the uncordon, as text; "" if there are none."""
+    """Return, as text, why devices of the target stay closed after the uncordon; "" if none do."""
     said = []
     for each in detail.devices:
         name = device_words(each.device)

@@ -29,7 +29,7 @@ from apportion_schemas import PodGroupGone, QueueObserved, QuotaGone, QuotaObser
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The document that `--json` prints: ended names with their revisions, and problems."""
+    """The document that `--json` prints: what was ended, with revisions, and problems."""
 
     deleted: dict[str, int] = {}
     limits: dict[str, int] = {}

@@ -56,13 +56,13 @@ class Report(msgspec.Struct, kw_only=True):
     """The document that `--json` prints. Keys of its maps are pods, as `namespace/name`.
 
     `moved`: the new node; empty if the pod ended or a controller recreates it. `was`: the previous
-    node. `waiting`: pods off the target that are pending, with the reason. `left`: pods on the
-    target, with the reason; in a dry run, what would happen. `planned`: the future node in a dry
-    run; empty if pending. `with_gang`: pods on other nodes that move with their gang. `unready`:
-    why it is unknown whether the target's pods run. `evicted`: the pods evicted for a moved pod.
-    `instead`: pending pods placed before a moved one. `estimate`: True if controllers recreate pods
-    in an unknown order. `mixed_gangs`: gangs on several device models, with pods per model.
-    `revision`: that of the cordon; 0 in a dry run."""
+    node. `waiting`: why pods that left the target are pending. `left`: why pods are still on the
+    target; in a dry run, what would happen. `planned`: the future node in a dry run; empty if
+    pending. `with_gang`: pods on other nodes that move with their gang. `unready`: why it is
+    unknown whether the target's pods run. `evicted`: the pods evicted for a moved pod. `instead`:
+    pending pods placed before a moved one. `estimate`: True if controllers recreate pods in an
+    unknown order. `mixed_gangs`: gangs on several device models, with pods per model. `revision`:
+    that of the cordon; 0 in a dry run."""
 
     target: str
     revision: int = 0
@@ -247,7 +247,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
-    """Return the target's pods as units, in scheduling order. Raises NotFound for a huge gang."""
+    """Return the target's pods, grouped into units, in scheduling order. Raises NotFound."""
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
     there = sorted(filter(order.covers, there), key=_turn)
@@ -412,7 +412,7 @@ class Progress:
         self._done = 0
 
     def tell(self, unit: Unit, *, stays: bool = False) -> None:
-        """Print that a move of the unit was attempted, and whether the unit `stays`."""
+        """Print that the unit was moved, or, if it `stays`, that it was not."""
         self._done += len(unit.pods)
         count = words.many(len(unit.pods), "pod")
         what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
@@ -492,7 +492,7 @@ def unknown_words(report: Report) -> str:
 
 
 def how_far(report: Report) -> list[str]:
-    """Return a line each for the numbers of pods moved, pending, still ending and not moved."""
+    """Return one line per count: pods moved, pending, still ending and not moved."""
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         (len(report.moved), "moved"),

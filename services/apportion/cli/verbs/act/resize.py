@@ -38,7 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The document that `--json` prints. A new cores limit may apply to new processes only."""
+    """The document that `--json` prints. A new cores limit may apply only to new processes."""
 
     asked: int
     revision: int

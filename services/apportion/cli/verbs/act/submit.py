@@ -52,13 +52,13 @@ CAUSES_MAX = 5  # causes shown if pods are only counted
 class Report(msgspec.Struct, kw_only=True):
     """The document that `--json` prints. `placed`, `refused`, `undecided`, `evicted` need --wait.
 
-    `changed` lists how live pods differ, and `replaced` the pods submitted again. `held` are pods
-    of the same workloads that --replace would submit or end. `ended` are surplus pods of a
-    Deployment. `limits` are queues and quotas with their revisions; `limits_unchanged` were already
-    in force. A dry run has no revisions. `gangs` are only declared, with their minimum of pods.
-    `passed_over` documents are neither workloads nor limits. `warnings` are probable mistakes.
-    `causes` counts refused pods by first cause. `evicted` lists pods by the pod they made room for.
-    `mixed_gangs` are on several device models, with pods per model."""
+    `changed` lists how live pods differ, and `replaced` names pods submitted again. `held` pods
+    belong to workloads with changed pods; --replace would submit or end them. `ended` are surplus
+    pods of a Deployment. `limits` has revisions of queues and quotas; `limits_unchanged` were
+    already in force. A dry run has no revisions. `gangs` has the minimum of pods of gangs that are
+    only declared. `passed_over` has documents of other kinds. `warnings` are probable mistakes.
+    `causes` counts refused pods by first cause. `evicted` lists, by pod, the pods evicted for it.
+    `mixed_gangs` has, for gangs on several device models, the pods per model."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []
@@ -281,7 +281,7 @@ def _tell(report: Report, *, waited: bool) -> None:
 
 
 def of_waiting(report: Report) -> Iterator[str]:
-    """Yield the causes why pods are pending, with counts, if they are too many to name each pod."""
+    """Yield lines that count pending pods by cause, for reports of too many pods to name each."""
     for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
         yield f"{count:,} {PENDING}: {cause}"
     if (more := len(report.causes) - CAUSES_MAX) > 0:
@@ -292,7 +292,7 @@ def of_waiting(report: Report) -> Iterator[str]:
 
 
 def of_replace(report: Report) -> str:
-    """Return a text that counts what --replace would do."""
+    """Return a text that says how many pods --replace would replace, submit and end."""
     done = [f"would replace {len(report.changed):,}"]
     for what, verb in (("submitted", "submit"), ("ended", "end")):
         count = sum(each == what for each in report.held.values())

@@ -244,7 +244,7 @@ def trim(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A format of this build that is not enabled yet, and the readers that would halt at it."""
+    """A format of this build that is not enabled yet, and the readers that it would halt."""
 
     format: str
     writer: str
@@ -252,7 +252,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `enable --json` prints; `revisions` are of the enabled formats."""
+    """The document that `enable --json` prints; `revisions` are those of the enabled formats."""
 
     wanted: tuple[Wanted, ...]
     revisions: dict[str, int | None] = {}
@@ -341,7 +341,7 @@ def set_aside(
 
 
 def _parsed(text: str) -> tuple[str, int]:
-    """Parse EVENT@VERSION into both parts. Raises Wrong."""
+    """Split EVENT@VERSION into the event's name and the version. Raises Wrong."""
     name, _, number = text.partition("@")
     newest = _VERSIONS.get(name, 0)
     version = int(number) if number.isascii() and number.isdecimal() else 0
@@ -398,7 +398,7 @@ def _counted(halts: dict[str, int]) -> str:
 
 
 async def _check(ledger: JetStreamLedger, rules: Rules, revision: int, *, force: bool) -> None:
-    """Raise NotFound if the event is missing, already set aside, or does not block readers."""
+    """Raise NotFound if the event is missing, already set aside, or readable by this build."""
     record = await stream.read_record(ledger.wire, revision)
     if record is None:
         raise NotFound(f"the ledger has no revision {revision}")

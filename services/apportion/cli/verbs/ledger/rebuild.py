@@ -42,7 +42,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `--json` prints. `pods` are bound; `unread` have unreadable shares."""
+    """The document that `--json` prints. `pods` are bound; shares of `unread` are unreadable."""
 
     cluster: str
     pods: int
@@ -134,7 +134,7 @@ async def _rebuild(
 async def _found_in(
     kube: KubeChoice, state: State, schedulers: frozenset[str]
 ) -> tuple[str, tuple[PodAdopted, ...], tuple[str, ...]]:
-    """Return the cluster's URL, the pods to adopt, and pods with unreadable shares."""
+    """Return the cluster's URL, the pods to adopt, and the names of pods with unreadable shares."""
     from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
     from apportion.runtime.kube.watch import pages
 

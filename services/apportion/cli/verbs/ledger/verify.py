@@ -55,10 +55,10 @@ class Contradiction(msgspec.Struct, frozen=True):
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     """The document that `--json` prints. `violations` are the first; `found` counts all by check.
 
-    `contradictions` counts events without effect; `contradicting` are the newest. `differences`
-    counts, by kind, where cluster and ledger differ, which is no violation. `set_aside` has
-    revisions that an operator set aside, with reasons. `unknown` is an event of a newer build that
-    ended the check. With --receipts, `receipts` sign the `proven` events up to `proven_to`."""
+    `contradictions` counts events that had no effect; `contradicting` are the newest of them.
+    `differences` counts, by kind, where cluster and ledger differ, which is no violation.
+    `set_aside` has the reasons of skipped revisions. `unknown` is an event of a newer build, which
+    ended the check. With --receipts, `receipts` receipts sign `proven` events up to `proven_to`."""
 
     ok: bool
     first_revision: int
@@ -128,7 +128,7 @@ class _Verification:
             raise _Done
 
     def note(self, violations: list[Violation]) -> None:
-        """Store the first few violations."""
+        """Store the violations, but only the first few of all."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
     def hold(self, wrong: Iterable[tuple[int, str]]) -> None:

@@ -172,7 +172,7 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Print other pods that stay pending: those ahead of the plan's pods, or made pending by it."""
+    """Print other pending pods: those that the plan makes pending, or that come before its pods."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",
@@ -205,7 +205,7 @@ def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
 
 
 def totals_words(answer: PlanAnswer) -> str:
-    """Return the fleet's numbers before and after the change, as text."""
+    """Return, as text, the fleet's totals before and after the plan's changes."""
     if answer.before is None or answer.after is None:
         return ""
     before, after = _totals(answer.before), _totals(answer.after)

@@ -1,4 +1,4 @@
-"""`apportion replay`: decide a span of the ledger again, and compare the results."""
+"""`apportion replay`: decide a time span of the ledger again, and compare the results."""
 
 import io
 import math
@@ -56,7 +56,7 @@ height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="
 
 
 class Row(NamedTuple):
-    """A row of the table of results: its title, a field of `Measured`, and what the field means."""
+    """A row of the table of results: its title, the field of `Measured`, and its meaning."""
 
     title: str
     field: str
@@ -142,7 +142,7 @@ def command(
     fleet: Path | None, lose: tuple[str, ...], add: tuple[str, ...], archives: tuple[Path, ...],
     chart: Path | None,
 ) -> None:  # fmt: skip
-    """See `HELP`, which names the rows."""
+    """The help text is `HELP`, which names the rows."""
     if chart is not None and chart.suffix.lower() not in CHARTS:
         raise click.UsageError(f"--chart: {chart.name!r} must end with {' or '.join(CHARTS)}")
     # slow: needs numpy and the solver
@@ -213,7 +213,7 @@ def _show(out: Screen, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fal
 
 
 def difference(before: float, after: float, unit: str) -> str:
-    """Return the difference with its unit; differences of percentages are in points."""
+    """Format the difference with its unit. Differences of percentages are in percentage points."""
     value = round(after, DIGITS) - round(before, DIGITS)
     if not round(value, DIGITS):
         return ""
@@ -243,13 +243,13 @@ def saved(answer: ReplayAnswer) -> str:
 
 
 def left_out(answer: ReplayAnswer) -> str:
-    """Return a sentence that counts the events that did not apply in the replay, by type."""
+    """Return a sentence that counts, by type, the events that the replay could not apply."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in answer.passed_over_types.items())
     return f"{many(answer.passed_over, 'event')} ({kinds}) did not apply to the replay"
 
 
 def means(seconds: float, slices: int) -> str:
-    """Return a note on the time span of each bar, whose height is the average of that span."""
+    """Return a note on the bars: how much time each covers, and that it shows an average."""
     return f" ({between(seconds / slices).lstrip('+')} averages)" if slices else ""
 
 

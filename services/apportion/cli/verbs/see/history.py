@@ -1,4 +1,4 @@
-"""`apportion history`: print all events of a pod, node or device, a line each."""
+"""`apportion history`: print all events of a pod, node or device, one line per event."""
 
 from contextlib import suppress
 from datetime import datetime

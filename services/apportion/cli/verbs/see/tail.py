@@ -1,6 +1,6 @@
 """`apportion tail`: print the ledger's events in words, read directly from NATS.
 
-Invariant: a message says if a time means yesterday, or is outside of the ledger."""
+Invariant: a message says so if a time means yesterday, or is outside of the ledger."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, sh
 async def _unless_turned_away(
     ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], where: Where, reach: Reach
 ) -> None:
-    """Run `followed` until it ends. Raises LedgerError if the login is refused, or _Moved."""
+    """Run `followed` until it ends. Raises LedgerError if the login is denied, or _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
     saying = asyncio.ensure_future(_say_unanswered(ledger.wire, where, reach))
@@ -292,9 +292,9 @@ class Span(NamedTuple):
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, which may be a future one, and the last or None.
+        """Return the first revision, which may be in the future, and the last revision or None.
 
-        Prints the revisions of times on standard error. Raises Wrong, LedgerError."""
+        If the span is given in times, prints their revisions. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()
         now = datetime.now(UTC)
         begin = last + 1

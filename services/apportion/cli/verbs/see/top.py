@@ -118,7 +118,7 @@ class _Seen:
         self._trouble = ""
 
     def look(self) -> bool:
-        """Query the gateway. Return True on a change. Raises Unreachable only the first time."""
+        """Query the gateway. Return True on a change. Only the first call raises Unreachable."""
         try:
             revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
             if revision == self._summary.revision and not self._trouble:
@@ -189,7 +189,7 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
 
 
 def bar(used: int, total: int) -> Text:
-    """Return a bar of the allocated part. It is only empty at 0 and only full at 100 %."""
+    """Return a bar of the allocated part. Only 0 is fully empty, and only 100 % is full."""
     part = used / total if total else 0.0
     cells = min(round(part * BAR_CELLS), BAR_CELLS - (part < FULL))
     cells = max(cells, 1) if used else 0
@@ -307,7 +307,7 @@ class View:
         return True
 
     def shown(self, devices: list[DeviceAnswer], rows: int) -> tuple[list[DeviceAnswer], int]:
-        """Return the devices in the window, and how many devices match the filter."""
+        """Return the devices in the window, and the number of devices that match the filter."""
         wanted = self.filter.lower()
         passing = [
             d for d in devices

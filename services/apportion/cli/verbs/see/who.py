@@ -91,7 +91,7 @@ def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
 
 
 def trouble_of_node(node: NodeAnswer) -> Text:
-    """Return why the node takes no new pods, and how to move its pods."""
+    """Return why the node takes no new pods, and how to move the pods on it."""
     line = plain(f"{node.node}: ").append_text(node_state(node))
     if node.silent and node.pods:
         line.append_text(plain(f"; {moving(node.node)}"))
@@ -99,7 +99,7 @@ def trouble_of_node(node: NodeAnswer) -> Text:
 
 
 def trouble(device: DeviceAnswer) -> Text:
-    """Return why the device takes no new pods, and how to move its pods."""
+    """Return why the device takes no new pods, and how to move the pods on it."""
     of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
     line = plain(f"{device_words(device.device)}: ").append_text(of_itself)
     if device.present and not device.healthy and device.holders:

@@ -73,7 +73,7 @@ def command() -> None:
 @_DATA
 @JSON
 def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """See `ADD`, which names the roles."""
+    """The help text is `ADD`, which names the roles."""
     _done(data, as_json, "added", "add", role, name or role, nodes)
 
 

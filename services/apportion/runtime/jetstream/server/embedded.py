@@ -58,7 +58,7 @@ def monitor_url(key: str, found: str) -> str:
 
 
 async def server_says(url: str) -> Mapping[str, Any]:
-    """Return the server's `/varz`; empty without a URL or without an answer in time."""
+    """Return the server's `/varz`, or an empty mapping without a URL or a timely answer."""
     if not url:
         return {}
 
@@ -83,7 +83,7 @@ class ServerFailed(Exception):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The address of a data directory's server, and each role's credentials."""
+    """The address of one data directory's server, and the credentials of each role."""
 
     host: str
     port: int
