@@ -28,13 +28,13 @@ from apportion.core.ledger.state import NodeState, PodState, State, queue_of
 from apportion.core.names import natural, near
 from apportion.core.placement.feasibility.causes import (
     FREED,
+    LASTING,
     LIMIT_CODES,
     Explained,
     cause_of,
     ranked,
     without_gone,
 )  # fmt: skip
-from apportion.core.placement.feasibility.descriptors import Kind
 from apportion.core.placement.feasibility.evaluator import NODES_WEIGHED, Lifting, Room
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
@@ -189,10 +189,8 @@ def _cause_row(
 
 def _ended(state: State, code: RefusalCode) -> bool:
     """Return True if the code is of a condition of nodes that no node has any more."""
-    cause = cause_of(code)
-    if cause.closes is None or cause.kind is Kind.LASTING:
-        return False
-    return not any(map(cause.closes, state.nodes.values()))
+    closes = None if code in LASTING else cause_of(code).closes
+    return closes is not None and not any(map(closes, state.nodes.values()))
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:

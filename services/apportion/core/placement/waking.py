@@ -184,9 +184,8 @@ class Waking:
         order, together with newly helped ones, so that the first pod gets the room."""
         self._finder.classes.looks = 0
         columns = self._finder.columns
-        # a new pod is refused for causes of now
         for shape_queue in self._queue.with_unreported() if self._queue.to_report else ():
-            columns.sync()
+            columns.sync()  # a new pod is refused for the causes of now
             if shape_queue.facts != columns.facts_changed.end:
                 self._queue.wake(shape_queue)
                 self._unschedulable.forget(shape_queue.key)
