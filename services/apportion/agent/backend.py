@@ -20,7 +20,7 @@ class NotMade(Exception):
 
 
 class InTheWay(NotMade):
-    """Error: a conflicting MIG instance must be released before the device can be prepared."""
+    """Error: the device cannot be prepared until a conflicting MIG instance is released."""
 
 
 class Running(NamedTuple):
@@ -43,7 +43,7 @@ class Load(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The MIG instances that a call of `keep_instances` destroyed, and those that it left."""
+    """The MIG instances of a device that `keep_instances` destroyed, and those that it left."""
 
     gone: tuple[MigInstance, ...]  # destroyed
     held: tuple[MigInstance, ...]  # not needed, but in use according to the driver
@@ -68,7 +68,7 @@ class DeviceBackend(Protocol):
         """Wait until the inventory may have changed since the last call."""
 
     def hung(self) -> tuple[str, ...]:
-        """Return the devices whose driver call has not returned, for display."""
+        """Return the devices with a driver call that has not returned, for display."""
 
     async def make_instance(
         self,

@@ -61,7 +61,7 @@ class BootBook(Generic[T]):
                 self._save(self._file.entries | {name: entry})
 
     def strike(self, *names: str) -> None:
-        """Delete the entries that exist. Raises OSError and then leaves the book unchanged."""
+        """Delete the named entries that exist. Raises OSError, leaving the book unchanged."""
         with self._writing:
             left = {name: each for name, each in self._file.entries.items() if name not in names}
             if len(left) < len(self._file.entries):

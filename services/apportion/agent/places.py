@@ -60,7 +60,7 @@ class Places(Struct, frozen=True):
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """Return the paths on the node that grants refer to."""
+        """Return the paths on the node from which grants are computed."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),

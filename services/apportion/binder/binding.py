@@ -121,7 +121,7 @@ class Binding:
         ).set_function(lambda: len(self._tasks))
 
     def not_ready(self) -> list[str]:
-        """Return why this binder accepts no more deliveries; empty while it accepts them."""
+        """Return why this binder takes no more deliveries; empty while it takes them."""
         return [self._unread] if self._unread else []
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
@@ -147,7 +147,7 @@ class Binding:
             await queue.leave()
 
     async def hold(self) -> None:
-        """Keep deliveries in progress from other binders: extend their timeout until cancelled."""
+        """Extend the timeout of deliveries in progress until cancelled, so they stay ours."""
         while True:
             held = set(self._tasks.values())
             await self._clock.pause(ACK_WAIT_S / 3)
@@ -156,7 +156,7 @@ class Binding:
                     await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
-        """Return deliveries whose event the fold has read, and give others back to the queue."""
+        """Fetch deliveries. Return those whose event was folded, and give the others back."""
         room = IN_FLIGHT_MAX - len(self._tasks)
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
@@ -221,7 +221,7 @@ class Binding:
             await self._record_failed(placed, outcome, delivery)
 
     def _is_away(self, name: str) -> bool:
-        """Return True if the node's agent just stopped. The kubelet would fail a pod bound now."""
+        """Return True if the node's agent just stopped: the kubelet would fail a pod bound now."""
         node = self._state.nodes.get(name)
         if node is None or not node.silent or node.observed is None:
             self._away.pop(name, None)

@@ -4,5 +4,5 @@
                                    ◄── a signed, short-lived user with its role's permissions
 
 The callout keeps no state and reads only these requests; nats-server takes the first answer. While
-no callout runs, existing connections stay and new ones wait. Invariants: a token is in no log and
-no answer; a refused client gets no reason, which only our log has."""
+no callout runs, existing connections stay and new ones wait. Invariants: no log and no answer
+contains a token; a refused client gets no reason, which only our log has."""

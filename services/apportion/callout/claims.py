@@ -33,7 +33,7 @@ class _Server(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """The credentials that a client sent to the server; `password` is its token."""
+    """The credentials that a client sent to the server; its token is in `password`."""
 
     user: str = ""
     password: str = msgspec.field(default="", name="pass")
@@ -58,7 +58,7 @@ class _Claims(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """A request of `server` to authorize a client on `host` as a user with the key `user_key`."""
+    """A request from `server` to authorize a client on `host` as a user with the key `user_key`."""
 
     server: str
     user_key: str

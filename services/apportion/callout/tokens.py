@@ -42,7 +42,7 @@ class Limited(Exception):
 
 
 class Reviewed(Struct, frozen=True):
-    """The account, pod and node of a token, and when it expires (Unix time)."""
+    """A reviewed token: its account, pod and node, and when it expires (Unix time)."""
 
     bearer: Bearer
     ends_s: float
@@ -135,7 +135,7 @@ class Tokens:
         self._bucket_of(host, user).take(1, self._now())
 
     def let_in(self, host: str, user: str) -> None:
-        """From now on, count this user's refusals apart from those of other users on the host."""
+        """From now on, count refusals of this user separately from other users on the host."""
         _keep(self._known, (client_of(host), user), None)
 
     def _bucket_of(self, host: str, user: str) -> Bucket:

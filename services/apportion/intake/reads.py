@@ -207,7 +207,7 @@ class Attesting:
         ).set_function(lambda: self._newest)
 
     def not_ready(self) -> list[str]:
-        """Return a reason for each forged snapshot, and one if attested snapshots have vanished."""
+        """Return a reason for each forged snapshot, and one more if attested snapshots vanished."""
         reasons = [
             f"the snapshot at revision {revision} differs from the ledger; replace the "
             "schedulers' key, then delete the snapshot from the bucket APPORTION_SNAPSHOTS"
@@ -257,7 +257,7 @@ class Attesting:
         self._newest = max((revision for revision, _ in sound), default=self._newest)
 
     async def _verdict(self, stored: Stored) -> bool | None:
-        """Return whether the snapshot equals the ledger's state; None if that is unknown."""
+        """Return True if the snapshot equals the ledger's state, or None if that is unknown."""
         if stored.key not in self._verdicts and self._tries[stored.key] < TRIES_MAX:
             found = await self._snapshots.load(stored)
             if found is None:

@@ -156,7 +156,7 @@ class Lane:
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
-        """Free the room of a request that was answered or will never be."""
+        """Free the room that a request took, once it is answered or will never be."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
         self._lanes.unanswered -= 1
@@ -175,7 +175,7 @@ class Lane:
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Return the reason if a share overlaps an earlier usage record of the node, else ""."""
+        """Return why a share's usage overlaps an earlier record of the node, or "" if none does."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -210,7 +210,7 @@ class Lanes:
         self.taken = self.unanswered = 0
 
     def of(self, node: str, now_s: float) -> Lane | None:
-        """Return the lane of `node`, or None if there are too many lanes, as in an attack."""
+        """Return the lane of `node`, or None if there are too many lanes, as under attack."""
         lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
@@ -246,7 +246,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Return the refusal of a doubtful share, or None. Raises LedgerUnavailable."""
+        """Return a refusal if a doubtful share is wrong, else None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -393,7 +393,7 @@ class Taking:
             lane.work = self._begin(self._work(lane), f"intake of {node}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
-        """Start `work` as a task, or drop it if this run has not begun or has ended."""
+        """Start `work` as a task. If this run has not begun or has ended, drop the work."""
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work, name=name)

@@ -39,7 +39,7 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """Writes the CDI files of our slots to `folder`, and reads NVIDIA's from there or `others`."""
+    """Writes the CDI files of our slots to `folder`; reads NVIDIA's from there or from `others`."""
 
     def __init__(
         self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
@@ -50,7 +50,7 @@ class Specifications:
         self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
-        """Write CDI files for a container's slots; only the first has all edits. Raises OSError."""
+        """Write the CDI files of a container's slots; only the first has edits. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         version, foreign = self._foreign(edits.cards)
         whole = _merged([*foreign, _own(edits)])

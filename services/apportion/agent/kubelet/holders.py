@@ -2,9 +2,9 @@
 
 PodResources (v1) lacks init containers and uids; the checkpoint lacks names and contains ended
 pods. A restarted kubelet lists no pod until the API server has sent its pods. So a pod has ended
-only if the same kubelet process no longer lists the pod. Invariants: a slot has exactly one pod; if
-checkpoint and PodResources disagree, the search fails. Across restarts, no pod counts as ended
-while one of its containers may run."""
+only if the kubelet process that listed the pod no longer lists it. Invariants: a slot has exactly
+one pod; if checkpoint and PodResources disagree, the search fails. Across restarts, no pod counts
+as ended while one of its containers may run."""
 
 import asyncio
 import os
@@ -71,9 +71,9 @@ _decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 class Holders:
     """Finds the pods of slots and processes (see `Books`) in the records of one kubelet.
 
-    `prepared` maps the uid of each ResourceClaim to its pod's uid, because the checkpoint lacks
-    pods that only have claims. It has a claim from before its preparation begins until it is
-    unprepared. Devices of the resources `amounts` (memory and cores) are not slots."""
+    `prepared` maps uids of ResourceClaims to uids of pods, because the checkpoint lacks pods that
+    only have claims. A claim is in it from before its preparation until it is unprepared. Devices
+    of the resources `amounts` (memory and cores) are not slots."""
 
     def __init__(
         self,
@@ -138,11 +138,11 @@ class Holders:
         return (known - self._over).union(by_claim)
 
     def owner(self, pid: int) -> Owner | None:
-        """Return the owner of a process; see `Books`."""
+        """Return the owner of the process `pid`; see `Books`."""
         return self._owners.of(pid)
 
     def slots(self) -> set[str]:
-        """Return slots in use: of claims, and of containers that may run. Raises NotPrepared."""
+        """Return all slots in use, by claims or by containers that may run. Raises NotPrepared."""
         claims = self._prepared.entries if self._prepared is not None else ()
         held = (
             entry.ids

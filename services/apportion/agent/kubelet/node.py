@@ -86,7 +86,7 @@ class ClaimDoor:
         self._problem = "the DRA plugin is not registered with the kubelet yet"
 
     def not_ready(self) -> list[str]:
-        """Return why the kubelet cannot send us claims; empty if the kubelet can."""
+        """Return why the kubelet cannot send claims to this plugin; empty if it can."""
         return [self._problem] if self._problem else []
 
     async def serve(self) -> None:

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def slot_names(resource: str, count: int, key: bytes) -> list[str]:
-    """Return names such as `gpu-1f8c…` of a resource's slots, derived from `key`.
+    """Return the names of a resource's slots, such as `gpu-1f8c…`, derived from `key`.
 
     The names cannot be guessed, so no container gets another pod's share by naming its slot."""
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]

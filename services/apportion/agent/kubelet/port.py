@@ -11,14 +11,14 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """The `edits` in an answer to `Allocate`, and the container `to` that they are for, or ""."""
+    """An answer to `Allocate`: the `edits`, and the container `to` for which they are, or ""."""
 
     to: str
     edits: Edits
 
 
 class Holder(Struct, frozen=True):
-    """The container that has certain slots, according to the kubelet's records."""
+    """The container that the kubelet's records list for certain slots."""
 
     pod: str
     namespace: str
@@ -39,4 +39,4 @@ class Preparing(Protocol):
     """Prepares the shares of containers before the containers start."""
 
     async def prepare(self, holder: Holder) -> Edits:
-        """Before each start of a container, prepare and return its edits. Raises NotPrepared."""
+        """Prepare a container before it starts, and return its edits. Raises NotPrepared."""

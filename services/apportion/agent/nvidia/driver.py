@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class Hung(Exception):
-    """Error: a call into the driver has not returned within the limit that the message names."""
+    """Error: a driver call has not returned within its time limit, which the message names."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"NVML: a call has been hanging for {limit_s:g} s")
@@ -216,11 +216,11 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget subscriptions of GPUs that are not in `devices`, because lost GPUs lose theirs."""
+        """Forget subscriptions of GPUs outside `devices`: a lost GPU has lost its subscription."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:
-        """Return a critical XID, True if the GPUs must be checked, or False after `wait_s`."""
+        """Wait at most `wait_s`. Return a critical XID, True to check all GPUs, or else False."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last check
             return True
@@ -282,7 +282,7 @@ class Xids:
 
 
 class Loads:
-    """Reads the use of GPUs, and keeps the samples that the next reading is compared with."""
+    """Reads the use of GPUs. Keeps the last samples, because use is computed from two samples."""
 
     def __init__(self) -> None:
         self._seen_us: dict[str, int] = {}

@@ -44,7 +44,7 @@ class Profile(NamedTuple):
 
 
 class OurInstances:
-    """The MIG instances that this agent made. Only a record with a `book` survives restarts."""
+    """A record of the MIG instances that this agent made. Without a `book`, a restart loses it."""
 
     def __init__(self, book: BootBook[MigInstance] | None = None) -> None:
         self._book = book
@@ -52,7 +52,7 @@ class OurInstances:
 
     @property
     def kept(self) -> bool:
-        """Return True if the record is on disk. It always is if the agent hands out shares."""
+        """Return True if the record is on disk, as it always is if the agent hands out shares."""
         return self._book is not None
 
     def made(self, card: str, cut: MigInstance) -> bool:
@@ -157,7 +157,7 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
 
 
 def slices(cut: MigInstance) -> int:
-    """Return an instance's slices as a bit mask, cut to the slices that a report can contain."""
+    """Return an instance's slices as a bit mask, without slices that a report cannot contain."""
     return ((1 << cut.size) - 1) << cut.start & FULL
 
 

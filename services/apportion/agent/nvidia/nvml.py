@@ -63,14 +63,14 @@ T = TypeVar("T")
 
 
 class _Card(NamedTuple):
-    """A GPU that answers: its NVML handle, and its PCI address as in sysfs."""
+    """A GPU that answers: its NVML handle, and its PCI address in the form that sysfs uses."""
 
     handle: Any
     bus_id: str
 
 
 class _Looked(NamedTuple):
-    """The result of one check of a GPU: its state, any fault, and the GPUs it is linked to."""
+    """The result of one check of a GPU: its state, its fault if any, and the GPUs linked to it."""
 
     card: _Card
     device: Device
@@ -141,7 +141,7 @@ class NvmlBackend:
                 return
 
     def hung(self) -> tuple[str, ...]:
-        """Return the devices whose driver call has not returned, for display."""
+        """Return the devices with a driver call that has not returned, for display."""
         lanes = (self._driver, self._listening, self._naming, *self._lanes.values())
         return tuple(lane.name for lane in lanes if lane.hung)
 

@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class HeldBack(Exception):
-    """Error: the intake accepts a large change only if it is reported again after `again_s`."""
+    """Error: the intake accepts this large change only if it is reported again after `again_s`."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.why)
@@ -91,7 +91,7 @@ class IntakeClient:
         self._refused: dict[str, str] = {}
 
     async def append(self, draft: Draft) -> Appended:
-        """Return the intake's answer: appended with a revision, or refused without one.
+        """Send a draft and return the intake's answer: a revision if it was appended, or a refusal.
 
         Raises HeldBack to request another report, NotPermitted if the node is not ours."""
         return await self._insistence.append(draft)
@@ -236,8 +236,7 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and after changes. Raises DevicesUnavailable if one cannot be
-        listed."""
+        """Report every node now and after changes. Raises DevicesUnavailable if reading fails."""
         await self._reader.caught_up()
         self._begun = self._reader.revision
         async with asyncio.TaskGroup() as group:
@@ -246,7 +245,7 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer due claims until cancelled. Those of a lost node wait until it returns."""
+        """Answer due claims until cancelled. Claims of a lost node wait until the node returns."""
         await self._reported.wait()
         async with asyncio.TaskGroup() as later:
             while True:
@@ -273,7 +272,8 @@ class Agent:
     async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
         """Send heartbeats until cancelled or until `leave`, except while the reader is halted.
 
-        Pods are bound only after the first beat, which is delayed while `waits` returns true."""
+        Pods are bound only after the first heartbeat, which is delayed while `waits` returns true.
+        """
         await self._reported.wait()
         for _ in range(KNOWN_LOOKS):
             if not waits():
@@ -334,7 +334,7 @@ class Agent:
             await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
 
     async def report(self, node: Node, *, whole: bool = False) -> None:
-        """Report the node's devices if they changed, or with `whole` in any case."""
+        """Report the node's devices if they changed. With `whole`, report them in any case."""
         async with node.reporting:
             while True:
                 try:
@@ -383,7 +383,7 @@ class Agent:
             self._looked.notify_all()
 
     def _noticed(self, node_name: str) -> None:
-        """Check an inventory event of one of our nodes, right after it was folded.
+        """Check the newest inventory event of one of our nodes, right after it was folded.
 
         Two agents with the same node name would overwrite each other for ever. So this agent only
         logs a report of the other agent. A report whose basis is not newer than our first revision
@@ -407,7 +407,7 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until this agent has reported nodes `times` times in all; return the count."""
+        """Wait until this agent has reported at least `times` times in all; return the count."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks
@@ -442,7 +442,7 @@ class Agent:
     async def answer(self, claim: Claim, trouble: str) -> bool:
         """Append that the claim is allocated or, with `trouble`, that its allocation failed.
 
-        Return True if the ledger has the answer, and False if the claim was voided. An answer is
+        Return True if the ledger has an answer, and False if the claim was voided. An answer is
         appended only once, although the kubelet retries. An allocated pod stays allocated."""
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return True
@@ -494,7 +494,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """Return the events for a changed inventory. After a refusal, report all of it again."""
+    """Return the events for a changed inventory: all of it after a refusal, else the changes."""
     said = view.said
     if said == now and not view.refused:
         return []

@@ -122,7 +122,7 @@ class NodeView:
     def take(
         self, data: NodeReported | DeviceHealthChanged | ReportRefused, event: Event, revision: int
     ) -> None:
-        """Apply an inventory event, or the refusal of one."""
+        """Apply an inventory event, or the event that refuses one."""
         self.refused = isinstance(data, ReportRefused)
         if isinstance(data, ReportRefused):
             return
@@ -149,13 +149,13 @@ class NodeView:
                 waiter.set_result(None)
 
     def let_go(self, pod: str) -> None:
-        """Forget the claim of this pod and its answer."""
+        """Forget the claim of the pod with this uid, and the answer to it."""
         self.held.pop(pod, None)
         self.answers.pop(pod, None)
         self.resized.discard(pod)
 
     def give_up(self, key: _Key, placements: Iterable[PodPlaced]) -> None:
-        """Remember the shares of voided placements, because their binding may still take effect."""
+        """Remember the shares of voided placements, whose bindings may still take effect."""
         self.voided[key] = {placed.shares for placed in placements}
         if len(self.voided) > HELD_MAX:
             del self.voided[next(iter(self.voided))]
@@ -167,7 +167,7 @@ class NodeView:
         return self.held[pod]
 
     async def holding(self, container: str) -> Claim:
-        """Wait for a claim with shares of a container with this name; return the newest claim."""
+        """Wait for a claim with shares of a container called so; return the newest one."""
         while True:
             for claim in reversed(self.held.values()):
                 if any(share.container == container for share in claim.placed.shares):

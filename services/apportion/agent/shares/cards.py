@@ -83,7 +83,7 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop unneeded daemons and restart dead ones. Return whether each restart succeeded.
+        """Stop unneeded daemons and restart dead ones. Return, by device, if the restart succeeded.
 
         `needed` is the memory of the largest share of each device, in MiB."""
         died: dict[str, bool] = {}
@@ -222,7 +222,7 @@ def _names(instances: Iterable[MigInstance]) -> str:
 
 
 class Limit(NamedTuple):
-    """A memory limit in bytes for a cgroup on a device; `cgroup` is the kernel's path."""
+    """A limit, in bytes, of a cgroup's memory on a device; `cgroup` is the kernel's path for it."""
 
     device: str
     cgroup: str
@@ -232,7 +232,7 @@ class Limit(NamedTuple):
 def limits_of(
     claims: Iterable[Claim], cgroups: Mapping[tuple[str, str], str], devices: Mapping[str, Device]
 ) -> Iterator[Limit]:
-    """Yield the limits of containers in HAMi-core mode; `cgroups` is by pod and container."""
+    """Yield the limits of containers in HAMi-core mode; `cgroups` is keyed by pod and container."""
     for claim in claims:
         for share in (*claim.placed.shares, *claim.placed.borrowed):
             cgroup = cgroups.get((claim.pod, share.container))
@@ -242,7 +242,7 @@ def limits_of(
 
 
 class DriverLimits:
-    """The driver's memory limits on one node, whose version 2 cgroups are in one folder."""
+    """The driver's memory limits on one node; `cgroups` is the folder of its version 2 cgroups."""
 
     def __init__(self, backend: DeviceBackend, cgroups: Path) -> None:
         self._backend = backend

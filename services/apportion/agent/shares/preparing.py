@@ -40,7 +40,7 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 
 
 class Rounds:
-    """A lock for one node: preparations run concurrently, and a cleanup round runs alone.
+    """A lock for one node: preparations run concurrently, but a cleanup round runs alone.
 
     Otherwise, a pod that arrives during a round might get what the round is removing."""
 
@@ -145,7 +145,7 @@ class SharePreparing:
         return self.granted(self._held(claim, container, source)).edits
 
     def kept(self, configuration: object) -> list[Kept]:
-        """Return the region that each container here must have. Results are cached by claim."""
+        """Return the required region of each container here. Results are cached by claim."""
         planned_as = configuration, self.devices()
         if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
             self._plans.clear()
@@ -256,7 +256,7 @@ class SharePreparing:
         return claim
 
     def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
-        """Return the shares and name of the container, or of the container whose slots it shares.
+        """Return the container's name and shares; for shared slots, those of the last container.
 
         Raises GrantRefused if the pod has a device that is missing or unhealthy."""
         if trouble := trouble_of(claim.node, self.devices(), claim):

@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """A container whose region is kept: its pod's namespace, and the region's required content."""
+    """A container whose region must exist: its pod's namespace, and the region's content."""
 
     namespace: str
     plan: RegionPlan
 
 
 class Breach(NamedTuple):
-    """A container that exceeded its share of a device, with the limit or use found there."""
+    """A container that exceeded its share of a device, with the limit or the use that was found."""
 
     pod: str
     container: str
@@ -98,8 +98,8 @@ class Regions:
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
         """Restore the ledger's limits in every region, then decide which containers must wait.
 
-        Return the limits that containers raised or removed since the last round. `now_s` and
-        `recent_s` are as in `feedback`."""
+        Return a breach for each limit that a container raised or removed since the last round.
+        `now_s` and `recent_s` are as in `feedback`."""
         breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
@@ -144,7 +144,7 @@ class Regions:
     def read(
         self, only: Collection[tuple[str, str]] | None = None
     ) -> Iterator[tuple[str, str, Region]]:
-        """Yield pod, container and region, of all containers or `only` the given pairs."""
+        """Yield pod, container and region, for all containers or `only` for the given pairs."""
         for pod, path in self.each():
             if only is not None and (pod, _container(path)) not in only:
                 continue

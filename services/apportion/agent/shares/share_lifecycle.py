@@ -54,7 +54,7 @@ class ShareLifecycle:
         clock: Clock,
         adapt: Adapt = lambda _pod, made: made,
     ) -> None:
-        """Set up the loops. `adapt` changes the grant of a pod that runs outside of a container."""
+        """Set up the loops. `adapt` changes what a pod is granted that runs outside a container."""
         self._agent = agent
         self._node = node
         self._places = places
@@ -92,7 +92,7 @@ class ShareLifecycle:
         self.sampling.expose(metrics, places.metrics_as)
 
     async def look(self) -> set[str]:
-        """Return the uids of the pods in the books, and retain their claims. Raises NotPrepared."""
+        """Return the uids of the pods in the books, and keep their claims. Raises NotPrepared."""
         pods = await self._books.pods()
         self._view.there = frozenset(pods)
         return pods
@@ -226,7 +226,7 @@ class Breaches:
                 self._news.set()
 
     def note_again(self, source: str, found: Iterable[Breach]) -> None:
-        """Queue breaches that `source` found twice in a row. A process start may cause one."""
+        """Queue breaches that `source` found twice in a row: a process start may cause one."""
         now = {_key(each): each for each in found}
         before = self._doubtful.get(source, set())
         self._doubtful[source] = set(now)

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Sums(Struct, kw_only=True):
-    """Sums of use of a share or program: in seconds, and in MiB times seconds."""
+    """The use of a share or program, summed up in seconds, and in MiB times seconds."""
 
     seconds: float = 0.0
     memory_mib_seconds: float = 0.0

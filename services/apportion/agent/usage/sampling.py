@@ -61,7 +61,7 @@ class Sampling:
         places: Places,
         limits: DriverLimits | None = None,
     ) -> None:
-        """Set up the loop. `limits` sets the driver's limits of the sampled containers."""
+        """Set up the loop. `limits` sets the driver's memory limits after each sample."""
         self._agent = agent
         self._node = node
         self._view = agent.view_of(node.name)

@@ -58,7 +58,7 @@ _LEVELS: Final = (_Level(0.92, 0.95), _Level(0.6, 0.5), _Level(0.3, 0.0), _Level
 
 
 class _Part(NamedTuple):
-    """The use of a device by one container: memory in bytes, compute in the device's units."""
+    """One container's use of a device: memory in bytes, and compute in the device's units."""
 
     pid: int
     instance: MigInstance | None
@@ -125,7 +125,7 @@ def _load(device: str, processes: list[Running], instance: MigInstance | None = 
 
 
 class _Open:
-    """A node's account since its last record, and the time of the last sample."""
+    """A node's account that is not yet recorded, and the time of its last sample."""
 
     def __init__(self, began_s: float, looked_s: float, *, first: bool) -> None:
         self.account = Account(began_s)

@@ -30,7 +30,7 @@ OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """A region's values for one of its devices: memory in bytes, and percent of compute."""
+    """What a region counts on one of its devices: memory in bytes, and percent of compute."""
 
     memory_used: int
     cores_used: int
@@ -52,7 +52,7 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
 def wrong_pids(
     readings: Mapping[Container, Mapping[str, Reading]], pids: Mapping[Container, Mapping[int, int]]
 ) -> dict[Container, Mapping[int, int]]:
-    """Return the part of `pids` for containers whose region has a wrong node id of a process."""
+    """Return those entries of `pids` whose container has a region with a wrong process id."""
     return {
         container: known
         for container, known in pids.items()
@@ -145,7 +145,7 @@ class Look(NamedTuple):
 
 
 class Counted:
-    """The use of the claims' shares, counted from the processes that the driver reports."""
+    """The use of the claims' shares, added up from the processes that the driver reports."""
 
     def __init__(self, claims: Iterable[Claim], loads: Iterable[Load], owner_of: OwnerOf) -> None:
         self._claims = {claim.pod: claim for claim in claims}

@@ -88,7 +88,7 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 class _Written(msgspec.Struct, frozen=True):
     """The amounts last written to a node, and whether the node has been `ready` since.
 
-    Without `ready`, the status may have less. `raised`: a pod needs more than the devices have."""
+    Until `ready`, the status may have less. `raised`: a pod needs more than the devices have."""
 
     amounts: Mapping[str, int]
     ready: bool
@@ -138,7 +138,7 @@ class Allocatable:
         self._news.set()
 
     def _doubt(self, node: str) -> None:
-        """Assume that the node may have lost its amounts, so that they are written again."""
+        """Mark the node's amounts to be written again, because the node may have lost them."""
         if written := self._written.get(node):
             self._written[node] = msgspec.structs.replace(written, ready=False)
 
@@ -237,7 +237,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Read the pod's requests, unless the pod is gone. Raises KubeUnavailable."""
+        """Read the pod's requests; if the pod is gone, note none. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)

@@ -218,7 +218,7 @@ class VolumeBinding:
     async def _patch(
         self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
     ) -> None:
-        """Change an object. Raises if it changed since it was read, so that the caller retries."""
+        """Change an object. Raises if it changed since it was read; the caller then retries."""
         meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         body = {"metadata": meta, **(rest or {})}
         await self._api.change(
@@ -273,7 +273,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate a claim of the pod. Return the container that represents it in the ledger."""
+        """Allocate the claim `name` of the pod. Return the container that represents the claim."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:

@@ -78,7 +78,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Tale(Struct, frozen=True, kw_only=True):
-    """A pod event to write. `unschedulable` also sets the pod's condition PodScheduled.
+    """A pod event to write. With `unschedulable`, the pod's condition PodScheduled is set, too.
 
     `revision` distinguishes repeated events. `renews`: the event is repeated while still true."""
 
@@ -105,7 +105,7 @@ class _Event(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """Return the ledger revision of the latest write of this event."""
+        """Return the ledger revision for which this event was last written."""
         text = (self.metadata.annotations or {}).get(REVISION, "")
         return int(text) if text.isdecimal() else 0
 
@@ -302,7 +302,7 @@ class Telling:
             self._count(await self._send("PATCH", path, body))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
-        """Increase the existing event's count, unless the event is already up to date."""
+        """Increase the count of an event that already exists, unless it is up to date."""
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
@@ -472,13 +472,13 @@ class FailedDevices:
         self._failed: dict[str, dict[str, FailedDevice]] = {}
 
     def at_first(self) -> Iterator[PodState]:
-        """Yield every pod that has a failed device now; `news` yields later changes."""
+        """Yield every pod that has a failed device now. Later changes come from `news`."""
         for node in self._state.nodes.values():
             for pod, _ in self.news(node):
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield pods on changed devices: with the device if it recovered, with "" if it failed."""
+        """Yield each pod on a changed device, with the device if it recovered, "" if it failed."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

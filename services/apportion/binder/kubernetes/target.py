@@ -57,7 +57,7 @@ _PASSING = (401, 403, 404)
 
 
 class Pace:
-    """Adaptive limit on concurrent requests: await `turn` before each, then call `answered`."""
+    """An adaptive limit on concurrent requests. Await `turn` before each, then call `answered`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -192,7 +192,7 @@ class KubernetesTarget:
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
     async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
-        """Await `ready`. Return None if the pod's volumes or claims are ready, else the outcome.
+        """Await `ready`, for the pod's volumes or claims. Return None if ready, else the outcome.
 
         Before a final failure, read the pod, because an earlier call may have bound it."""
         try:
@@ -319,7 +319,7 @@ class KubernetesTarget:
             return _Unclear(0.0)
 
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
-        """Return the outcome for a pod whose bind was refused. Raises KubeUnavailable."""
+        """Read a pod whose bind was refused, and return the outcome. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:
