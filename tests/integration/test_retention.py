@@ -131,8 +131,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
-    """After a trim services restart from a snapshot, pods are submitted again, and the placement
-    chain spans all archives."""
+    """After a trim, services can restart from a snapshot and new pods can be submitted. The chain
+    of placements is complete across all archives and the ledger."""
     world.want(*range(30))
     async with world.services():
         await world.facts.count(SharesAllocated, 30)

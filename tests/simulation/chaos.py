@@ -1,7 +1,7 @@
-"""Faults of a running system: users, operators, broken devices, crashes, partitions and rogues.
+"""Disturb a running system: users, operators, broken devices, crashes, partitions, rogue clients.
 
-Invariant: `mend` ends all faults, so any problem after it is a bug of the system. In some runs,
-failed devices stay failed, as the seed decides."""
+Invariant: `mend` ends all faults, except that the seed may keep failed devices failed. Any problem
+after `mend` is a bug of the system."""
 
 from __future__ import annotations
 

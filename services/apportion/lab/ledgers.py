@@ -216,7 +216,7 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 
 
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
-    """Record a span of a ledger, given as a NATS URL or as archives from its first event on.
+    """Record a span of a ledger: `source` is a NATS URL, or archives that begin at revision 1.
 
     `begin` and `end` are as for `apportion replay`, by default the whole ledger. The function works
     where an event loop is running, as in a notebook. Raises SpanInvalid, LedgerError, ArchiveError,

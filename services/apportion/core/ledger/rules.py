@@ -132,7 +132,7 @@ class Rules(Struct):
     def changed_since(self, revision: int) -> bool:
         """Return True if an event after `revision` set aside this revision or an earlier one.
 
-        If so, the state that readers had at `revision` then differs from today's."""
+        If so, readers that were at `revision` had another state than a fold gives for it now."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:

@@ -31,7 +31,7 @@ class By(Struct, frozen=True):
 
     @property
     def nodes(self) -> bool:
-        """Return True if rows are nodes, because only nodes have a capacity of their own."""
+        """Return True if each row is a node. Only such rows have a capacity of their own."""
         return self.kind == "node"
 
     def row_of(self, state: State, pod: PodState, node: str) -> str:

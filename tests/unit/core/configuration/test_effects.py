@@ -71,7 +71,7 @@ def test_the_dialect_of_names_of_one_s_own() -> None:
 
 
 def test_D3_defaults() -> None:
-    """Defaults for missing amounts and the unit of memory come from the configuration."""
+    """The configuration sets the defaults for missing amounts, and the unit of memory amounts."""
     assert asked({"nvidia.com/gpucores": 10}, defaultMemory=5000, defaultGPUNum=2) == ask(
         5000, count=2, cores=10
     )

@@ -167,7 +167,7 @@ class Columns:
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
-        """Note for `sync` what changed: only `shares` and their pods, or anything if None."""
+        """Record for `sync` what changed: `shares` and their pods, or maybe all if it is None."""
         name = node.name
         before = self._touched.get(name)
         if shares is None or name not in self._row_of:
