@@ -1,5 +1,5 @@
-"""Tests of what the agent may do on its node: its Linux capabilities, its folders and their SELinux
-labels."""
+"""Tests of what the agent may do on its node. They cover its Linux capabilities, and its folders
+with their SELinux labels."""
 
 import os
 from pathlib import Path

@@ -48,8 +48,8 @@ DEEP = token_of(b'{"x":' + b"[" * 3_000 + b"]" * 3_000 + b"}")
 
 
 class Answers:
-    """The answers of a fake API server. By default they are those of Kubernetes 1.29, whose review
-    names no node."""
+    """The answers of a fake API server. By default the server answers like Kubernetes 1.29, whose
+    TokenReview names no node."""
 
     def __init__(self) -> None:
         self.status = 201

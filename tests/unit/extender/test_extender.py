@@ -294,7 +294,7 @@ async def test_a_placement_that_comes_to_nothing_is_an_error(golden: Golden) -> 
 
 
 async def test_the_ledger_may_hear_of_the_pod_a_moment_later(golden: Golden) -> None:
-    """A bind request waits for its pod to appear in the ledger. It fails if the pod is gone."""
+    """A bind request waits until the pod is in the ledger. It fails if the pod is deleted."""
     world = World(rack("n1"))
     binding = world.bind()
     await asyncio.sleep(0)

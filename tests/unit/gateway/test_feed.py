@@ -46,8 +46,8 @@ def test_refused_event_leaves_names_alone() -> None:
 
 
 def test_window() -> None:
-    """The feed returns the records after a revision, up to a limit. It returns None if it no longer
-    has all of them."""
+    """The feed returns the records after a given revision, up to a limit. It returns None if it has
+    already dropped some of these records."""
     feed = Feed(events=3)
     tell(feed, *(pod(f"u{number}") for number in range(5)))
     assert feed.after(1, 10) is None

@@ -206,8 +206,8 @@ def waiting() -> Ledger:
 
 
 def test_a_pod_that_waits_already_is_decided_anew(golden: Golden) -> None:
-    """A plan decides a pending pod again. It says since when the pod is pending and where the
-    change would place it."""
+    """A plan decides again about a pod that is already pending. It says since when the pod is
+    pending and where the planned change would place the pod."""
     ledger = waiting()
     since = ledger.pod("late").submitted_revision
     answer = planned(ledger, draft("late", cards()))
@@ -296,8 +296,8 @@ def test_whoever_would_be_evicted_is_named(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("owner", "to"), [("", "n2"), ("Process/n1/7/9", "")])
 def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) -> None:
-    """Without Kubernetes, the plan submits an evicted pod again, which may get another place. It
-    does not do so for a command of `apportion run`."""
+    """Without Kubernetes, the plan submits an evicted pod again, and that pod may be placed
+    elsewhere. An evicted command of `apportion run` is not submitted again."""
     ledger = Ledger(rack("n1", 1), pod("there", cards(), owner=owner)).settle()
     ledger.play(rack("n2", 1, model=T4))
     asked = shape(cards(), devices=DeviceConstraints(use_types=("A100",)))
@@ -306,8 +306,8 @@ def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) 
 
 
 def test_those_that_wait_before_it_are_counted_and_say_why(golden: Golden) -> None:
-    """The plan counts how many pods are ahead of a planned pod in the queue. It lists pending pods
-    with their causes."""
+    """The plan counts how many pods are ahead of a planned pod in the queue. It lists all pending
+    pods with the causes."""
     ledger = full(nodes=1, count=1)
     ledger.submit(pod("first", cards()), pod("low", cards(), priority=-5))
     while ledger.decide():

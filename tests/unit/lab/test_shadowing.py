@@ -51,8 +51,8 @@ class Followed:
 
 
 def test_the_same_place_another_card_and_another_node() -> None:
-    """The shadow compares each pod: same place, other devices or other node. It takes the other
-    scheduler's earlier placements into account."""
+    """For each pod, the shadow says whether we would have chosen the same place, other devices or
+    another node. It takes into account where the other scheduler put earlier pods."""
     followed = Followed()
     followed.play(rack("n1", 2, model=T4), rack("n2", 2, model=T4))
     a, b, c = (pod(uid, ask(4_000)) for uid in "abc")

@@ -113,8 +113,8 @@ def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
 
 
 def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> None:
-    """If an agent stops sending heartbeats, the scheduler records that it is silent. At its next
-    heartbeat it records that it was heard."""
+    """If an agent stops sending heartbeats, the scheduler records that the agent is silent. When
+    the next heartbeat arrives, the scheduler records that the agent was heard again."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")

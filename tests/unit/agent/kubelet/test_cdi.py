@@ -60,8 +60,8 @@ def test_a_slot_has_what_nvidia_says_of_its_card(
 def test_a_card_in_mig_mode_has_what_is_said_of_all(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """The CDI file of a slot in MIG mode has the edits that NVIDIA lists for all GPUs. It also has
-    the device nodes of the slot's own instance."""
+    """If a slot's GPU is in MIG mode, the slot's CDI file has the edits that NVIDIA lists for all
+    GPUs. The file also has the device nodes of the slot's own MIG instance."""
     nodes = (
         DeviceNode("/dev/nvidia7", 195, 7),
         DeviceNode("/dev/nvidia-caps/nvidia-cap12", 237, 12),
@@ -112,8 +112,8 @@ def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Pat
 
 
 def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
-    """The CDI file of a slot has the network devices of its GPU and those for all GPUs. Its CDI
-    version supports network devices."""
+    """The CDI file of a slot has the network devices that NVIDIA lists for the slot's GPU and for
+    all GPUs. The file's CDI version supports network devices."""
     interfaces = [{"hostInterfaceName": f"ib{at}", "name": f"net{at}"} for at in range(2)]
     common = {**COMMON, "netDevices": interfaces[:1]}
     card = {"name": "GPU-1", "containerEdits": {"netDevices": interfaces[1:]}}
@@ -145,8 +145,8 @@ def test_files_of_slots_that_are_not_in_use_are_removed(
 
 
 def test_names_of_slots_cannot_be_guessed_and_stay_the_same(tmp_path: Path) -> None:
-    """A slot's name is derived from the node's secret key. It is unique, stays the same, and is
-    short enough for a CDI annotation."""
+    """A slot's name is derived from the node's secret key. The name is unique, never changes, and
+    is short enough for a CDI annotation."""
     key = slot_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     resource = f"example.com/{'x' * 60}"

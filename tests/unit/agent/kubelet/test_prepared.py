@@ -36,8 +36,8 @@ def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> No
 
 
 def test_of_another_boot_nothing_runs_any_more(tmp_path: Path) -> None:
-    """The agent ignores a file of claims that was written during another boot or is unreadable. It
-    also does so if the boot id is unknown."""
+    """The agent ignores a file of claims that was written during another boot or is unreadable. If
+    the current boot id is unknown, the agent ignores the file, too."""
     claims(tmp_path, proc(tmp_path, "boot-1")).note("c-1", "a")
     later = proc(tmp_path, "boot-2")
     assert claims(tmp_path, later).entries == {}
@@ -61,8 +61,8 @@ async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) 
 
 
 async def test_a_checkpoint_is_decoded_again_once_it_is_another_file(tmp_path: Path) -> None:
-    """The agent decodes the kubelet's checkpoint again if the file changed. It also does so if the
-    file is so new that a later write could have the same timestamp."""
+    """The agent decodes the kubelet's checkpoint again if the file has changed, or if the file is
+    so new that a later write could have the same timestamp."""
     path = tmp_path / CHECKPOINT
     holders = Holders(tmp_path, tmp_path / "none.sock")
 

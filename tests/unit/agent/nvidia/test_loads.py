@@ -62,8 +62,8 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """The backend counts MPS clients and graphics processes towards a GPU's load. It counts a
-    process once, even if the driver lists it as several kinds."""
+    """The backend counts MPS clients and graphics processes towards a GPU's load. If the driver
+    lists a process as several kinds, the backend counts the process once."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
@@ -110,8 +110,8 @@ async def test_an_instances_compute_is_its_monitors(
 async def test_an_instance_that_is_made_again_begins_anew(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """A MIG instance that replaces a removed one in the same slices does not inherit its
-    performance samples."""
+    """If a MIG instance is removed and another one is made in the same slices, the new instance
+    does not inherit the performance samples of the old one."""
     await made(backend, driver.ids[2], H100_CUT)
     await backend.loads()
     await backend.keep_instances(driver.ids[2], [])

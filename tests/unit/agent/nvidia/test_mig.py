@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """A GPU instance whose compute was split by hand gets its full compute back when the agent
-    makes the same instance again."""
+    """If the compute of a GPU instance was split by hand, the instance gets its full compute back
+    when the agent makes an instance of that profile at the same slices."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
@@ -311,8 +311,8 @@ async def test_a_death_between_the_note_and_the_making_forgets_nothing(
 async def test_an_instance_is_noted_before_it_is_made(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path
 ) -> None:
-    """The agent records an instance on disk before making it. If the write fails, it makes no
-    instance. If the driver refuses, it deletes the record."""
+    """The agent records an instance on disk before making it. If the write fails, the agent makes
+    no instance. If the driver refuses, the agent deletes the record."""
     (tmp_path / "instances.json").mkdir()
     with pytest.raises(OSError, match=r"instances\.json"):
         await backend.make_instance(driver.ids[0], SMALL, [])
@@ -327,8 +327,8 @@ async def test_an_instance_is_noted_before_it_is_made(
 async def test_a_boot_ends_what_is_ours(
     backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """After a reboot the agent owns no instance, even if an instance has the same id as one that
-    the agent made earlier."""
+    """After a reboot the agent treats no instance as its own, not even one with the id of an
+    instance that the agent made before."""
     first = await backend.make_instance(driver.ids[0], SMALL, [])
     driver.restart()
     boot(proc, "boot-2")

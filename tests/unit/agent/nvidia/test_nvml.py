@@ -51,8 +51,8 @@ def hand() -> Hand:
 
 @pytest.fixture
 async def listener(driver: FakeDriver, hand: Hand) -> AsyncIterator[NvmlBackend]:
-    """Provide an open backend whose clock stands still. It makes no periodic probes, so it learns
-    of changes from driver events only."""
+    """Provide an open backend whose clock stands still. The backend therefore makes no periodic
+    probes and learns of changes from driver events only."""
     opened = NvmlBackend(hand)
     yield opened
     await opened.close()
@@ -349,8 +349,8 @@ async def test_an_xid_of_a_card_that_falls_off_with_it(
 async def test_a_driver_that_restarts_is_opened_anew(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """After a driver restart the backend reports the same GPUs and receives events again. It leaks
-    no handles."""
+    """After a driver restart the backend reports the same GPUs, receives events again, and has
+    leaked no driver handles."""
     well = await listener.inventory()
     driver.restart()
     assert await after_change(listener) == well
@@ -362,7 +362,7 @@ async def test_a_driver_that_restarts_is_opened_anew(
 async def test_a_driver_that_restarts_between_looks(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """The backend's inventory is the same before and after a driver restart."""
+    """If the driver restarts between two readings of the inventory, both readings are the same."""
     well = await backend.inventory()
     driver.restart()
     assert await backend.inventory() == well

@@ -69,8 +69,8 @@ def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
 
 
 def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
-    """If two agents report different devices for the same node, each appends one report. They do
-    not keep overwriting one another."""
+    """If two agents report different devices for the same node, each of them appends one report.
+    They do not go on overwriting each other's reports."""
 
     async def contradict() -> None:
         services = Services()

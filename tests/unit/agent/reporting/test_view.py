@@ -80,8 +80,8 @@ def test_doubles_change_nothing() -> None:
 
 
 def test_the_binding_says_which_placement_it_means() -> None:
-    """If an attempt has two placement events, the agent takes the binding to mean the one that its
-    `cause` names."""
+    """If an attempt has two placement events, the agent allocates the placement that the binding
+    event names as its `cause`."""
     view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
     view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
     assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]

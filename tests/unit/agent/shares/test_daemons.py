@@ -96,8 +96,8 @@ async def card(backend: NvmlBackend) -> Device:
 async def test_C3_two_clients_have_sixty_and_forty_percent(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """Two MPS clients with shares of 60 % and 40 % get those parts of the memory and threads. A
-    client cannot exceed its limit."""
+    """Two MPS clients with shares of 60 % and 40 % get these parts of a GPU's memory and threads.
+    No client can exceed its limit."""
     large = variables(folder, card, 9_216, 60)
     small = variables(folder, card, 6_144, 40)
     assert large["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
@@ -141,7 +141,7 @@ async def test_a_daemon_outlives_the_agent(
 async def test_a_daemon_that_died_is_started_again(
     daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
 ) -> None:
-    """While a share uses an MPS daemon that died, the agent restarts the daemon with the same
+    """If an MPS daemon dies while a share uses it, the agent restarts the daemon with the same
     limit."""
     await daemons.ensure(card.id, 4_000)
     assert await daemons.keep({card.id: 4_000}) == {}

@@ -35,8 +35,8 @@ def recorded(account: Account) -> UsageRecorded:
 
 
 def test_integrals_and_peaks() -> None:
-    """The account weights each sample by the seconds since the previous one. Its event has the
-    integrals and peaks of these samples."""
+    """The account weights each sample by the seconds since the previous sample. Its usage event has
+    the weighted sums (integrals) and the peaks."""
     account = Account(0)
     account.add(Look((use(mib=100, cores=10),)), 5)
     account.add(Look((use(mib=400, cores=40, limit=2_000),)), 10)

@@ -103,8 +103,8 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
-    """A container's usage is its region's value or the driver's, whichever is larger. It never
-    exceeds the GPU's memory."""
+    """A container's usage is the value in its region or the driver's value, whichever is larger.
+    The memory usage never exceeds the GPU's memory."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
     reading = Reading(600 * MIB, 25, (1, 2, 3), 4.0, running=True)

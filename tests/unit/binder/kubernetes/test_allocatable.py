@@ -179,7 +179,7 @@ def test_what_a_kubelet_forgot_is_shown_again() -> None:
 
 def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
     """If a pod requests more memory than the node's allocatable has, the binder raises allocatable
-    first. It binds the pod once the API server has accepted that."""
+    first. It binds the pod once the API server has accepted the new value."""
     world = World()
 
     async def work() -> None:

@@ -454,8 +454,8 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
 def test_events_that_the_api_server_keeps_failing_delay_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the API server keeps failing on some events, the binder still writes the others. It writes
-    the failed ones once they are accepted."""
+    """If the API server keeps rejecting some Kubernetes events, the binder still writes all others.
+    It writes the rejected ones once the API server accepts them."""
     monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
 
     async def main() -> None:

@@ -206,7 +206,8 @@ def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
 
 
 def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
-    """`submit` does not wait for pods that no scheduler considers, such as gated ones."""
+    """`submit` does not wait for pods that no scheduler considers, such as pods with a scheduling
+    gate."""
     settled: list[int] = []
     pods = [Submitted("default", uid, uid, 1) for uid in "abc"]
     awaited = Awaited(pods, lambda: settled.append(1))

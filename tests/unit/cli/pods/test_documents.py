@@ -166,8 +166,8 @@ def test_many_that_are_passed_over_are_one_line(golden: Golden) -> None:
 
 
 def test_all_verbs_tell_of_another_scheduler(tmp_path: Path) -> None:
-    """If a pod is for another scheduler, `check`, `submit` and `plan` print the same warning with
-    its line."""
+    """If a pod is for another scheduler, `check`, `submit` and `plan` print the same warning, with
+    the line in the manifest."""
     file = tmp_path / "pods.yaml"
     named = POD.replace("name: a}", "name: b}").replace(
         "{containers", "{schedulerName: x, containers"

@@ -139,8 +139,8 @@ def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:
-    """The state of a device lists each reason why it is unusable: its failure, its cordon and its
-    node's cordon."""
+    """The state of a device lists all reasons why the device is unusable. These are its failure,
+    its own cordon and the cordon of its node."""
     ledger = Ledger(
         rack("n1", 1),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
@@ -189,8 +189,8 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why(golden: Golde
 
 @pytest.mark.parametrize("width", [WIDE, 60])
 def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
-    """The table of pods shows an eviction at both pods: the evicted one and the one that gets its
-    place."""
+    """The table of pods shows an eviction in the row of the evicted pod and in the row of the pod
+    that gets its place."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9)).settle()
     answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]
@@ -201,7 +201,8 @@ def test_both_pods_of_an_eviction_say_so(golden: Golden, width: int) -> None:
 
 
 def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
-    """The tables of pods and gangs mark those on a silent node."""
+    """The table of pods marks pods on a silent node, and the table of gangs marks gangs on a silent
+    node."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
     lost = ledger.where("m0")

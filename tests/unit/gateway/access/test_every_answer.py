@@ -111,8 +111,8 @@ def test_a_struct_with_other_types_keeps_its_marks(path: str) -> None:
 
 
 def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without redaction, the same answers contain the secrets. The test of redaction would
-    therefore notice a leak."""
+    """Without redaction, the answers contain the secrets. The test of redaction would therefore
+    notice a leak."""
     monkeypatch.setattr(tenant_redaction, "_field", lambda value, *_: value)
     leaking = {path for path, look in LOOKS.items() if "secret" in sent(look)}
     assert leaking >= {"pods", "placements", "who", "log", "lines", "plan", "fleet", "diff"}

@@ -92,8 +92,8 @@ def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
 
 
 def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
-    """Return the groups of pending pods after `ops` and these namespaces each submitted a pod for
-    the same single GPU.
+    """Return the groups of pending pods in a cluster with one GPU. `ops` and each of these
+    namespaces submitted one pod that requests that GPU.
 
     The namespace `ops` has a quota of `limit` GPUs."""
     ledger = Ledger(rack("n1", 1))

@@ -174,8 +174,8 @@ async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
 
 
 async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: Client) -> None:
-    """A cursor is valid at every gateway with the same key. A gateway with another key refuses it
-    and says that the key has changed."""
+    """A cursor is valid at every gateway that has the same key. A gateway with another key refuses
+    the cursor and reports that the key has changed."""
     _, cursors, _ = await walk(client, "mei", "gangs", len(GANGS))
     asked = {"continue": cursors[1]}
     async with TestClient(TestServer(application(Cursors(SECRET)))) as other:

@@ -58,8 +58,8 @@ def test_a_column_sorts_up_then_down_then_not(node: NodeModules) -> None:
     ({"node": "n-1"}, ["a-2"]), ({"node": "n-"}, ["c", "a-2"]), ({"text": "A-"}, ["a-10", "a-2"]),
 ])  # fmt: skip
 def test_pods_are_filtered(node: NodeModules, filters: dict[str, str], names: list[str]) -> None:
-    """If a filter is the complete name of a node, it does not match longer names. Otherwise it
-    matches every name that contains it."""
+    """If a filter is the complete name of a node, it matches only that node. Otherwise it matches
+    every name that contains the filter's text."""
     wanted = {"text": "", "phase": "", "namespace": "", "node": "", **filters}
     code = "return m.matching(given[0], given[1], pod => pod.name).map(pod => pod.name);"
     assert node.run(LIST, code, PODS, wanted) == names

@@ -20,7 +20,8 @@ def state_at(revision: int) -> State:
 
 
 def test_what_is_loaded_is_what_was_added(tmp_path: Path) -> None:
-    """Another process finds a stored checkpoint and loads the same state from it."""
+    """A checkpoint that one process stored can be found by another process, which loads the same
+    state from it."""
     kept = Checkpoints(tmp_path)
     for revision in (3, 7):
         kept.add(state_at(revision))

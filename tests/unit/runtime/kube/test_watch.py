@@ -129,7 +129,7 @@ class Heard:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """Provide a running fake API server. Its `url` is the address."""
+    """Provide a running fake API server. Its attribute `url` is its address."""
     serving = Server()
     app = web.Application()
     app.router.add_get(PATH, serving.answer)
@@ -283,7 +283,7 @@ async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
 
 async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
     """An API server that was unreachable may have been restored from a backup. The watch therefore
-    lists again and tells other watches to do so."""
+    lists its objects again and tells the other watches to do the same."""
     server.script = [
         page(thing("a", 1), version=9),
         watch(torn=True),

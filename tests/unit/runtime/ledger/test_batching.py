@@ -30,8 +30,8 @@ class BreakingLink(PerfectLink):
 
 
 async def test_whoever_waits_for_a_place_in_the_queue_of_a_writer_that_fails_is_told() -> None:
-    """If a group commit fails, every writer gets the error: those in flight, those queued and those
-    waiting for room in the queue."""
+    """If a group commit fails, all writers get the error. This includes writers whose events are
+    queued and writers that wait for room in the queue."""
     link = BreakingLink()
     ledger = MemoryLedger(MemoryServer(), role="watcher", link=link)
 

@@ -1,5 +1,5 @@
-"""Tests of the hot path, the modules that are compiled with Cython. They are compiled all or not at
-all, and are never older than their source."""
+"""Tests of the hot path, the modules that are compiled with Cython. Either all of these modules are
+compiled or none is. A compiled module is never older than its source."""
 
 import os
 import re

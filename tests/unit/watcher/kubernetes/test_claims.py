@@ -46,8 +46,8 @@ def held(cluster: Cluster) -> PodAdopted:
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """Return the device families of which node n1 offers no devices, because a pod uses unknown
-    ones."""
+    """Return the device families of which node n1 offers no devices because a pod uses unknown
+    devices of the family."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
     return fact.data.unnamed_families

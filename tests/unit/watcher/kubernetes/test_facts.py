@@ -204,8 +204,8 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
 
 
 def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
-    """The watcher ignores the watch event of our own binding. It handles any other change of the
-    pod."""
+    """The watcher ignores the watch event that our binder's binding of a pod causes. It handles any
+    other change of the pod."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.pod("p")
@@ -297,8 +297,8 @@ def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
 
 
 def test_a_node_that_left_is_gone_once() -> None:
-    """The watcher reports a node that was removed from Kubernetes as gone, once. It never does so
-    for a node that only an agent has reported."""
+    """If a node is removed from Kubernetes, the watcher reports it as gone, once. If only an agent
+    has reported a node, the watcher never reports that node as gone."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.write(cluster.node_facts())

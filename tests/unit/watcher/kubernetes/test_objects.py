@@ -16,7 +16,7 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """Return the pod as the watcher converts it when it first sees it."""
+    """Return the pod as the watcher converts it at first sight."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 
@@ -76,8 +76,8 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
 
 
 def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
-    """From an extended scheduler's pod the watcher reads only the devices, not the volumes. It
-    ignores the pod if it requests no devices."""
+    """If a pod's scheduler uses our extender, the watcher reads only the pod's devices, not its
+    volumes. It ignores such a pod if the pod requests no devices."""
     names = Configuration(extended_scheduler_names=("default-scheduler",))
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     reader.configure(names)

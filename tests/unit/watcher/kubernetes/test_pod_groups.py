@@ -53,7 +53,7 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
 
 def test_three_podgroups_of_one_name_are_three_gangs() -> None:
     """The watcher treats PodGroups of different APIs as different gangs, even if they have the same
-    name. Only Volcano's wait for our admission."""
+    name. Only Volcano's PodGroups wait for our admission."""
     cluster = Cluster()
     kinds = {
         "podgroups": "",

@@ -76,8 +76,8 @@ def test_a_pod_whose_claim_is_made_of_a_template_waits_in_silence() -> None:
 
 
 def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
-    """If two pods use the same ResourceClaim, the watcher rejects the second one. It submits it
-    when the first is gone and the reservation is released."""
+    """If two pods use the same ResourceClaim, the watcher rejects the second pod. It submits that
+    pod when the first one is gone and the claim's reservation is released."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")

@@ -88,8 +88,8 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
 
 
 def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
-    """The watcher's report of a node has the volume claims of other schedulers' running pods. The
-    watcher reports the claims themselves, too."""
+    """The watcher's report of a node lists the volume claims of other schedulers' running pods. The
+    watcher also reports each of these claims in an event of its own."""
     cluster = Cluster()
     theirs: dict[str, Any] = {
         "schedulerName": "default-scheduler",

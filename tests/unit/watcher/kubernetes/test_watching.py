@@ -156,8 +156,8 @@ def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
 
 
 def test_a_comparison_finds_what_no_watch_has_told() -> None:
-    """A pod may be in the ledger but not in the cluster. The watcher finds it when it compares
-    both, and ends it."""
+    """If a pod is in the ledger but not in the cluster, the watcher's periodic comparison finds the
+    pod and ends it in the ledger."""
 
     async def check(cluster: Watched) -> None:
         cluster.ask("POST", PODS, kube_pod("a", share()))

@@ -128,8 +128,8 @@ async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
-    """If a file was modified just now, it may be incomplete. The folder's reader skips it and keeps
-    its previous pods."""
+    """If a file was modified just now, it may be incomplete. The folder's reader then skips the
+    file and keeps the pods that the file had before."""
     write(tmp_path, "a.yaml", pod("a"), pod("b"))
     source = source_of(tmp_path)
     await source.observe()
@@ -208,8 +208,8 @@ async def test_a_folder_that_was_never_there(tmp_path: Path) -> None:
 
 
 async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """If two files in the folder have pods of the same name, the first file counts. The second is
-    reported once."""
+    """If two files in the folder have a pod of the same name, the pod in the first file counts. The
+    other one is reported once."""
     write(tmp_path, "a.yaml", pod("a", gpus="1"))
     write(tmp_path, "b.yaml", pod("a", gpus="2"))
     source = source_of(tmp_path)

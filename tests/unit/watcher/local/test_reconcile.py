@@ -118,8 +118,8 @@ def test_a_changed_manifest_replaces_the_pod() -> None:
 
 
 def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
-    """If a pod is evicted, the watcher ends it and submits it again, since there is no Kubernetes
-    to do so."""
+    """If a pod is evicted, the watcher ends the pod and submits it again, since without Kubernetes
+    no controller does that."""
     world = World()
     wanted = wanting(draft("a"), draft("h", priority=9))
     world.settle(wanted)
@@ -190,7 +190,8 @@ def test_a_gang_that_left_with_its_last_pod_is_declared_anew() -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 3, 4])
 def test_any_prefix_leads_to_the_same_end(events: int) -> None:
-    """If the watcher restarts after any of its events, it appends exactly those that are left."""
+    """If the watcher restarts after any of its events, it appends exactly the events that are still
+    missing."""
     wanted = wanting(draft("a", group="d/gang"), draft("b"), draft("c"), groups=(GANG,))
     straight = World().settle(wanted)
     world = World()

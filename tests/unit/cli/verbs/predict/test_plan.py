@@ -23,8 +23,8 @@ AFTER = Totals(
 
 
 def test_what_a_change_is_compared_with_is_not_called_the_present(golden: Golden) -> None:
-    """`plan` prints the totals without and with the change as "before" and "after". It does not
-    call the former the present state."""
+    """`plan` labels the totals without the change "before" and those with the change "after". It
+    does not call the totals without the change the present state."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
     golden({"before and after": totals_words(answer)})
 
@@ -87,8 +87,8 @@ def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> Pla
 
 
 def test_for_whom_nothing_changes_is_counted_and_not_shown(golden: Golden) -> None:
-    """`plan` lists the pods that become pending because of the plan. It only counts those that are
-    pending without it."""
+    """`plan` lists each pod that becomes pending because of the plan. Pods that would be pending
+    even without the plan are only counted."""
     assert shown(after(0)) == []
     golden({
         "one as before, one for the plan": "\n".join(shown(after(2, LONG, MOVED))),

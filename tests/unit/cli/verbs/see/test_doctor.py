@@ -1,4 +1,4 @@
-"""Tests of how `doctor` prints its findings, and of what it prints if it can reach no service."""
+"""Tests of how `doctor` prints its findings, and of its output if no service is reachable."""
 
 from pathlib import Path
 
