@@ -142,6 +142,12 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
                 "apportion.v1.operator.node.n1", b"{}", reply=FENCE, headers={}
             )
             await gateway.last_revision()
+
+            async def stored() -> bool:
+                return await watcher.last_on_subject(FENCE) > 0
+
+            if not guarded:  # or the purge comes before it
+                await until(stored, "the confirmation to be stored at the fence")
             await intake.serve("apportion.intake.*", answer)
             await agent.wire.publish(f"apportion.intake.{NODE}", b"", reply=PURGE, headers={})
             await asyncio.wait_for(asked.wait(), 30)
