@@ -32,6 +32,7 @@ from tests.support.kube_world import KubeWorld
 from tests.support.kubelet_fixtures import NODE
 from tests.support.nvidia.build import built
 from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.polling import until
 from tests.support.real_kubelet import RealKubelet
 from tests.support.volcano_controller import make_pods
 from tests.support.webhook import running_webhook
@@ -104,7 +105,11 @@ class Node:
     async def environment(self, pod: str, container: str) -> dict[str, str]:
         """Return the device variables in the environment of the container's process."""
         await self.kubelet.made(pod, container)
-        env = _environment(await self.kubelet.pid(pod, container))
+
+        async def read() -> dict[str, str]:  # empty until the runtime has executed the program
+            return _environment(await self.kubelet.pid(pod, container))
+
+        env = await until(read, f"the program of {pod}/{container} to be executed")
         return {name: value for name, value in env.items() if name.startswith(OURS)}
 
     def edits(self, pod: str, container: str) -> dict[str, Any]:
