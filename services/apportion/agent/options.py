@@ -89,8 +89,8 @@ _OPTIONS = (
         "--priority-namespace",
         "priority_namespaces",
         "NAMESPACE",
-        "Let containers of priority 0 here take precedence over other namespaces' pods; "
-        "'*' means all namespaces.",
+        "Let containers of priority 0 in this namespace take precedence over pods of "
+        "other namespaces too; '*' means all namespaces.",
     ),
     many(
         "--unheld-namespace",
