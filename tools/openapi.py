@@ -37,8 +37,8 @@ AUDIENCES = {
     "on `nodes`",
     Audience.DOCTOR: "people with the permission `get` on `doctor`",
     Audience.LEDGER: "people with the permission `get` on `ledger`",
-    Audience.TENANTS: "people with the permission `get` on `ledger`; and people with `get` on "
-    "`pods` in some namespaces: data of other namespaces is hidden from them",
+    Audience.TENANTS: "people with the permission `get` on `ledger`, and people with `get` on "
+    "`pods` in some namespaces. The latter do not see data of other namespaces",
 }
 NAMED_BY = 4
 """A row of the parameter table names at most this many endpoints."""

@@ -24,7 +24,7 @@ from apportion.cli.client.connection import BOTH, connection_options
 from apportion.cli.main import RUN, SECTIONS, root
 from apportion.cli.usage import CONNECTION, described
 from apportion.core.placement.feasibility import amounts, causes, devices, nodes
-from apportion.core.placement.feasibility.descriptors import Cause, Unit
+from apportion.core.placement.feasibility.descriptors import Cause, Kind, Unit
 from apportion.runtime.process.config import _DEFAULTS
 from apportion.runtime.process.metrics import Family
 from apportion_schemas.operations import POLICIES
@@ -123,6 +123,9 @@ column, if the event could let the pod fit.
     )
 
 
+NOT_EVEN_EMPTY: Final = "the pod would not fit on an empty node"
+
+
 def refusals() -> str:
     """Return the page of refusal codes."""
     parts = (
@@ -130,7 +133,7 @@ def refusals() -> str:
         + table(
             ("code", "cause", "fix"),
             (
-                (stacked(code(each.code.value), _unit(each)), each.phrase, _fix(each))
+                (stacked(code(each.code.value), _unit(each)), _phrase(each), _fix(each))
                 for each in found
             ),
         )
@@ -140,23 +143,33 @@ def refusals() -> str:
         "Refusals",
         """
 For anyone whose pod is pending. `apportion why`, the API and the ledger name the cause of each
-refusal by one of these codes. If the table has a unit below a code, the refusal also contains the
-needed and the available amount in that unit. Newer versions may add codes, so a client must accept
+refusal by one of these codes. A unit below a code means that the refusal also contains the needed
+and the available amount, in that unit. Newer versions may add codes, so a client must accept
 codes that it does not know.
 
-Each fix assumes that the pod would fit on the node if the node were empty. If the pod is too large
-even for an empty node, use a larger device or node, or request less. If another fix helps in that
-case, the table has it, too.""",
+Each fix assumes that the pod would fit on the node if the node were empty. If not, `apportion why`
+prints that the pod would not fit even on an empty fleet. Then use a larger device or node, or
+request less, unless the table has another fix for that case.
+
+A module is a group of devices that are allocated together, such as the two dies of an
+Ascend 910C.""",
         *parts,
     )
 
 
 def _fix(cause: Cause[Any]) -> str:
     fix = cause.fix.format(node="NODE", device="DEVICE")
-    command = re.fullmatch(r"(apportion|kubectl) [a-z ]+[A-Z]+", fix)
+    # after the object, a command may have arguments such as `pool-` or `--force`
+    command = re.fullmatch(r"(apportion|kubectl) [a-z ]+[A-Z]+( \S*[-=/]\S*)*", fix)
     fix = code(fix) if command else fix
     empty = cause.fix_when_empty if not cause.fix_when_empty.startswith("use a larger") else ""
-    return f"{fix}; if it would not fit on an empty node: {empty}" if empty else fix
+    alone = "the pod alone exceeds the limit" if cause.kind is Kind.LIMIT else NOT_EVEN_EMPTY
+    return f"{fix}; if {alone}: {empty}" if empty else fix
+
+
+def _phrase(cause: Cause[Any]) -> str:
+    never = cause.when_empty
+    return f"{cause.phrase}; if {NOT_EVEN_EMPTY}: {never}" if never else cause.phrase
 
 
 def _unit(cause: Cause[Any]) -> str:

@@ -51,7 +51,7 @@ class DifferenceFound(Payload, frozen=True):
 
 @event("operator.ledger", "operator")
 class LedgerRebuilt(Payload, frozen=True):
-    """An operator rebuilds a lost ledger from the annotations of `pods` bound pods.
+    """An operator rebuilds a lost ledger from annotations of bound pods; `pods` counts them.
 
     The PodAdopted events of these pods follow. `unread` counts pods whose devices are unknown."""
 

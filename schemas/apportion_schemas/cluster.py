@@ -193,7 +193,7 @@ class VolumeClaimGone(Payload, frozen=True):
 
 @event("cluster.namespace.{namespace}", "watcher")
 class NamespaceObserved(Payload, frozen=True):
-    """The labels of a namespace, without the one that Kubernetes sets to the namespace's name.
+    """The labels of a namespace, except the label that Kubernetes sets to the name itself.
 
     `version` is as in QuotaObserved."""
 

@@ -34,7 +34,7 @@ class PolicyText(NamedTuple):
 POLICIES: Final[dict[Policy, PolicyText]] = {
     "price": PolicyText(
         "the node and device that leave the most room for typical pods, learnt from the ledger; "
-        "acts as bestfit until 20 pods have come",
+        "acts as bestfit until 20 pods have been submitted",
         "that leaves the most room for typical pods, then the fullest "
         '("price" is a score, not money)',
         with_node=True,

@@ -13,7 +13,7 @@ from apportion.agent.usage.sampling import RECORD_S, SAMPLE_S
 from apportion.runtime.service.options import Command, folder, many, seconds, switch
 
 _OPTIONS = (
-    folder("--kubelet", None, "Serve pods as device plugins of the kubelet in this folder."),
+    folder("--kubelet", None, "Register as device plugins with the kubelet of this folder."),
     switch(
         "--runs",
         "Serve commands started by `apportion run`, on a machine without a kubelet.",
@@ -89,8 +89,8 @@ _OPTIONS = (
         "--priority-namespace",
         "priority_namespaces",
         "NAMESPACE",
-        "Let pods with priority 0 in this namespace also precede other namespaces' pods; "
-        "'*' means all namespaces.",
+        "Let containers of priority 0 in this namespace take precedence over pods of "
+        "other namespaces too; '*' means all namespaces.",
     ),
     many(
         "--unheld-namespace",

@@ -95,7 +95,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
 @click.option(
     "--past", envvar="APPORTION_PAST", show_envvar=True, metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the index of the past.  [default: a temporary folder]",
+    help="Folder for the index that answers queries about the past.  [default: a temporary folder]",
 )  # fmt: skip
 @click.option(
     "--monitor", envvar="APPORTION_NATS_MONITOR", show_envvar=True, default="", metavar="URL",

@@ -102,7 +102,7 @@ class DecisionMetrics:
         )
         self._again = metrics.counter(
             "apportion_decided_again_total",
-            "Pods that need another decision because theirs was not taken.",
+            "Pods that need another decision because the first was not stored.",
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:

@@ -97,8 +97,8 @@ class FleetQuery(AtQuery, frozen=True, kw_only=True):
                   "revision; default: all nodes."),
     ] | None = None  # fmt: skip
     heard: Annotated[
-        int, Meta(ge=0, le=REVISION_MAX, description="`heard` of the previous answer: only newer "
-                  "usage samples are sent."),
+        int, Meta(ge=0, le=REVISION_MAX, description="Send only usage samples that are newer than "
+                  "this: the `heard` of the previous answer."),
     ] = 0  # fmt: skip
 
 

@@ -114,12 +114,12 @@ def command(
     """Submit the pods of manifests or of a trace.
 
     A live pod with the same name and spec is left unchanged. If its spec has changed, the
-    difference is shown; with --replace the pod is deleted and resubmitted. Without --replace, no
-    pod of the same workload or gang is submitted or ended.
+    difference is shown; with --replace the pod is deleted and resubmitted. Without --replace,
+    its workload or gang stays as it is: none of its pods is submitted or ended.
 
-    Surplus pods of a Deployment are ended. --wait includes live pods that are pending. An invalid
-    document is reported with its field, value and fix, and the others are submitted. Other kinds,
-    such as a Service, are skipped; if there is nothing else, that is an error.
+    Surplus pods of a Deployment are ended. --wait also waits for pods submitted earlier that are
+    still pending. An invalid document is reported with its field, value and fix; the others are
+    submitted. Other kinds, such as a Service, are skipped. If all are skipped, that is an error.
 
     Exit codes: 0 all submitted, or with --wait all placed; 1 an invalid document, a changed pod
     without --replace, or with --wait a pod that is pending or undecided; 2 wrong usage; 3 ledger or

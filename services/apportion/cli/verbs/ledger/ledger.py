@@ -310,7 +310,7 @@ def set_aside(
     """Skip events that block readers; they stay in the ledger.
 
     Readers that halted at these events continue. Readers that had applied them restart without
-    them. To undo `ledger enable`, and skip everything written under it, give its revision.
+    them. To undo `ledger enable`, give its revision; everything written under it is skipped, too.
 
     Exit codes: 0 done; 1 no such event, or it is needed; 3 ledger unreachable."""
     who, chosen = person(by), list(dict.fromkeys(revisions))

@@ -95,8 +95,8 @@ def command(
     the same files are used.
 
     Warnings flag what you probably did not intend: a misspelt name, an amount in another unit, or
-    another scheduler. Documents are skipped if their kind is unknown but has pods, such as a TFJob,
-    or if they are neither a workload nor a limit, such as a Service.
+    another scheduler. These documents are skipped: workloads of an unknown kind, such as a
+    TFJob, and documents that are neither a workload nor a limit, such as a Service.
 
     Exit codes: 0 all accepted; 1 a document is rejected, all are skipped, or with --strict there
     are warnings or skipped documents; 2 wrong usage."""

@@ -36,8 +36,8 @@ def command(
     For a pod that has ended, it explains the last placement and later failures of its devices. It
     also lists pods that were evicted for it, and earlier pods of the same name.
 
-    The node with the highest score wins. The parts of a score are named for policies; see
-    `apportion policy set --help`. A "price" is a score, not money.
+    The node with the highest score wins. Each part of a score has the name of a policy;
+    see `apportion policy set --help`. A "price" is a score, not money.
 
     Exit codes: 0 explained; 1 no such pod, or no data for that time; 3 gateway unreachable."""
     gateway = Gateway(where.gateway_url())
