@@ -3,6 +3,7 @@ reads."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -12,11 +13,11 @@ from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_
 from apportion.runtime.jetstream.consumers import read_info
 from apportion.runtime.jetstream.stream import Look, resize
 from apportion.runtime.jetstream.wire import STREAM, call_api
-from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerUnavailable, Record
+from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerUnavailable, NotServed, Record
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.soundness import Soundness
+from apportion.runtime.service.soundness import TROUBLES, Soundness
 from tests.support.nats import PlainServer, draft
 from tests.support.polling import until
 
@@ -147,6 +148,26 @@ async def test_what_is_under_way_while_it_looks_is_not_free(ledger: JetStreamLed
         assert soundness.free(ROOM_BYTES // 4) == pytest.approx(0.25, abs=0.05)
     finally:
         watching.cancel()
+
+
+async def test_a_ledger_that_no_server_serves(tmp_path: Path) -> None:
+    """A service whose server serves no ledger reports that until a check finds the ledger, even if
+    the service has nothing more to append."""
+    soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
+    async with AsyncExitStack() as stack:
+        server = PlainServer(tmp_path / "plain")
+        await server.start()
+        stack.push_async_callback(server.stop)
+        ledger = await connect(server.url, name="test", watch=soundness.note)
+        stack.push_async_callback(ledger.close)
+        with pytest.raises(NotServed):
+            await ledger.append([draft()])
+        assert (soundness.trouble(), soundness.not_ready()) == ("unserved", [TROUBLES["unserved"]])
+        await create_stream(ledger)
+        watching = asyncio.create_task(soundness.watch(ledger))
+        stack.callback(watching.cancel)
+        await until(lambda: _true(not soundness.trouble()), "a check to find the ledger")
+        assert soundness.not_ready() == []
 
 
 async def _true(value: object) -> object:

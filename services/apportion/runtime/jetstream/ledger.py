@@ -36,6 +36,7 @@ from apportion.runtime.ledger.port import (
     LedgerError,
     LedgerFull,
     LedgerUnavailable,
+    NotServed,
     OutcomeUnknown,
     Record,
     Request,
@@ -58,6 +59,7 @@ _OUTCOMES: dict[type[LedgerError], str] = {
     DuplicateRefused: "duplicate",
     OutcomeUnknown: "unknown",
     LedgerUnavailable: "unavailable",
+    NotServed: "unserved",
     LedgerFull: "full",
 }
 

@@ -101,7 +101,8 @@ class Metrics:
         )
         self.appends = self.counter(
             "apportion_append_total",
-            "Appends by outcome: ok, fence, duplicate, unknown, unavailable, full, refused.",
+            "Appends by outcome: ok, fence, duplicate, unknown, unserved, unavailable, full, or "
+            "refused.",
             ("outcome",),
         )
         self.drafts_appended = self.counter(

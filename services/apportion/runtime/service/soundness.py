@@ -1,15 +1,15 @@
 """Checks that the ledger has the required settings and accepts our appends.
 
 With changed settings a stream could drop events, so nothing is appended until they are restored.
-Invariant: a service is not ready after a check found a wrong setting, until a check finds none.
-After a failed append, it is not ready until one succeeds or none was tried for a minute."""
+Invariant: a service is not ready after a check found a wrong setting, until a check finds none; the
+same if no server serves the stream. After another failed append, it is not ready until one succeeds
+or none was tried for a minute."""
 
 import asyncio
-import contextlib
 from typing import Final, Protocol
 
 from apportion.runtime.jetstream.stream import Look
-from apportion.runtime.ledger.port import LedgerUnavailable
+from apportion.runtime.ledger.port import LedgerUnavailable, NotServed
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import Logger
 from apportion.runtime.process.metrics import Metrics
@@ -33,6 +33,10 @@ TROUBLES: Final = {
         "the ledger does not acknowledge appends; check the log and the disk of nats-server, and "
         "restart it if its disk was full"
     ),
+    "unserved": (
+        "nats-server does not serve the ledger; check its log and its disk, and restart it if the "
+        "disk was full, because it then disables JetStream"
+    ),
 }
 
 
@@ -47,7 +51,7 @@ class Examined(Protocol):
 
 
 class Soundness:
-    """The ledger's known problems, kept across restarts. Pass `note` to `jetstream.connect`."""
+    """The ledger's known problems, kept across restarts. `note` is the `watch` of `connect`."""
 
     def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
         self._metrics = metrics
@@ -55,6 +59,7 @@ class Soundness:
         self._log = log
         self._outcome = ""
         self._at_s = 0.0
+        self._unserved = False
         self._drifted: tuple[str, ...] = ()
         self._lost = 0
         self._free = 1.0
@@ -91,11 +96,18 @@ class Soundness:
     def note(self, outcome: str, drafts: int, seconds: float) -> None:
         """Record the outcome of one append that has ended."""
         self._metrics.appended(outcome, drafts, seconds)
-        if outcome != "unavailable":  # a lost connection is no sign of missing room
+        if outcome == "unserved":
+            if not self._unserved:
+                self._due.set()
+            self._unserved = True
+        elif outcome != "unavailable":  # a lost connection is no sign of missing room
+            self._unserved = False
             self._outcome, self._at_s = outcome, self._clock.monotonic()
 
     def trouble(self) -> str:
-        """Return `full` or `unknown` if that is how an append failed within a minute, or ""."""
+        """Return a key of `TROUBLES`: why appends fail, or failed within the last minute; or ""."""
+        if self._unserved:
+            return "unserved"
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
         return self._outcome if recent and self._outcome in TROUBLES else ""
 
@@ -127,8 +139,14 @@ class Soundness:
         while True:
             self._due.clear()
             before_bytes = self._spent_bytes
-            with contextlib.suppress(LedgerUnavailable):
+            try:
                 look = await ledger.look()
+            except NotServed:
+                self._unserved = True
+            except LedgerUnavailable:
+                pass
+            else:
+                self._unserved = False
                 self._free, self._room_bytes = look.free, look.room_bytes
                 self._spent_before_bytes = before_bytes
                 self._spent_bytes -= before_bytes
@@ -140,7 +158,7 @@ class Soundness:
                     )
                 self._lost = look.lost
             # Wait for the next check, or until enough was appended to make it due.
-            wrong = self._drifted or self._free <= 0
+            wrong = self._drifted or self._unserved or self._free <= 0
             pause = self._clock.pause(LOOK_AGAIN_S if wrong else LOOK_S)
             waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
             try:
