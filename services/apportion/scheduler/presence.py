@@ -103,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Measure silence in rounds, each of which counts as at most one interval of beats."""
+        """Measure silence in rounds. A round counts as at most one interval between beats."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)

@@ -109,7 +109,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Settings for reading pods: our schedulers, trusted writers of annotations, ResourceClaims."""
+    """How to read pods: our schedulers, who may write annotations, and if `dra` claims are read."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS

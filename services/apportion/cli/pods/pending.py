@@ -32,7 +32,7 @@ GRACE_S: Final = 3.0  # time for a scheduler to evict for a refused pod, and to 
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
-    """Return the `why` answers of refused pods, by uid. Pods that have ended are left out."""
+    """Return the gateway's `why` answer for each refused pod, by uid. Ended pods are left out."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found
@@ -139,7 +139,7 @@ async def wait_for_room(
 ) -> dict[str, Why]:
     """Wait up to `wait_s` for evictions that make room. Return the `why` of pods still refused.
 
-    `priorities` are by `namespace/name`, of pods that may preempt. Raises as `Awaited.wait`."""
+    `priorities` has pods' priorities by `namespace/name`. Raises the errors of `Awaited.wait`."""
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}

@@ -52,7 +52,7 @@ class Entry(LogEntry, frozen=True):
 
 
 class Look(NamedTuple):
-    """How to redact one type of answer. `also` finds namespaces that its fields do not declare."""
+    """The rules to redact one type of answer. `also` finds namespaces that no field declares."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Redact groups of pending pods; each shows the sentence of a visible pod, or a neutral one."""
+    """Redact groups of pending pods: a group's sentence is that of a visible pod, or neutral."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:

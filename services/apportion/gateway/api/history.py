@@ -168,7 +168,7 @@ class History:
         return await self._worded(sorted(revisions), upto, limit, uids)
 
     async def names(self, query: AtQuery, names: Mapping[str, str]) -> PodNames:
-        """Return all pods called so, live or ended. Raises RequestRefused, LedgerError."""
+        """Return all pods with this name, live or ended. Raises RequestRefused, LedgerError."""
         upto = await self.upto(query)
         name = text_of("name", names["name"])
         found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)

@@ -46,7 +46,7 @@ class Filter(msgspec.Struct, frozen=True):
     text: str = ""
 
     def wants(self, record: Record) -> bool:
-        """Return False if a record certainly does not match, judged before it is decoded."""
+        """Check a record before it is decoded; return False if it certainly does not match."""
         if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
             return False
         return not self.subject or matches(self.subject, record.subject)

@@ -23,8 +23,7 @@ REVISION_MAX = 1 << 53
 class RequestRefused(Exception):
     """The error that a request is refused, with its HTTP status.
 
-    `rest` is an error text to which the field's name is prepended. `retry_after_s`: when to retry.
-    """
+    `rest` is an error text that follows the field's name. `retry_after_s` is a wait in seconds."""
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",

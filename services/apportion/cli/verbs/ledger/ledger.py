@@ -252,7 +252,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `enable --json` prints; `revisions` are those of the enabled formats."""
+    """The document that `enable --json` prints, with the revision that enabled each format."""
 
     wanted: tuple[Wanted, ...]
     revisions: dict[str, int | None] = {}
