@@ -156,7 +156,7 @@ class Lane:
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
-        """Free the room that a request took, once it is answered or will never be."""
+        """Free the room of a request that was answered, or that will never be answered."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
         self._lanes.unanswered -= 1

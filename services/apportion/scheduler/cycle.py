@@ -356,7 +356,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """Return the fenced and chained drafts of one decision, in order."""
+    """Return a draft for each event of one decision, fenced and chained, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 

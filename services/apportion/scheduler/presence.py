@@ -1,4 +1,4 @@
-"""Records in the ledger which agents fall silent, and which agents send beats again.
+"""Records in the ledger which agents stop sending beats (heartbeats), and which resume.
 
     beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
                                  └──► a silent one is heard ──► NodeHeard, fenced

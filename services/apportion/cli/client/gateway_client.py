@@ -51,7 +51,7 @@ class Unanswered(Unreachable):
 
 
 class Gateway:
-    """A client of one gateway over one connection. While the gateway replays, it retries."""
+    """A client of one gateway, with one connection. It retries while the gateway is replaying."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S

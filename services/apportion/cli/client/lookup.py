@@ -82,8 +82,7 @@ def unknown(
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """Return a hint to append to "no such pod": `; did you mean training/worker-0?`
 
-    The hint names pods of an owner or gang called `name`, or pods with the same or a similar name.
-    """
+    The hint names pods of an owner or gang called `name`, or pods with an equal or similar name."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:

@@ -304,7 +304,7 @@ class Facts:
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for changed volume claims in `names`, and for those of the pods in `uids`."""
+        """Yield events for changed volume claims: `names`, and the claims of the pods `uids`."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)

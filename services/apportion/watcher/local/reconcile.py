@@ -44,7 +44,7 @@ class Observation:
 
 
 class Source:
-    """A source of wanted pods. This base class wants none, for pods that only users submit.
+    """A source of wanted pods. This base class wants none: then only users submit pods.
 
     Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
