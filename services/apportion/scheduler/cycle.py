@@ -106,7 +106,7 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that the ledger did not store whole; `outcome`: `refused` or `unknown`.
+        """Count a decision that was not stored whole; `outcome` is `refused` or `unknown`.
 
         `placed` of its pods were placed nevertheless, and `again` of them need another decision."""
         self._decisions.labels(outcome).inc()

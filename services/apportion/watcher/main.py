@@ -109,7 +109,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """How to read pods: our schedulers, who may write annotations, and if `dra` claims are read."""
+    """Settings for reading pods: our schedulers, writers of annotations, and if `dra` is on."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS

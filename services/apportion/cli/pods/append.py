@@ -189,7 +189,7 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End each of `pods`, which are pairs of revision read and pod. Raises LedgerError."""
+    """End the pods; each is paired with the revision of its answer. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):

@@ -211,7 +211,7 @@ def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces of a plan's manifests: the answer reveals live pods of these."""
+    """Return the namespaces of a plan's manifests; the plan's answer reveals live pods there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 

@@ -36,13 +36,13 @@ def short_turns() -> Turns:
 
 
 class Sight(NamedTuple):
-    """Stored in a restricted client's request: `may_see` says if the client sees a namespace."""
+    """The check, stored in a tenant's request, of which namespaces the tenant may see."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """Stored in a request: `may_go_on` says if the client may still get the rest of an answer."""
+    """The check, stored in a request, of whether its client may go on reading a long answer."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 

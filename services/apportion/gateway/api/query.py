@@ -23,7 +23,8 @@ REVISION_MAX = 1 << 53
 class RequestRefused(Exception):
     """The error that a request is refused, with its HTTP status.
 
-    `rest` is an error text that follows the field's name. `retry_after_s` is a wait in seconds."""
+    `rest` is an error text that follows the field's name. Clients may retry after `retry_after_s`.
+    """
 
     def __init__(
         self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",

@@ -2,7 +2,7 @@
 
 The table `facts` has the objects of each event; `holds` has each share from placement to release;
 `marks` has the timeline's events; `changes` has what each event changed. All lookups are by key.
-Invariant: the committed data covers exactly the events up to `revision`. It can be deleted."""
+Invariant: committed data covers exactly the events up to `revision`. The file can be deleted."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
