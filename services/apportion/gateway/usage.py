@@ -29,7 +29,7 @@ class _Heard(msgspec.Struct):
 
 
 class Uses:
-    """The newest usage sample of each node of one fold."""
+    """Stores the newest usage sample of each node."""
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state

@@ -77,7 +77,7 @@ class Presence:
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
         """Until cancelled, record each agent that is silent for `grace_s`, and each that returns.
 
-        If the server does not permit beats, a warning is logged and no agent counts as silent."""
+        If this process may not read heartbeats, it logs a warning and counts no agent as silent."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:

@@ -189,7 +189,7 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End the pods; each is paired with the revision of its answer. Raises LedgerError."""
+    """End the pods. Each is paired with the revision at which it was read. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):

@@ -25,7 +25,7 @@ _NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """A fleet: its name, and its nodes in YAML or JSON, or "" for this machine's own GPUs."""
+    """A fleet's name, and its nodes as YAML or JSON; no text means this machine's own GPUs."""
 
     name: str
     text: bytes = b""

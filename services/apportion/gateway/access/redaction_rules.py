@@ -39,14 +39,14 @@ Seal = Callable[[str], str]
 
 
 class Fleet(FleetAnswer, frozen=True):
-    """A `FleetAnswer` with its rows decoded."""
+    """A `FleetAnswer` with its rows decoded, so that they can be redacted."""
 
     nodes: Everyone[tuple[PackedNode, ...]] = ()  # type: ignore[assignment] # encoded there
     used: Everyone[tuple[PackedUse, ...]] = ()  # type: ignore[assignment] # encoded there
 
 
 class Entry(LogEntry, frozen=True):
-    """A `LogEntry` with its event decoded."""
+    """A `LogEntry` with its event decoded, so that the event can be redacted."""
 
     event: Any = None
 

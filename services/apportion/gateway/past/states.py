@@ -190,7 +190,7 @@ class PastStates:
         return state
 
     async def _nearest(self, revision: int) -> State:
-        """Return a state at or before the revision, which the caller may change."""
+        """Return a state as of `revision` or earlier. The caller may change the state."""
         near = max((kept for kept in self._kept if kept <= revision), default=0)
         first, _ = await self._chronicle.span()
         while True:

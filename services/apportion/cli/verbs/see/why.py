@@ -92,7 +92,7 @@ def _beside_it(why: Why) -> Iterator[str]:
 
 
 def show_why(out: Screen, why: Why) -> None:
-    """Print the sentence and its evidence, wrapped on a terminal only."""
+    """Print the sentence that explains the pod, and the evidence. Wrap lines only on a terminal."""
     out.say(why.sentence, "bold", folds=True)
     if why.placed:
         show_placed(out, why.placed)
