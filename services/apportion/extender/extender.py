@@ -68,7 +68,7 @@ class Extender:
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """Yield a route for every verb under each prefix."""
+        """Yield the routes of filter, prioritize and bind under each prefix."""
         for prefix in PREFIXES:
             for verb in VERBS:
                 yield web.post(f"{prefix}/{verb}", self._answering(verb))

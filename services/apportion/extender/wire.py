@@ -16,7 +16,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class FilterArgs(NamedTuple):
-    """kube-scheduler's `ExtenderArgs`; `objects` are whole nodes if it sent them."""
+    """kube-scheduler's `ExtenderArgs`. `objects` has whole nodes, if kube-scheduler sent them."""
 
     pod: dict[str, Any]
     names: list[str]

@@ -184,7 +184,7 @@ class FleetSums:
 
 
 def _counted(node: NodeState) -> Counter[_Key]:
-    """Return one node's contribution to the sums, with parts of devices in exact millionths."""
+    """Return what the node adds to the fleet metrics; parts of devices are in exact millionths."""
     found: Counter[_Key] = Counter()
     for state in node.devices:
         if not state.present:

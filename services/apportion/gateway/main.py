@@ -60,7 +60,7 @@ ELSE = "; behind a proxy, start the gateway with a login or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """A gateway's address, login and options; without `files` it answers over plain HTTP."""
+    """The settings of one gateway process. Without `files`, it answers over plain HTTP."""
 
     api: Address
     login: LoginChoice

@@ -29,7 +29,7 @@ class _Heard(msgspec.Struct):
 
 
 class Uses:
-    """The newest usage sample of each node of one fold."""
+    """Stores the newest usage sample of each node."""
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class Uses:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
-        """Return the newest number, and the rows after `heard`, or all if `heard` is unknown."""
+        """Return the newest row number, and rows numbered above `heard`; all if it is unknown."""
         oldest_s = self._clock.monotonic() - SILENT_S
         for name, sample in list(self._heard.items()):
             if sample.at_s >= oldest_s:

@@ -156,7 +156,7 @@ class Lane:
         return self._waiting.popleft() if self._waiting else None
 
     def over(self, request: Request) -> None:
-        """Free the room that a request took, once it is answered or will never be."""
+        """Free the room of a request that was answered, or that will never be answered."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
         self._lanes.unanswered -= 1
@@ -175,7 +175,7 @@ class Lane:
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
 
     def used_twice(self, event: Event, data: UsageRecorded) -> str:
-        """Return why a share's usage overlaps an earlier record of the node, or "" if none does."""
+        """Return an error if a share's usage overlaps an earlier record of the node, or ""."""
         ends_s = datetime.fromisoformat(event.time).timestamp()
         for share in data.shares:
             key = share.pod, share.container, share.device, str(share.instance)
@@ -246,7 +246,7 @@ class Holdings:
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     async def refusal(self, event: Event, doubt: Doubt) -> Refusal | None:
-        """Return a refusal if a doubtful share is wrong, else None. Raises LedgerUnavailable."""
+        """Check each share in `doubt`. Return a refusal, or None. Raises LedgerUnavailable."""
         for share in doubt.shares:
             refusal = await self._refusal(_seconds(event), doubt.record, share)
             if refusal is not None:
@@ -634,7 +634,7 @@ class Refusals:
             self._waiting.put_nowait(refused)
 
     async def tell(self, revision: Callable[[], int]) -> None:
-        """Append the reported refusals until cancelled, each based on `revision()`."""
+        """Append reported refusals until cancelled. `revision` returns the basis of the events."""
         while True:
             refused = await self._waiting.get()
             hour = int(self._clock.now().timestamp() // QUIET_S)

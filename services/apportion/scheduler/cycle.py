@@ -106,9 +106,9 @@ class DecisionMetrics:
         )
 
     def lost(self, outcome: str, *, placed: int, again: int) -> None:
-        """Count a decision that was not stored as a whole; `outcome` is `refused` or `unknown`.
+        """Count a decision that was not stored whole; `outcome` is `refused` or `unknown`.
 
-        Nevertheless, `placed` of its pods were placed; `again` of them need another decision."""
+        `placed` of its pods were placed nevertheless, and `again` of them need another decision."""
         self._decisions.labels(outcome).inc()
         self.placements.inc(placed)
         self._again.inc(again)
@@ -356,7 +356,7 @@ async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable
 def fence(
     events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
 ) -> list[Draft]:
-    """Return the fenced and chained drafts of one decision, in order."""
+    """Return a draft for each event of one decision, fenced and chained, in order."""
     chains: dict[str, str] = {}
     drafts, time = [], publisher.time()
 
@@ -393,11 +393,11 @@ def fence(
 
 
 def _id(event: DecisionEvent, state: State) -> str:
-    """Return the event's message id, which the ledger accepts once: so each attempt is placed once.
+    """Return the event's message id. The ledger accepts an id once, so each attempt is placed once.
 
     An adopted pod may have lost a placement before, so its ids also have the revision of its
-    submission. An eviction's id names its beneficiary: evicting for a pod that is gone must not
-    block the next eviction. A refusal's id has the state's revision."""
+    submission. An eviction's id names the pod that it makes room for, so another pod can evict the
+    same pod later. A refusal's id has the state's revision."""
     pod = state.pods[event.pod]
     again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:

@@ -1,7 +1,7 @@
-"""Learns prices: after enough pods, solves a linear program and appends its prices.
+"""Learns prices for the policy `price`: solves a linear program and appends the result.
 
-The solver runs in a thread and never blocks the cycle. Invariant: if several schedulers learn at
-once, the ledger accepts one result. Prices apply from the revision at which they were appended."""
+The solver runs after enough pods, in a thread, and never blocks the cycle. Invariant: if several
+schedulers learn at once, the ledger accepts one result. Prices apply from its revision on."""
 
 import asyncio
 import logging

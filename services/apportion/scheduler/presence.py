@@ -1,4 +1,4 @@
-"""Records in the ledger which agents fall silent, and which agents send beats again.
+"""Records in the ledger which agents stop sending beats (heartbeats), and which resume.
 
     beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
                                  └──► a silent one is heard ──► NodeHeard, fenced
@@ -77,7 +77,7 @@ class Presence:
     async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
         """Until cancelled, record each agent that is silent for `grace_s`, and each that returns.
 
-        If the server does not permit beats, a warning is logged and no agent counts as silent."""
+        If this process may not read heartbeats, it logs a warning and counts no agent as silent."""
         self._grace_s = grace_s
         await reader.caught_up()
         try:
@@ -103,7 +103,7 @@ class Presence:
             self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
-        """Measure silence in rounds, each of which counts as at most one interval of beats."""
+        """Measure silence in rounds. A round counts as at most one interval between beats."""
         before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)

@@ -1,7 +1,7 @@
 """Writes snapshots at intervals, in parallel to the cycle.
 
-Any scheduler writes a snapshot if the newest is old; two at once do no harm. Invariant: a decision
-waits for at most one slice of a snapshot. A failed snapshot only makes the next restart slower."""
+Any scheduler writes a snapshot, in slices, if the newest is old; two at once do no harm. Invariant:
+a decision waits for at most one slice. A failed snapshot only makes the next restart slower."""
 
 import asyncio
 from typing import Final

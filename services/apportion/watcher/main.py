@@ -109,7 +109,7 @@ def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **give
 
 
 class PodReading(NamedTuple):
-    """Settings for reading pods: our schedulers, trusted writers of annotations, ResourceClaims."""
+    """Settings for reading pods: our schedulers, writers of annotations, and if `dra` is on."""
 
     schedulers: frozenset[str]
     writers: frozenset[str] = WRITERS

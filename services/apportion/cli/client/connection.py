@@ -99,7 +99,7 @@ def _state_folder() -> Path:
 
 
 def elsewhere(data: Path) -> str:
-    """Return the environment variables to put before a verb in another terminal to use `data`.
+    """Return the prefix (`NAME=VALUE `) by which a verb in another terminal uses `data`.
 
     Our own APPORTION_DATA is ignored, because another terminal may not have it."""
     needs = {} if data == _state_folder() else {DATA_ENV: str(data)}

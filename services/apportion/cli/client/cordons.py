@@ -22,7 +22,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
 async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """Return the revision of the cordon that `data` describes, or 0 if it is not in force.
 
-    Also returns 0 without a gateway; cordoning again does no harm. Raises LedgerError, NotFound."""
+    Also returns 0 without a gateway: repeating a cordon is safe. Raises LedgerError, NotFound."""
     try:
         return stands_since(await node_now(where, node), data)
     except Unreachable:
@@ -37,7 +37,7 @@ async def node_now(where: Where, node: str) -> NodeDetail:
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """Return the revision of a cordon by the author and reason of `said`, or 0 if there is none."""
+    """Return the revision of the cordon with the author and reason of `said`, or 0 without one."""
     device = said.device if isinstance(said, DeviceCordoned) else ""
     for each in cordons_of(detail, device):
         if (each.by, each.reason) == (said.by, said.reason):

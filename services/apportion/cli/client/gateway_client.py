@@ -42,16 +42,16 @@ T = TypeVar("T")
 
 
 def at_of(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a query with only the parameter `at` of `query`, or an empty query without it."""
+    """Return only the parameter `at` of the query, or an empty query if it has none."""
     return {"at": query["at"]} if "at" in query else {}
 
 
 class Unanswered(Unreachable):
-    """The error that the gateway does not answer now. If it refuses, the error is Unreachable."""
+    """The error that the gateway does not answer. After a refusal, the error is Unreachable."""
 
 
 class Gateway:
-    """A client of one gateway over one connection. While the gateway replays, it retries."""
+    """A client of one gateway, with one connection. It retries while the gateway is replaying."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
@@ -114,7 +114,7 @@ class Gateway:
     def every(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> Iterator[Page[T]]:
-        """Yield all pages of the gateway's list `what`."""
+        """Yield every page of one list of the gateway; `what` names the list, such as `pods`."""
         return self.pages(what, answer=Page[item], query=query)  # type: ignore[valid-type]
 
     def pages(
@@ -132,7 +132,7 @@ class Gateway:
     def items(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> tuple[int, list[T]]:
-        """Return all items of the gateway's list `what`, with the revision of its last page."""
+        """Return the revision of the last page of the list `what`, and all items of the list."""
         revision, items = 0, list[T]()
         for page in self.every(what, item, query):
             revision = page.revision

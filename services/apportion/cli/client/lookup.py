@@ -54,9 +54,9 @@ class NothingLike(NotFound):
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """Return the namespace of the only pod with this name: a live one as of `there`, or a past one.
+    """Return the namespace of the only live pod called `name`, or else of the only ended one.
 
-    Raises NotFound if no pod matches (with `problem` and similar names), or several do."""
+    `there` selects the revision. Raises NotFound if several pods match, or none (see `problem`)."""
     _, pods = gateway.items("pods", PodAnswer, there)
     spaces = sorted({each.namespace for each in pods if each.name == name})
     if not spaces:
@@ -74,7 +74,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
 def unknown(
     gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
 ) -> NotFound:
-    """Return the error that there is no pod `name`, made of `problem` and of similar names."""
+    """Return a NotFound for pod `name`; its message is `problem`, followed by similar pod names."""
     _, pods = gateway.items("pods", PodAnswer, there)
     return NotFound(f"{problem}{pods_meant(name, pods)}")
 
@@ -82,7 +82,7 @@ def unknown(
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """Return a hint to append to "no such pod": `; did you mean training/worker-0?`
 
-    The hint names pods in other namespaces, of an owner or gang `name`, or with similar names."""
+    The hint names pods of an owner or gang called `name`, or pods with an equal or similar name."""
     full = defaultdict[str, list[str]](list)
     made = defaultdict[str, list[str]](list)
     for pod in pods:
@@ -98,7 +98,7 @@ def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
 
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Return True if a pod called `target` is live as of `there`, or has ended before."""
+    """Return True if a pod called `target` is live as of the query `there`, or has ended before."""
     if live_pods(gateway, target, there):
         return True
     space, _, name = target.rpartition("/")

@@ -55,12 +55,12 @@ AT = click.option("--at", type=MOMENT, metavar="TIME", help=f"Show the state at 
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve `at` to a revision and print it. Raises NotFound, Wrong, Unreachable."""
+    """Replace `at` by its revision, and print it. Raises NotFound, Wrong, Unreachable."""
     return dated(gateway, query)[0]
 
 
 def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
-    """Resolve `at` like `pinned`. Return the new query, and the time to which ages are relative."""
+    """Replace `at` like `pinned`. Return the new query, and the time to which ages are relative."""
     asked = {name: value for name, value in query.items() if value is not None}
     now = datetime.now(UTC)
     if "at" not in asked:
@@ -81,9 +81,9 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
 
 
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
-    """Describe a point in time by its revision, and also by the time that the user typed, if any.
+    """Describe a point in time by its revision, and by the time that the user typed, if any.
 
-    An empty `text` means the present. A time before the first event is described as such."""
+    An empty `text` means the present. The text says so if the time is before the first event."""
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
     if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):

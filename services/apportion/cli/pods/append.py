@@ -65,9 +65,9 @@ class Submitted(msgspec.Struct, frozen=True):
 def look_up(
     gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
 ) -> tuple[int, dict[str, PodAnswer]]:
-    """Return the gateway's revision, and those of `pods` that are live, by `namespace/name`.
+    """Return the gateway's revision, and the live ones of `pods`, keyed by `namespace/name`.
 
-    The answer is as of `at_least` or later, so no pod is missed. Raises Unreachable, Wrong."""
+    The gateway first reads the ledger up to `at_least`. Raises Unreachable, Wrong."""
     query = {"at_least": at_least, "wait_s": WAIT_S}
     basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
@@ -175,7 +175,7 @@ async def append_limits(
 async def stands(
     ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
 ) -> object:
-    """Return the newest event on the subject of `said`, or None if readers cannot apply one."""
+    """Return the newest event on the subject of `said`, or None without a readable one."""
     revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
@@ -189,7 +189,7 @@ async def stands(
 async def end(
     ledger: JetStreamLedger, pods: Sequence[tuple[int, PodAnswer]], why: str
 ) -> dict[str, int]:
-    """End the pods, each given with the revision at which it was read. Raises LedgerError."""
+    """End the pods. Each is paired with the revision at which it was read. Raises LedgerError."""
     ended: dict[str, int] = {}
     reason = f"{why} by {person('')}"
     async with appending(ledger) as (_, publisher):
@@ -214,9 +214,9 @@ async def replace(
     *,
     basis: int,
 ) -> list[Submitted]:
-    """End changed pods and submit their new drafts: one batch per pod, and one per gang.
+    """End changed pods and submit their new drafts, in one batch for each gang or single pod.
 
-    Raises LedgerError; NotFound if someone else has changed a pod since `basis`."""
+    Raises LedgerError; NotFound if another client has changed a pod since revision `basis`."""
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))

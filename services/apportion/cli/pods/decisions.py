@@ -40,8 +40,8 @@ class Decided(msgspec.Struct, frozen=True):
 class Awaited:
     """Collects the decisions on some pods as they arrive. Calls `progress` for each settled pod.
 
-    `first_placed_s` is a monotonic time; `revision` is the newest one read. For each pod's uid,
-    `evicted` has the pods evicted for it, and `unlooked` why no scheduler considers it, if so."""
+    `first_placed_s` is a monotonic time. `revision` is the newest revision read. By pod uid,
+    `evicted` lists the pods evicted for it, and `unlooked` says why no scheduler considers it."""
 
     def __init__(
         self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
@@ -97,7 +97,7 @@ class Awaited:
             await self._follow(ledger, start, timeout_s)
 
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """After `wait`, return once any refused pod gets another decision, or after `timeout_s`."""
+        """After `wait`, wait until a refused pod gets another decision, at most `timeout_s`."""
         self._all.clear()
         self._settled.clear()
         self._of = set(self.refused)

@@ -70,9 +70,9 @@ async def evict_all(
     asked: Callable[[Unit], None],
     blocked: Callable[[Unit, str], None],
 ) -> None:
-    """Evict the pods of every unit. Retry blocked units every `pause_s` seconds.
+    """Evict the pods of every unit. Retry blocked units every `pause_s`. Raises KubeRefused.
 
-    Calls `asked` for each evicted unit, `blocked` with a reason for others. Raises KubeRefused."""
+    Calls `asked` with each evicted unit, and `blocked` with each blocked unit and the reason."""
     left = list(units)
     while left:
         later: list[Unit] = []

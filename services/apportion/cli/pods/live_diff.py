@@ -29,8 +29,8 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 class Compared:
     """The result of comparing manifests with live pods. `changed` pairs new drafts with live pods.
 
-    `gangs` are those without new or changed pods. `waiting` are `same` pods without a node. `held`
-    pods are neither submitted nor ended, because their workload or gang has changed pods."""
+    `gangs` have no new or changed pods. `waiting` has each pod in `same` without a node. `held` has
+    pods left alone because other pods of their workload or gang have changed."""
 
     new: Wish
     gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
 
 
 def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """Return the pods of `wish` that are not live with their gangs, and gangs without pods."""
+    """Return `wish` without its live pods and without gangs whose pods are all live."""
     new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
     settled = {pod.group for pod in wish.pods} - {pod.group for pod in new}
     return Wish(new, {name: group for name, group in wish.groups.items() if name not in settled})

@@ -1,7 +1,7 @@
 """Report what refused pods wait for now, as `why` does.
 
-Refusal events do not suffice: their nearest nodes may never fit, and a preempting pod is refused
-before the eviction. Invariant: no pod is called refused while pods are evicted for it."""
+Refusal events do not suffice: the nodes that they name may never fit, and a pod is refused before
+pods are evicted for it. Invariant: no pod is called refused while pods are evicted for it."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ GRACE_S: Final = 3.0  # time for a scheduler to evict for a refused pod, and to 
 
 
 def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
-    """Return the `why` answers of refused pods, by uid. Pods that have ended are left out."""
+    """Return the gateway's `why` answer for each refused pod, by uid. Ended pods are left out."""
     found: dict[str, Why] = {}
     if len(awaited.refused) > ASKED_MAX:
         return found
@@ -51,7 +51,7 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
 def unlooked(
     gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
 ) -> dict[str, str]:
-    """Return why no scheduler considers some of the pods, by uid. Raises the gateway's errors."""
+    """Return why no scheduler considers a pod, for each such pod. Raises the gateway's errors."""
     by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
     undeclared = set[str]()
     if any(draft.group for draft in by_name.values()):
@@ -139,7 +139,7 @@ async def wait_for_room(
 ) -> dict[str, Why]:
     """Wait up to `wait_s` for evictions that make room. Return the `why` of pods still refused.
 
-    `priorities` are by `namespace/name`, of pods that may preempt. Raises as `Awaited.wait`."""
+    `priorities` has pods' priorities by `namespace/name`. Raises the errors of `Awaited.wait`."""
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}

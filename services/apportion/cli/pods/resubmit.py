@@ -36,7 +36,7 @@ class Unit(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """The result of moving a unit: the resubmitted pods, and names of pods that ended before."""
+    """The result of moving a unit: the resubmitted pods, and names of pods that ended earlier."""
 
     submitted: list[Submitted]
     ended: list[str]

@@ -107,7 +107,7 @@ def doubtful(remarks: Iterable[str]) -> None:
 
 
 def warn(text: str, *, style: str = "yellow") -> None:
-    """Print a warning, which is a sentence, on standard error."""
+    """Print the sentence `text` on standard error, as a warning."""
     say(text, style, err=True)
 
 

@@ -26,7 +26,7 @@ from apportion.core.explain.text.words import device_words, listed, number_of_re
 
 
 class Look(NamedTuple):
-    """The display options of a list: all columns if `wide`; ages as of `now`, or the present."""
+    """The display options of a list. `wide` shows all columns; ages are relative to `now`."""
 
     wide: bool = False
     now: datetime | None = None
@@ -260,7 +260,6 @@ def quotas(items: Iterable[QuotaAnswer], _look: Look = PLAIN) -> Rows:
 
 
 def _named(resource: str, much: int) -> str:
-    """Format an amount of a resource, such as `4 CPU` or `8 of nvidia.com/gpu`."""
     said = of_resource(resource, much)
     return said if resource == "cpu" else f"{said} of {resource}"
 

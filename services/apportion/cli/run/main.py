@@ -165,7 +165,7 @@ async def _shared(
     Raises NotFound if this takes too long or the share fails; LedgerError, Unreachable."""
 
     async def sweep() -> None:
-        """Record ends of commands with killed guardians. Raise NotFound if our pod is gone."""
+        """Record each command whose guardian died as ended. Raise NotFound if our pod is gone."""
         with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
@@ -376,7 +376,7 @@ async def placed(
 ) -> PodPlaced:
     """Wait until the pod is bound and allocated. While it is pending, print why.
 
-    `sweep` frees shares of dead commands; `cause` says why it waits. Raises NotFound, Outdated."""
+    `sweep` frees shares of dead commands; `cause` explains the wait. Raises NotFound, Outdated."""
     since = pod
     while True:
         try:

@@ -25,7 +25,7 @@ _NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """A fleet: its name, and its nodes in YAML or JSON, or "" for this machine's own GPUs."""
+    """A fleet's name, and its nodes as YAML or JSON; no text means this machine's own GPUs."""
 
     name: str
     text: bytes = b""
@@ -84,12 +84,12 @@ def kept(data: Path) -> Fleet | None:
 
 
 def without_samples(data: Path) -> bool:
-    """Return True if the folder's ledger was begun without samples."""
+    """Return True if the folder's ledger was first started without sample pods."""
     return (data / KEPT / _NO_SAMPLES).exists()
 
 
 def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
-    """Store the fleet for later runs, its name last. Raises OSError, Unreachable."""
+    """Store the fleet's nodes and then its name, for later runs. Raises OSError, Unreachable."""
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):

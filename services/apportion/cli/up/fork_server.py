@@ -26,7 +26,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A request to fork a service that logs to `log`; the sentinel's pipe is passed with it."""
+    """A request to fork a service that logs to `log`. The sentinel's pipe is sent along with it."""
 
     words: list[str]
     environment: dict[str, str]
@@ -60,7 +60,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts a process that imports `modules` and forks services; `fork` restarts that process."""
+    """Runs a process that imports `modules` and forks services; `fork` restarts it if needed."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -84,7 +84,7 @@ class ForkServer:
         return ours
 
     async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
-        """Fork a service, which first registers with the sentinel by `pipe`. Raises OSError."""
+        """Fork a service that first registers through the sentinel's `pipe`. Raises OSError."""
         async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()

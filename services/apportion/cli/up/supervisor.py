@@ -87,7 +87,7 @@ class Child:
 
 
 class Supervisor:
-    """Runs the ledger's server, the services and the sentinel. Calls `changed` on a new pid."""
+    """Runs the ledger's server, services and sentinel. Calls `changed` when a pid changes."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     async def opened(
         self, cursors: Cursors, endpoints: Iterable[Endpoint]
     ) -> AsyncIterator[Gate | None]:
-        """Open the gate before these endpoints; None without a login. Raises ConfigError."""
+        """Yield the gate for these endpoints, or None without a login. Raises ConfigError."""
         if self.tokens is not None:
             yield Gate(Remembered(TokenFile(self.tokens)), cursors, endpoints, self.url)
             return

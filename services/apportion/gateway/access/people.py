@@ -1,4 +1,4 @@
-"""Users, the permissions that they need, and the logins that authenticate and authorize.
+"""The gateway's logins, which authenticate users and check the users' permissions.
 
 Invariants: if the login cannot answer, the user is refused with the reason; cached answers expire
 within `KEPT_S`; only the digest of a token is stored."""

@@ -39,20 +39,20 @@ Seal = Callable[[str], str]
 
 
 class Fleet(FleetAnswer, frozen=True):
-    """A `FleetAnswer` with its rows decoded."""
+    """A `FleetAnswer` with its rows decoded, so that they can be redacted."""
 
     nodes: Everyone[tuple[PackedNode, ...]] = ()  # type: ignore[assignment] # encoded there
     used: Everyone[tuple[PackedUse, ...]] = ()  # type: ignore[assignment] # encoded there
 
 
 class Entry(LogEntry, frozen=True):
-    """A `LogEntry` with its event decoded."""
+    """A `LogEntry` with its event decoded, so that the event can be redacted."""
 
     event: Any = None
 
 
 class Look(NamedTuple):
-    """How to redact one type of answer. `also` finds namespaces that its fields do not declare."""
+    """The rules to redact one type of answer. `also` finds namespaces that no field declares."""
 
     kind: Any
     shown: Callable[[Any, Sees], Any] = redacted
@@ -150,7 +150,7 @@ def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
 
 
 def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
-    """Redact groups of pending pods; each shows the sentence of a visible pod, or a neutral one."""
+    """Redact groups of pending pods: a group's sentence is that of a visible pod, or neutral."""
     shown: LinesAnswer = redacted(answer, sees)
 
     def line(now: Line) -> Line:
@@ -211,7 +211,7 @@ def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
 
 
 def planned_namespaces(body: bytes) -> list[str]:
-    """Return the namespaces in a plan's manifests: the plan's answer reveals live pods there."""
+    """Return the namespaces of a plan's manifests; the plan's answer reveals live pods there."""
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 

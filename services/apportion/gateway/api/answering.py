@@ -36,13 +36,13 @@ def short_turns() -> Turns:
 
 
 class Sight(NamedTuple):
-    """A function, stored in a request, that says which namespaces the restricted client sees."""
+    """The check, stored in a tenant's request, of which namespaces the tenant may see."""
 
     may_see: Callable[[str], Awaitable[bool]]
 
 
 class Still(NamedTuple):
-    """A function, stored in a request, that says if the client may still get a long answer."""
+    """The check, stored in a request, of whether its client may go on reading a long answer."""
 
     may_go_on: Callable[[], Awaitable[bool]]
 
@@ -104,7 +104,7 @@ def guarded_routes(measures: Measures, handlers: Handlers) -> list[web.AbstractR
 
 @contextlib.contextmanager
 def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
-    """Count one more of `what` as running during the block. Raises RequestRefused at a limit."""
+    """Count the request as one of `what` during the block. Raises RequestRefused at a limit."""
     client = request.get(CLIENT, "")
     try:
         places.enter(client)
@@ -140,7 +140,7 @@ async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterato
 
 
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
-    """Return a handler that calls the slow `handle` when it is the client's turn."""
+    """Return a handler that waits for the client's turn before it calls the slow `handle`."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:

@@ -57,7 +57,7 @@ class Api:
         self._answers = short_turns()
 
     def handlers(self) -> Handlers:
-        """Yield all reads, and the endpoints that the process for the past answers."""
+        """Yield the handlers of all endpoints that read, including those about the past."""
         own = {FLEET: self._fleet, WHY: self._why, REVISION: self._revision}
         for read in READS:
             yield read, self.or_past(own.get(read) or self._answering(read))

@@ -83,7 +83,7 @@ class Doctor:
         await self._intakes.listen(self._ledger)
 
     def frozen(self) -> str:
-        """Return why no pod can be placed or started now, a key of `FREEZES`, or ""."""
+        """Return the key of `FREEZES` that says why no pod can be placed or started now, or ""."""
         here = self._frozen_here() or self._schedulers.frozen()
         if here or self._schedulers.absent():
             return here or "no-scheduler"
@@ -128,7 +128,7 @@ class Doctor:
 
 
 class LateWords:
-    """Finds refused events of agents and binders that were right but came too late.
+    """Finds events of agents and binders that were refused only because they came too late.
 
     An agent may hand out devices while the pod ends. The agent's event then contradicts the ledger
     but is no fault. Invariant: each event is read once. An event that cannot be read does not count

@@ -168,7 +168,7 @@ class History:
         return await self._worded(sorted(revisions), upto, limit, uids)
 
     async def names(self, query: AtQuery, names: Mapping[str, str]) -> PodNames:
-        """Return all pods called so, live or ended. Raises RequestRefused, LedgerError."""
+        """Return all pods with this name, live or ended. Raises RequestRefused, LedgerError."""
         upto = await self.upto(query)
         name = text_of("name", names["name"])
         found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)
@@ -213,7 +213,7 @@ class History:
         return WhoPage(revision=upto, since=since, items=tuple(found[:limit]), time=time, next=more)
 
     async def upto(self, query: AtQuery) -> int:
-        """Return the revision of `at`, or the newest one, once the index has reached it."""
+        """Wait for the index to catch up. Return the revision of `at`, by default the newest."""
         newest = await self._past.caught_up()
         return newest if query.at is None else await self._moments.revision("at", query.at)
 

@@ -143,7 +143,7 @@ class EventStream:
 
 
 def hidden(record: Record) -> bytes:
-    """Encode only the revision of a hidden event, from which the client can resume."""
+    """Encode a hidden event as only its revision, from which the client can resume."""
     return f"id: {record.revision}\nevent: hidden\ndata: {{}}\n\n".encode()
 
 

@@ -46,13 +46,13 @@ class Filter(msgspec.Struct, frozen=True):
     text: str = ""
 
     def wants(self, record: Record) -> bool:
-        """Return False if a record certainly does not match, judged before it is decoded."""
+        """Check a record before it is decoded; return False if it certainly does not match."""
         if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
             return False
         return not self.subject or matches(self.subject, record.subject)
 
     def takes(self, row: LogRow) -> bool:
-        """Return True if the row has the type, and the text in its sentence, subject or source."""
+        """Return True if the type matches, and the text is in sentence, subject or source."""
         if self.type and row.type != self.type:
             return False
         text = self.text.casefold()

@@ -41,7 +41,7 @@ _records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The child's options: a monitoring port, and folders. By default, `kept` is temporary."""
+    """The options of the process for the past. Without `kept`, its folder is temporary."""
 
     monitor: str = ""
     archives: Path | None = None

@@ -23,7 +23,7 @@ REVISION_MAX = 1 << 53
 class RequestRefused(Exception):
     """The error that a request is refused, with its HTTP status.
 
-    `rest` is an error text to which the field's name is prepended. `retry_after_s`: when to retry.
+    `rest` is an error text that follows the field's name. Clients may retry after `retry_after_s`.
     """
 
     def __init__(

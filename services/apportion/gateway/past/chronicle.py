@@ -87,7 +87,7 @@ def time_of(record: Record) -> str:
 
 
 class ArchiveFile:
-    """An archive: its revisions, and the positions at which reading can begin."""
+    """An archive file. It remembers positions, by revision, at which reading can begin."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,9 +1,8 @@
 """An index of the ledger in a SQLite file: events by pod, node and device, and allocations.
 
-`facts` has the objects that an event is about, `holds` each share from its placement to its
-release, `marks` the events on the timeline, and `changes` what an event changed. All lookups are by
-key. Invariant: the committed data covers exactly the events up to `revision`; the file can be
-deleted."""
+The table `facts` has the objects of each event; `holds` has each share from placement to release;
+`marks` has the timeline's events; `changes` has what each event changed. All lookups are by key.
+Invariant: committed data covers exactly the events up to `revision`. The file can be deleted."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -162,7 +161,7 @@ class Index:
         return self._find(kind, key) is not None
 
     def note(self, revision: int, things: Iterable[tuple[int, str]]) -> None:
-        """Note the objects, as kind and key, that the event at this revision is about."""
+        """Record that the event at this revision is about these objects (pairs of kind and key)."""
         self._facts += [(self._thing(kind, key), revision) for kind, key in things]
         if len(self._facts) >= BUFFERED:
             self._flush()
@@ -184,7 +183,7 @@ class Index:
         )
 
     def mark(self, mark: MarkRow) -> None:
-        """Note an event for the timeline."""
+        """Store an event for the timeline."""
         row = (mark.revision, mark.time, mark.kind, msgspec.json.encode(mark.parts), mark.type)
         self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", row)
 
@@ -245,7 +244,7 @@ class Index:
     def newest_mark(
         self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
     ) -> MarkRow | None:
-        """Return the object's newest mark of the kinds `marks`, after `after` and up to `upto`."""
+        """Return the object's newest timeline event of the kinds in `marks`, in this range."""
         self._flush()
         row = self._db.execute(
             "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "
@@ -309,7 +308,7 @@ class Index:
         return found
 
     def marks(self, *, since: int, upto: int, limit: int) -> list[MarkRow]:
-        """Return the newest marks in this span, oldest first."""
+        """Return the newest timeline events in this span, oldest first."""
         rows = self._db.execute(
             "SELECT * FROM marks WHERE revision >= ? AND revision <= ? "
             "ORDER BY revision DESC LIMIT ?",

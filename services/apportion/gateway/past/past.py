@@ -22,7 +22,7 @@ READ_S = 20.0  # how long a request waits for the index to catch up
 
 
 class Past:
-    """The chronicle, index and states that answer about the past; see `open_past`."""
+    """Answers about the ledger's past, from its records, index and states; see `open_past`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ async def open_past(
     archives: Path | None,
     metrics: Metrics,
 ) -> Past:
-    """Open the past of `ledger`; requests use `looks`. Raises LedgerError, OSError."""
+    """Open the past of `ledger`; requests read it through `looks`. Raises LedgerError, OSError."""
     info = await stream.check(looks.wire)
     snapshots = Snapshots(looks.wire)
     index, checkpoints = open_index(kept, info.created)

@@ -33,9 +33,8 @@ _log = get_logger(__name__)
 class Checkpoints:
     """Compressed states in an existing folder, one file per revision.
 
-    `rules` are those by which the ledger is read now. Invariants: a loaded state is the one that
-    was added, and fits the current rules. Some states are dropped to bound their number and bytes.
-    """
+    `rules` say how readers read the ledger now. Invariant: a loaded state is the one that was
+    added, and fits these rules. States are dropped to bound their number and bytes."""
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,
@@ -191,7 +190,7 @@ class PastStates:
         return state
 
     async def _nearest(self, revision: int) -> State:
-        """Return a state at or before the revision, which the caller may change."""
+        """Return a state as of `revision` or earlier. The caller may change the state."""
         near = max((kept for kept in self._kept if kept <= revision), default=0)
         first, _ = await self._chronicle.span()
         while True:

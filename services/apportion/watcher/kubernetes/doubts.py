@@ -96,7 +96,7 @@ class Doubts:
         return True
 
     def mark_due(self) -> None:
-        """Mark released pods for comparison once their delay before a new submission has passed."""
+        """Mark each released pod for comparison with the ledger once it may be submitted again."""
         now_s = self._clock.monotonic()
         for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
             pod = self._view.pods.get(uid)

@@ -84,7 +84,7 @@ class Adoption(NamedTuple):
 
 
 class Revisions:
-    """The newest revision of each subject to which this watcher appends, except most live pods."""
+    """The newest revision of each subject, for fences. The state has those of most live pods."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -223,7 +223,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """For each of `facts`, which the watch missed, yield an event that reports the miss."""
+        """Yield an event that reports each of `facts` as a change that the watch has missed."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -290,7 +290,7 @@ class Facts:
                 yield self._fact(NodeGone(node=name))
 
     def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
-        """Return the gangs of the pods in `uids`, of those pods that need a placement."""
+        """Return the gangs of those pods in `uids` that need a placement."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
 
@@ -304,7 +304,7 @@ class Facts:
             yield from map(self._fact, mirror.differences(marked.others.get(kind, ())))
 
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
-        """Yield events for changed volume claims: `names`, and claims of the pods in `uids`."""
+        """Yield events for changed volume claims: `names`, and the claims of the pods `uids`."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
         coming = (
             f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)

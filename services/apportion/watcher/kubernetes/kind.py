@@ -46,7 +46,7 @@ def metadata_of(raw: bytes) -> Metadata:
 
 
 class Marks(ABC):
-    """The objects of one kind that are marked for comparison; each mark calls `stir`."""
+    """The objects of one kind to compare with the ledger. Every new mark calls `stir`."""
 
     def __init__(
         self, stir: Callable[[], None], reports: tuple[type[Payload], ...], key: tuple[str, ...]
@@ -82,7 +82,7 @@ def readable(
     key: Callable[[Metadata], str] = lambda meta: meta.key,
     keeps: bool = True,
 ) -> Kind[V]:
-    """Return a kind that reports unreadable objects; with `keeps`, it keeps their last version."""
+    """Return a Kind that reports unreadable objects. `keeps` retains the last readable version."""
 
     def read_named(raw: bytes) -> tuple[str, V | None, int]:
         meta = metadata_of(raw)

@@ -491,7 +491,7 @@ def _amounts(
 ) -> NodeConstraints:
     """Return the resources that a pod uses on its node; cached for pods of the same template.
 
-    `infeasible`: the node will never do the resize that the spec requests."""
+    `infeasible` is True if the node can never do the resize that the spec requests."""
     overhead, resources, given_to_pod = of_pod
     containers = []
     try:

@@ -57,7 +57,7 @@ class ResourceClaimView:
             self._gone(data.uid)
 
     def follow(self, uid: str, now: PodView | None, *, known: bool) -> None:
-        """Update after a change of a pod in the cluster. `known`: the ledger has the pod."""
+        """Update after a pod of the cluster changed. `known` is True if the ledger has the pod."""
         if now is None or now.ended:
             self._gone(uid)
         elif now.node or known:

@@ -44,7 +44,7 @@ LEFT_MAX = 10_000
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """The objects to compare: pods by uid, other objects by kind and name, in order of marking."""
+    """Objects to compare with the ledger, in order of marking: pods by uid, others by name."""
 
     pods: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class ClusterView:
         )
 
     def mark(self, data: Payload) -> None:
-        """Mark the objects that this event names, to be compared with the ledger."""
+        """Mark the object that the event `data` is about for comparison with the ledger."""
         match data:
             case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
@@ -169,7 +169,7 @@ class ClusterView:
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
-        """Mark the pod and its node for comparison."""
+        """Mark the pod and its node for comparison with the ledger."""
         self.marked.pods[uid] = None
         view = self.pods.get(uid)
         if view is not None and view.node:
@@ -177,7 +177,7 @@ class ClusterView:
         self.stirred.set()
 
     def mark_claims(self, node: str) -> None:
-        """Mark pods on the node whose devices are still unknown, because they may be known now."""
+        """Mark pods on the node whose devices were not known yet, to compare them again."""
         for uid, view in self.pods_on.get(node, {}).items():
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)

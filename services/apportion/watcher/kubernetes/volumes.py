@@ -40,7 +40,7 @@ DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
 class VolumeView(Marks):
-    """Claims and storage capacities by `namespace/name`; volumes, classes and drivers by name."""
+    """The cluster's volume claims, volumes, storage classes, drivers and storage capacities."""
 
     def __init__(self, state: State, stir: Callable[[], None], problem: Problem) -> None:
         super().__init__(stir, (VolumeClaimObserved, VolumeClaimGone), ("namespace", "claim"))
@@ -125,7 +125,7 @@ class VolumeView(Marks):
         return dict.fromkeys((*self.mounted, *keys_of(self._state.volume_claims)))
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
-        """Return the event about the claim, or None if one of its volumes cannot be read."""
+        """Return the event with the claim's current values, or None if a volume is unreadable."""
         version = min(
             kind.version
             for name, kind in self.kinds.items()

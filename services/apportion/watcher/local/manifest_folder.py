@@ -43,7 +43,7 @@ NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A manifest file as last read. `doubtful`: some of its documents have never been readable."""
+    """A manifest file as last read. `doubtful` is True if a document was never readable."""
 
     signature: _Signature
     pods: dict[str, PodDraft] = field(default_factory=dict)

@@ -44,7 +44,7 @@ class Observation:
 
 
 class Source:
-    """A source of wanted pods. This base class wants none, for pods that only users submit.
+    """A source of wanted pods. This base class wants none: then only users submit pods.
 
     Invariant: an observation lacks a pod only if the pod is certainly gone."""
 
@@ -155,10 +155,10 @@ class Known:
 
 
 def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
-    """Return the next events: ends of unwanted pods; if none, gangs; if none, new pods.
+    """Return the next events, of one kind: ends of unwanted pods, else gangs, else new pods.
 
-    Each call returns one kind, based on the state after the previous kind. A fold forgets a gang
-    with its last pod, so gangs are declared after old pods have left and before new pods come."""
+    Call again once the events are folded. A fold forgets a gang with its last pod, so gangs are
+    declared after old pods have left and before new pods come."""
     return (
         list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))

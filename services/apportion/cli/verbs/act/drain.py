@@ -55,14 +55,14 @@ NAMED_MAX = 10  # pods named that were placed instead; `--json` has all
 class Report(msgspec.Struct, kw_only=True):
     """The document that `--json` prints. Keys of its maps are pods, as `namespace/name`.
 
-    `moved`: the new node; empty if the pod ended or a controller recreates it. `was`: the previous
-    node. `waiting`: why pods that left the target are pending. `left`: why pods are still on the
-    target; in a dry run, what would happen. `planned`: the future node in a dry run; empty if
-    pending. `with_gang`: pods on other nodes that move with their gang. `unready`: why it is
-    unknown whether the target's pods run. `evicted`: the pods evicted for a moved pod. `instead`:
-    pending pods placed before a moved one. `estimate`: True if controllers recreate pods in an
-    unknown order. `mixed_gangs`: gangs on several device models, with pods per model. `revision`:
-    that of the cordon; 0 in a dry run."""
+    `moved` has the new node; "" if the pod ended or its controller recreates it. `was` has the
+    previous node. `waiting` says why pods that left the target are pending. `left` says why pods
+    are still on the target; in a dry run, what would happen. `planned` has the node that a dry run
+    predicts; "" if the pod would be pending. `with_gang` lists pods on other nodes that move with
+    their gang. `unready` says why it is unknown if the target's pods run. `evicted` lists the pods
+    evicted for each moved pod. `instead` has pending pods placed before a moved one. `estimate` is
+    True if controllers recreate pods in an unknown order. `mixed_gangs` has the gangs on several
+    device models, with their pods per model. `revision` is the cordon's; 0 in a dry run."""
 
     target: str
     revision: int = 0
@@ -484,7 +484,7 @@ def _tell_plan(report: Report) -> None:
 
 
 def unknown_words(report: Report) -> str:
-    """Return a warning that moved pods may still be running, or ""."""
+    """Return a warning that moved pods may still be running."""
     return (
         f"pods on {report.target} may still be running: {report.unready}; once moved, they may run "
         "twice"

@@ -38,7 +38,7 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The document that `--json` prints. A new cores limit may apply only to new processes."""
+    """What `--json` prints. `asked` is the request's revision; `revision` is the answer's."""
 
     asked: int
     revision: int

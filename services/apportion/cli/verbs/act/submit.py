@@ -52,13 +52,14 @@ CAUSES_MAX = 5  # causes shown if pods are only counted
 class Report(msgspec.Struct, kw_only=True):
     """The document that `--json` prints. `placed`, `refused`, `undecided`, `evicted` need --wait.
 
-    `changed` lists how live pods differ, and `replaced` names pods submitted again. `held` pods
-    belong to workloads with changed pods; --replace would submit or end them. `ended` are surplus
-    pods of a Deployment. `limits` has revisions of queues and quotas; `limits_unchanged` were
-    already in force. A dry run has no revisions. `gangs` has the minimum of pods of gangs that are
-    only declared. `passed_over` has documents of other kinds. `warnings` are probable mistakes.
-    `causes` counts refused pods by first cause. `evicted` lists, by pod, the pods evicted for it.
-    `mixed_gangs` has, for gangs on several device models, the pods per model."""
+    `changed` lists how each live pod differs from its manifest; `replaced` names pods submitted
+    again. `held` has pods left alone because other pods of their workload changed; --replace would
+    submit or end them. `ended` has surplus pods of Deployments. `limits` has the revisions of new
+    queues and quotas; `limits_unchanged` names those already in force. A dry run has no revisions.
+    `gangs` has the minimum number of pods of each gang that is only declared. `passed_over` lists
+    skipped documents of other kinds. `warnings` lists probable mistakes. `causes` counts refused
+    pods by first cause. `evicted` lists, by pod, the pods evicted for it. `mixed_gangs` has the
+    gangs on several device models, with their pods per model."""
 
     dry_run: bool = False
     submitted: list[Submitted] = []

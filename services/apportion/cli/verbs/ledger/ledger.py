@@ -133,7 +133,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
 
 
 def words_of(checked: Checked) -> str:
-    """Return one line about a ledger whose settings are correct, in the units of `doctor`."""
+    """Return a one-line summary of a ledger whose settings are correct."""
     most = f"at most {size(checked.max_bytes)}" if checked.max_bytes >= 0 else "no size limit"
     return (
         f"ledger ok: revisions {checked.first_revision} to {checked.last_revision}, "
@@ -252,7 +252,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Enabled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `enable --json` prints; `revisions` are those of the enabled formats."""
+    """The document that `enable --json` prints, with the revision that enabled each format."""
 
     wanted: tuple[Wanted, ...]
     revisions: dict[str, int | None] = {}

@@ -42,7 +42,7 @@ PODS = "/api/v1/pods"
 
 
 class Rebuilt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `--json` prints. `pods` are bound; shares of `unread` are unreadable."""
+    """What `--json` prints. `pods` counts bound pods; `unread` has those with unreadable shares."""
 
     cluster: str
     pods: int

@@ -45,7 +45,7 @@ TOLD_EVERY = 10_000
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """An event without effect: its revision, its type, and the state that it contradicts."""
+    """An event that had no effect: its revision, its type, and the reason why it had none."""
 
     revision: int
     type: str
@@ -53,12 +53,12 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document that `--json` prints. `violations` are the first; `found` counts all by check.
+    """What `--json` prints. `violations` has the first few; `found` counts all of them by check.
 
-    `contradictions` counts events that had no effect; `contradicting` are the newest of them.
-    `differences` counts, by kind, where cluster and ledger differ, which is no violation.
-    `set_aside` has the reasons of skipped revisions. `unknown` is an event of a newer build, which
-    ended the check. With --receipts, `receipts` receipts sign `proven` events up to `proven_to`."""
+    `contradictions` counts events that had no effect; `contradicting` has the newest of them.
+    `differences` counts, by kind, reported differences of cluster and ledger: no violations.
+    `set_aside` maps skipped revisions to reasons. `unknown` is a newer build's event that ended the
+    check. With --receipts, `receipts` receipts sign `proven` events up to `proven_to`."""
 
     ok: bool
     first_revision: int

@@ -38,7 +38,7 @@ class NoteRow(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked document. `refused` is its error, if any. `node` has requests except devices."""
+    """A checked document. `refused` is its error. `node` lists requests other than devices."""
 
     source: str
     line: int

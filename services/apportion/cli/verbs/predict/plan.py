@@ -172,7 +172,7 @@ def _show_evicted(out: Screen, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Screen, answer: PlanAnswer) -> None:
-    """Print other pending pods: those that the plan makes pending, or that come before its pods."""
+    """Print pods that the plan makes pending, or that are queued before the plan's pods."""
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = Rows("ALSO PENDING", "PRIORITY", "REVISION", "REASON",

@@ -56,7 +56,7 @@ height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="
 
 
 class Row(NamedTuple):
-    """A row of the table of results: its title, the field of `Measured`, and its meaning."""
+    """A row of the table of results. `field` names the field of `Measured` that the row shows."""
 
     title: str
     field: str
@@ -249,7 +249,7 @@ def left_out(answer: ReplayAnswer) -> str:
 
 
 def means(seconds: float, slices: int) -> str:
-    """Return a note on the bars: how much time each covers, and that it shows an average."""
+    """Return a note that each bar shows the average of a time interval, and how long that is."""
     return f" ({between(seconds / slices).lstrip('+')} averages)" if slices else ""
 
 

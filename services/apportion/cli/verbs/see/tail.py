@@ -292,7 +292,7 @@ class Span(NamedTuple):
     closed: bool
 
     async def revisions(self, ledger: JetStreamLedger) -> tuple[int, int | None]:
-        """Return the first revision, which may be in the future, and the last revision or None.
+        """Return the first revision, which may not exist yet, and the last; None if it has no end.
 
         If the span is given in times, prints their revisions. Raises Wrong, LedgerError."""
         last = await ledger.last_revision()

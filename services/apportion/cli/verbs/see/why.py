@@ -53,7 +53,7 @@ def command(
 
 
 def with_evictions(gateway: Gateway, why: Why) -> Why:
-    """Add to `why` the pod's evictions and breaches of shares, if the user may see past events."""
+    """Add to `why` the evictions for the pod and its breaches, if the user may read past events."""
     if why.evictions is not None:
         return why
     then = {"at": why.revision}
@@ -92,7 +92,7 @@ def _beside_it(why: Why) -> Iterator[str]:
 
 
 def show_why(out: Screen, why: Why) -> None:
-    """Print the sentence and its evidence, wrapped on a terminal only."""
+    """Print the sentence that explains the pod, and the evidence. Wrap lines only on a terminal."""
     out.say(why.sentence, "bold", folds=True)
     if why.placed:
         show_placed(out, why.placed)
