@@ -388,8 +388,8 @@ async def test_while_the_driver_is_away_its_cards_are_unhealthy(
 async def test_a_restarted_driver_that_lists_a_card_no_more(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy. Its
-    index is one that no listed GPU has."""
+    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy. It gets
+    an index that no listed GPU has."""
     well = await backend.inventory()
     driver.fall_off(0)
     driver.restart()
