@@ -58,7 +58,7 @@ class Webhook:
             return error.code, json.loads(error.read())
 
     async def ask(self, pod: Any, **fields: Any) -> Any:
-        """Post a review of the creation of this pod, and return the webhook's response."""
+        """Ask the webhook to review the creation of `pod`, and return its response."""
         status, answer = await self.post(review(pod, **fields))
         assert status == 200, answer
         return answer["response"]
@@ -100,7 +100,7 @@ def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
 
 
 def unnamed(limits: dict[str, str]) -> dict[str, Any]:
-    """Return a pod whose scheduler name is Kubernetes' default."""
+    """Return a pod that has these limits and uses Kubernetes' default scheduler."""
     return kube_pod("p", limits, schedulerName="default-scheduler")
 
 

@@ -1,5 +1,5 @@
-"""Tests that the agent's notes reach the disk, even after a failed write or with several
-writers."""
+"""Tests of the file in which the agent keeps notes that must survive its restart. Notes reach the
+disk even after a failed write or with several writers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

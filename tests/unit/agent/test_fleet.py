@@ -143,8 +143,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
 def test_a_new_fleet_has_names_that_nodes_may_have(
     golden: Golden, tmp_path: Path, file: str, text: str, lines: tuple[int, int]
 ) -> None:
-    """A new fleet with invalid node names is refused with one error per name and its line. A fleet
-    that was read before may keep such names."""
+    """A new fleet with invalid node names is refused. There is one error per name, with the line of
+    the name. A fleet that was accepted earlier may keep such names."""
     path = written(tmp_path, file, text)
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(path, misnamed=misnamed)

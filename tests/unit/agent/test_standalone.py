@@ -99,7 +99,8 @@ async def test_a_container_outlives_who_asked_for_it(
 
 
 def test_a_process_that_is_not_seen_here_is_refused(tmp_path: Path) -> None:
-    """The agent refuses to record a process if a different process has that id on this machine."""
+    """The agent refuses to record a process if its process id belongs to a different process on
+    this machine."""
     own = life_of(os.getpid())
     assert own is not None
     runs = Runs(tmp_path, PROC)

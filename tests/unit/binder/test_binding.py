@@ -102,13 +102,13 @@ class Handed:
         self.answer = f"retry in {delay_s}"
 
     async def progress(self) -> None:
-        """Fail the test: a binding that times out needs no progress report."""
+        """Fail the test, since the binder must not report progress on a delivery."""
         raise AssertionError
 
 
 class Desk:
-    """A `Binding` whose state has pod p placed at revision 7. `drafts` are the events that the
-    binding appended."""
+    """The part of the binder that handles deliveries (`binding`), with a state in which pod p is
+    placed at revision 7. `drafts` has the events that `binding` appended."""
 
     def __init__(self, *outcomes: Outcome | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
@@ -135,16 +135,16 @@ class Desk:
     async def settle(
         self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver the event to the binding. Return the delivery, which has recorded the binding's
-        answer."""
+        """Deliver the event to the binder. Return the delivery, whose `answer` says if the binder
+        acknowledged it."""
         draft = self._pen.draft(data, event_id="x", basis=0)
         return await self.hand(draft.payload, draft.subject, revision, attempt)
 
     async def hand(
         self, payload: bytes, subject: str = SUBJECT, revision: int = 7, attempt: int = 1
     ) -> Handed:
-        """Deliver these bytes to the binding. Return the delivery, which has recorded the binding's
-        answer."""
+        """Deliver these bytes to the binder. Return the delivery, whose `answer` says if the binder
+        acknowledged it."""
         handed = Handed(Record(revision, subject, payload), attempt)
         await self.binding.settle(handed)
         return handed
@@ -248,8 +248,8 @@ async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
 
 
 def written(**attributes: object) -> bytes:
-    """Return the current placement with these attributes, as a build with another format would
-    encode it."""
+    """Encode the current placement event with these fields added or replaced, as another build of
+    Apportion might."""
     event = Event(id="x", source="scheduler", time="2026-01-01T00:00:00.000000Z", data=PLACED)
     return json.dumps(json.loads(encode(event)) | attributes).encode()
 

@@ -66,7 +66,8 @@ def other(answer: Answer) -> Answer:
 
 
 def done(answered: dict[str, Answer], flow: tuple[str, ...], *options: str) -> Result:
-    """Run this verb against a gateway with these answers, and return the result."""
+    """Run the verb and arguments in `flow` against a gateway with these answers, and return the
+    result."""
     with answering(answered) as url:
         return CliRunner().invoke(root, [*flow, "--gateway", url, *options])
 

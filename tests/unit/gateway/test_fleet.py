@@ -49,7 +49,7 @@ def shown(state: State) -> dict[str, PackedNode]:
 
 
 class Followed:
-    """A fold with its node rows, and a page that follows their changes."""
+    """A cluster's state with its node rows, and a page that follows the changes of these rows."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())

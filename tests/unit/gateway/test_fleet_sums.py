@@ -46,7 +46,7 @@ def said(sums: FleetSums) -> dict[tuple[str, ...], float]:
 
 
 class Followed:
-    """A fold with node rows and totals that are updated with each event."""
+    """The state of a cluster, with node rows and totals that are updated with each event."""
 
     def __init__(self) -> None:
         self.fold = StateFold(State())

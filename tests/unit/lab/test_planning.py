@@ -1,4 +1,4 @@
-"""Tests of plans for clusters that are small enough to work out the answer by hand."""
+"""Tests of plans for clusters that are small enough to work out the right plan by hand."""
 
 from typing import Any
 

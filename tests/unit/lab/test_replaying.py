@@ -76,8 +76,8 @@ def test_another_fleet_takes_the_place_of_all_nodes() -> None:
 
 
 def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
-    """If a pod was running when the replayed time span begins, it runs in the replay for as long as
-    it had left."""
+    """If a pod is already running when the replayed time span begins, it runs in the replay for the
+    rest of its recorded running time."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
     ledger.submit(pod("a", cards()), runs_s=2 * HOUR)
@@ -98,8 +98,7 @@ def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
 
 
 def test_a_lost_node_lets_its_pods_begin_again() -> None:
-    """If a replay is run without one of the nodes, that node's pods start again on the node that is
-    left."""
+    """If a replay leaves out one of two nodes, the pods of that node start again on the other."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):
@@ -239,8 +238,8 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
 
 
 def evicted(runs: dict[str, float | None]) -> VirtualLedger:
-    """Return a history in which a pod of high priority evicts one of two pods. The evicted pod is
-    submitted again."""
+    """Return a history in which pod `high` evicts `a` or `b`, which is then submitted again. `runs`
+    has the running time of each pod in seconds."""
     ledger = VirtualLedger(watched=True)
     ledger.write(rack("n1", 1), rack("n2", 1))
     for name in ("a", "b"):

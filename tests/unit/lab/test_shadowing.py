@@ -1,5 +1,5 @@
-"""Tests of the shadow, which decides where we would have placed each pod that another scheduler
-placed. It appends nothing."""
+"""Tests of the shadow, which decides where Apportion would have placed each pod that another
+scheduler placed. The shadow appends nothing to the ledger."""
 
 from typing import Any
 

@@ -157,7 +157,7 @@ def test_what_is_freed_can_be_had_again(driver: FakeDriver) -> None:
 
 def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> None:
     """A program sees the devices that CUDA_VISIBLE_DEVICES lists by index or id, in that order. If
-    it is empty, the program sees none."""
+    the variable is empty, the program sees no device."""
     given = f"{driver.ids[1]},0"
     assert "devices=2" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
     assert "name=Tesla T4" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]

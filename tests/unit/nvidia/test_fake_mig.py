@@ -73,7 +73,7 @@ def test_our_catalogue_agrees_with_the_driver(model: str) -> None:
     """Each MIG profile in our catalogue has the same placements as the driver's profile, and at
     most as much memory.
 
-    A driver may count in smaller slices. Several of them then make up one of ours."""
+    A driver may count in smaller slices, several of which make up one slice of the catalogue."""
     known: dict[str, Profile] = {each.name: each for each in MODELS[model].profiles}
     ours: tuple[MigProfile, ...] = mig_profiles("nvidia", MODELS[model].name)
     assert ours

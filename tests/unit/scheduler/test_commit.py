@@ -26,7 +26,8 @@ class CountingLedger(MemoryLedger):
         self._rival_before = rival_before
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append the events, and count that. Let the rival write first if it is its turn."""
+        """Append the events and record their number. If the rival's turn has come, let it write
+        first."""
         if len(self.sizes) == self._rival_before:
             rival = Draft(NODE, "rival", b"{}")
             self.server.append([rival], {}, role="scheduler", writer="rival")
@@ -40,7 +41,7 @@ class CountingLedger(MemoryLedger):
 
 
 def fenced(count: int) -> list[Draft]:
-    """Return events on one node of which only the first has a fence, as in a batch."""
+    """Return this number of events about one node. As in a batch, only the first has a fence."""
     return [Draft(NODE, f"p{n}", b"{}", 0 if n == 0 else None) for n in range(count)]
 
 

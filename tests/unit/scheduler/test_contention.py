@@ -5,7 +5,8 @@ from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
 
 def looked(spreading: Contention, *others_wait: bool) -> list[bool]:
-    """Make these decisions. Return for each whether the scheduler tried its own nodes first."""
+    """Make one decision per value of `others_wait`, which is True while other schedulers have
+    pending pods. Return for each decision whether the scheduler tried its own nodes first."""
     found = []
     for each in others_wait:
         spreading.look(others_wait=each)

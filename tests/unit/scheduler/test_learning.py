@@ -1,5 +1,5 @@
-"""Tests of the prices that the scheduler learns from the pods it has seen, and of the plans that
-these prices come from."""
+"""Tests of the prices that the scheduler learns from the pods it has seen. A price values a kind of
+pod in devices, and comes from a plan that places many such pods on the cluster's nodes."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CARD = gpu("g0", memory_mib=10_000)
 
 
 def racks(nodes: int = 10, devices: int = 4, device: Device = CARD, cores: int = 64) -> NodeType:
-    """Return this many nodes of a type with plenty of memory."""
+    """Return a node type of which there are this many nodes, each with plenty of memory."""
     return NodeType(device, devices, cores * 1000, 1 << 20, nodes)
 
 
@@ -103,8 +103,8 @@ def test_every_shape_that_was_seen_is_priced() -> None:
 
 
 def test_pods_without_devices_have_a_small_size() -> None:
-    """For prices, the size of a pod without devices follows from its CPU. It is a tenth of the
-    number of devices that other pods use with as many cores."""
+    """For prices, the size of a pod without devices follows from its CPU cores. It is a tenth of
+    the number of devices that other pods use together with the same number of cores."""
     shapes = [seen(whole(), cores=8), seen(None, cores=16)]
     prices = learn(shapes, [racks()], pods=20)
     assert prices.shapes[1].size == 200_000

@@ -75,7 +75,7 @@ async def _no_append(_draft: Draft) -> Appended:
 
 
 def told(server: MemoryServer) -> list[str]:
-    """Return all events that an agent became silent or was heard again, in order."""
+    """Return a text for each event that records an agent as silent or as heard again, in order."""
     found = []
     for record in server.records:
         data = decode(record.payload, subject=record.subject).data if record else None

@@ -1,5 +1,5 @@
-"""Tests of the file in which the agent records prepared claims, and of the pods that the agent
-finds by that file."""
+"""Tests of the file in which the agent records the ResourceClaims that it has prepared. The agent
+also reads from that file which pods are on the node."""
 
 import json
 import os
@@ -24,7 +24,8 @@ def claims(folder: Path, kernel: Path) -> BootBook[str]:
 
 
 def test_a_claim_stays_in_the_book_over_lives_of_the_agent(tmp_path: Path) -> None:
-    """A prepared claim stays in the file when the agent restarts. Only the agent removes it."""
+    """A prepared claim stays in the file across restarts of the agent, until the agent itself
+    removes the claim."""
     kernel = proc(tmp_path, "boot-1")
     book = claims(tmp_path, kernel)
     for claim, pod in (("c-1", "a"), ("c-2", "a"), ("c-3", "b")):

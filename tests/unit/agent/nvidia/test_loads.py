@@ -62,8 +62,8 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
 async def test_processes_that_the_driver_lists_elsewhere(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
-    """The backend counts MPS clients and graphics processes towards a GPU's load. If the driver
-    lists a process as several kinds, the backend counts the process once."""
+    """The backend counts MPS clients and graphics processes towards a GPU's load. If the driver has
+    a process in several of its lists, the backend counts the process once."""
     driver.process(0, 4711, 300, 40, kinds=("mps",))
     driver.process(0, 4712, 100, kinds=("graphics",))
     driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))

@@ -87,8 +87,8 @@ def there(card: Any) -> list[MigInstance]:
 async def test_an_instance_without_its_inside_is_finished(
     driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
-    """If the agent is killed while making an instance, the GPU instance has no compute instance.
-    The restarted agent adds it."""
+    """If the agent is killed while making a MIG instance, the GPU instance has no compute instance.
+    The restarted agent adds the missing compute instance."""
     ours(tmp_path, proc).note(driver.ids[0], HALF)
     made_by_hand(card, HALF)
     backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
@@ -102,8 +102,8 @@ async def test_an_instance_without_its_inside_is_finished(
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """If the compute of a GPU instance was split by hand, the instance gets its full compute back
-    when the agent makes an instance of that profile at the same slices."""
+    """An operator may have split a GPU instance into several compute instances. When the agent
+    makes the same MIG instance again, it has one compute instance with all the compute."""
     await backend.make_instance(driver.ids[0], HALF, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     half = one.handle
@@ -119,8 +119,8 @@ async def test_an_instance_that_was_cut_within_is_made_whole(
 async def test_what_a_process_runs_on_stays(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The agent keeps an instance with a running process. A request for its slices fails until the
-    process ends."""
+    """The agent keeps a MIG instance in which a process runs. Requests for the instance's slices
+    fail until the process ends."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     driver.process(0, 4242, 100, instance=one.id)

@@ -137,8 +137,8 @@ async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
 async def test_a_critical_xid_is_known_within_one_wait(
     driver: FakeDriver, listener: NvmlBackend
 ) -> None:
-    """A critical XID (driver error) makes its GPU unhealthy at once. The backend does not probe the
-    other GPUs for that."""
+    """A critical XID (driver error) makes its GPU unhealthy at once, without a probe of any other
+    GPU."""
     await listener.inventory()
     driver.xid(0, 79)
     a100, t4 = await after_change(listener)
@@ -362,7 +362,7 @@ async def test_a_driver_that_restarts_is_opened_anew(
 async def test_a_driver_that_restarts_between_looks(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """If the driver restarts between two readings of the inventory, both readings are the same."""
+    """If the driver restarts between two readings of the inventory, both readings are equal."""
     well = await backend.inventory()
     driver.restart()
     assert await backend.inventory() == well
@@ -388,8 +388,8 @@ async def test_while_the_driver_is_away_its_cards_are_unhealthy(
 async def test_a_restarted_driver_that_lists_a_card_no_more(
     driver: FakeDriver, backend: NvmlBackend
 ) -> None:
-    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy. Its
-    index is one that no listed GPU has."""
+    """A GPU that the restarted driver no longer lists stays in the inventory as unhealthy. It gets
+    an index that no listed GPU has."""
     well = await backend.inventory()
     driver.fall_off(0)
     driver.restart()

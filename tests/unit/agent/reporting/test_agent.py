@@ -1,4 +1,4 @@
-"""Tests of how the agent decides from the ledger what to report, over an in-memory ledger."""
+"""Tests that the agent appends only reports that the ledger lacks. The ledger is in memory."""
 
 import asyncio
 import contextlib

@@ -65,8 +65,9 @@ def test_any_other_difference_is_a_whole_report() -> None:
 
 
 def test_ids_repeat_for_the_same_fact_and_only_for_it() -> None:
-    """The id of an agent's event depends on the event's content and on the ledger revision before
-    it. A retry therefore has the same id, and a failure that occurs again has a new one."""
+    """The id of an agent's event depends on the event's content and on the revision of the event
+    before it on the same subject. A retry therefore has the same id, and a repeated failure has a
+    new one."""
     failed, well = news(NodeView(said=WELL), with_failed(WELL, 0, 1))
     assert event_id(failed, 7) == event_id(msgspec.structs.replace(failed), 7)
     assert len({event_id(failed, 7), event_id(well, 7), event_id(failed, 9)}) == 3

@@ -28,7 +28,7 @@ BOUND = PodBound(pod="p", node="n1", attempt=1)
 
 
 def folded(*events: Payload, remember: bool = False) -> FleetView:
-    """Fold these events from revision 1 into the view of node n1's agent, and return that view."""
+    """Return the view of node n1's agent after these events, which have revisions from 1 on."""
     view = FleetView(["n1"], remember=remember)
     for revision, data in enumerate(events, start=1):
         view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
@@ -36,8 +36,8 @@ def folded(*events: Payload, remember: bool = False) -> FleetView:
 
 
 def test_bound_after_placed_is_due_once() -> None:
-    """A placement becomes due for allocation by the agent when its pod is bound. The agent gets its
-    claim once, with each device once, in the order of the shares."""
+    """When a pod is bound, the agent has to allocate the pod's placement, and gets it once as a
+    claim. The claim lists each device once, in the order of the shares."""
     view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
     assert view.became_due.is_set()
     (claim,) = view.take_due()
@@ -100,8 +100,8 @@ def test_the_next_attempt_is_a_claim_of_its_own() -> None:
 
 
 def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
-    """Return an event that adopts pod `p` with a share of this device. If `attempt` is not 0, the
-    share comes from our own annotation of the pod, otherwise from HAMi's."""
+    """Return an event that adopts pod `p` with a share of this device. The share was read from
+    Apportion's annotation on the pod, or from HAMi's if `attempt` is 0."""
     shares = placed("p", device).shares
     return PodAdopted(
         pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
@@ -128,8 +128,8 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
 
 
 def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
-    """If a bound pod is adopted, the agent gets the pod's claim to allocate again, even if it has
-    already taken that claim."""
+    """If a bound pod is adopted, the agent has to allocate the pod's claim again, even if the agent
+    already took that claim before."""
     view = folded(placed("p", "GPU-a"), BOUND)
     back = adopted(attempt=1, running=False)
     view.apply(record_of(3, back), event_of(back, "id-3"))

@@ -38,7 +38,6 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 @pytest.fixture
 async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """Provide an open backend."""
     assert driver.ids
     opened = NvmlBackend(SystemClock())
     yield opened

@@ -248,8 +248,8 @@ def test_a_device_is_looked_at_before_it_is_opened(
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
-    """The agent removes a pod's regions after two consecutive rounds in which the kubelet did not
-    list the pod."""
+    """The agent removes a pod's regions after two consecutive cleanup rounds in which the kubelet
+    did not list the pod."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = RegionPlan(str(tmp_path / "uid-2_a" / "share.cache"), ("GPU-1",), (1,), (1,))

@@ -31,8 +31,8 @@ PROC = Path("/proc")
 async def test_what_cannot_be_written_is_tidied_up_at_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the agent's folder is not writable, a cleanup fails and the agent repeats it once the
-    folder is writable.
+    """If the agent's folder is not writable, the cleanup of records of ended pods fails. The agent
+    repeats the cleanup once the folder is writable.
 
     The record of an adopted pod stays, since that pod may start again."""
     monkeypatch.setattr(share_lifecycle, "TIDY_S", 0.01)

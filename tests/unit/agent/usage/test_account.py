@@ -1,4 +1,5 @@
-"""Tests of the account that adds up a node's usage over an hour: integrals, peaks and restarts."""
+"""Tests of the usage account, which adds up a node's GPU usage over an hour. The account has sums
+over time and peaks, and survives restarts of the agent."""
 
 import pytest
 

@@ -15,8 +15,8 @@ LAST_KERNEL = 2_008_896 + 16
 
 
 def regions(folder: Path) -> tuple[Regions, Path]:
-    """Make a region for a container with 700 MiB and 30 % of a GPU. Return the regions and the path
-    of its file."""
+    """Make a region file for a container with 700 MiB and 30 % of a GPU. Return the agent's set of
+    open regions, and the path of that file."""
     made = Regions(folder)
     path = folder / "uid-1_main" / "share.cache"
     made.ensure(RegionPlan(str(path), ("GPU-1",), (700 * MIB,), (30,)))

@@ -91,7 +91,7 @@ class World:
         return {name: value for name, value in status["allocatable"].items() if "/" in name}
 
     def told(self, *payloads: Any) -> None:
-        """Append the events to the ledger and pass their changes to the binder."""
+        """Append the events to the ledger and show each resulting state change to the binder."""
         for data in payloads:
             change = self.ledger.take(data)
             assert not change.refused, change.refused

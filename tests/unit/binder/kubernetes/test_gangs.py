@@ -81,7 +81,7 @@ class CaughtUp(Reader[Change]):
         pass
 
     async def caught_up(self) -> None:
-        """Return at once."""
+        """Return at once, since this reader never lags behind the ledger."""
 
 
 class World:
@@ -106,7 +106,7 @@ class World:
         return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
 
     def told(self, data: Any) -> None:
-        """Append the event to the ledger and pass its change to the binder."""
+        """Append the event to the ledger and show the resulting state change to the binder."""
         self.gangs.observe(self.ledger.take(data))
 
     def make_group(self) -> None:

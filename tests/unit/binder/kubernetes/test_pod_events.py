@@ -423,8 +423,8 @@ def test_an_event_waits_for_an_api_server_that_is_away() -> None:
 
 
 def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
-    """The binder renews a pending pod's event before it expires, and recreates one that has
-    expired. Two binders renew no more often than one."""
+    """The binder renews a pending pod's event before the event expires, and recreates an expired
+    event. Two binders renew no more often than one."""
 
     async def main() -> None:
         told = Told()

@@ -36,7 +36,7 @@ class CaughtUp:
     """A ledger reader that is always at the end of the ledger."""
 
     async def caught_up(self) -> None:
-        """Return at once."""
+        """Return at once, since this reader never lags behind the ledger."""
 
 
 class Admission(MemoryKube):
@@ -89,7 +89,7 @@ class World:
         return found
 
     def take(self, data: Any) -> Change:
-        """Append the event to the ledger and pass its change to the binder."""
+        """Append the event to the ledger and show the resulting state change to the binder."""
         change = self.ledger.take(data)
         self.release.observe(change)
         self.slices.observe(change)
@@ -379,7 +379,7 @@ def generations(world: World) -> list[int]:
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
     """After each change of a node's devices, and after a slice is deleted, the binder republishes
-    the node's slices as a new generation. When the node leaves, it removes them."""
+    the node's slices as a new generation. When the node leaves, the binder removes its slices."""
 
     async def test(world: World) -> None:
         async def go() -> None:

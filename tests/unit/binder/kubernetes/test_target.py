@@ -38,8 +38,8 @@ class Server:
         self.url = ""
 
     async def bind(self, request: web.Request) -> web.Response:
-        """Answer a binding request with the next reply. If its status is 0, break the connection
-        instead."""
+        """Answer a binding request with the next reply. If the reply's status is 0, break the
+        connection instead."""
         self.bindings.append(await request.json())
         status, body = self.script.pop(0) if self.script else CREATED
         if not status:
@@ -50,7 +50,7 @@ class Server:
         return web.json_response(body, status=status or 500, headers=headers)
 
     async def get(self, _request: web.Request) -> web.Response:
-        """Answer a request for the pod with `found`."""
+        """Answer a request for the pod with the reply that the test has set in `found`."""
         status, body = self.found
         return web.json_response(body, status=status)
 
@@ -190,8 +190,8 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
 async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
     server: Server, ledger: Ledger, found: Reply, expected: Outcome
 ) -> None:
-    """If the node has left the cluster, the binder does not bind the pod but reads it. The pod
-    decides the outcome. If the pod cannot be read, the outcome is unknown."""
+    """If the node has left the cluster, the binder only reads the pod, and derives the outcome from
+    what it finds. If the pod cannot be read, the outcome is unknown."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)

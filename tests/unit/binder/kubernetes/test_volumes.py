@@ -117,8 +117,8 @@ def world(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> None:
-    """The binder reserves the smallest volume that the node can reach for the claim. It binds the
-    pod when the claim is bound."""
+    """For a volume claim, the binder reserves the smallest volume that the node can reach. It binds
+    the pod once the claim is bound."""
 
     async def check() -> None:
         of = World(STATIC)

@@ -199,7 +199,7 @@ def owned(name: str, owner: str) -> PodDraft:
 
 
 def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
-    """Return a refusal with each of these causes at this number of nodes."""
+    """Return a refusal in which each of these causes rules out this number of nodes."""
     return PodRefused(
         pod="p", namespace="n", name="p", nodes=nodes, reasons=dict.fromkeys(codes, nodes)
     )

@@ -67,7 +67,7 @@ def test_bar(used: int, total: int, cells: int) -> None:
 
 def test_tables_say_what_matters(golden: Golden) -> None:
     """The table of pods shows a pending pod's first cause. The tables of devices and nodes show why
-    one is unusable."""
+    a device or node is unusable."""
     ledger = Ledger(
         rack("n1", 2), pod("a", ask(4000)), pod("b", ask(900_000)),
     ).settle()  # fmt: skip

@@ -21,8 +21,8 @@ from tests.support.pods import placed, pod, share
 
 
 def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
-    """A report has a row for unallocated capacity. It leaves figures about usage blank instead of
-    showing zeros."""
+    """A report has a row for unallocated capacity. In that row, figures about usage are blank
+    instead of zero."""
     accounted = Accounted(hours=2, step=2).at(0, rack("n1", 1), pod("p1"))
     accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)]))
     answer = accounted.report()

@@ -65,7 +65,8 @@ def test_watch(lines: list[str], groups: set[int] | None) -> None:
 
 
 def test_lock_holder(tmp_path: Path) -> None:
-    """The id of a lock's holder is returned only while the lock is held."""
+    """While a process holds a lock, the sentinel reads that process's id from the lock file.
+    Otherwise the file's content does not count."""
     lock = tmp_path / "lock"
     assert sentinel.lock_holder(lock) == 0
     lock.write_text("4711")
@@ -76,8 +77,8 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 
 def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
-    """When `up` closes its pipe, the sentinel ends the process groups that it still watches. If
-    `up` asked for that at the start, the sentinel also deletes the data folder."""
+    """When `up` closes its pipe, the sentinel ends the process groups that it still watches. It
+    also deletes the data folder if `up` requested that at the start."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "connection.json").write_text("{}")

@@ -84,8 +84,8 @@ def kind_of(info: inspect.StructType) -> type:
 
 
 def sent(look: Look) -> str:
-    """Return an answer of this kind as JSON. It is full of secrets and redacted for the tenant, as
-    the gateway redacts answers."""
+    """Return an answer of the type `look.kind` as JSON. Its texts are filled with secrets and then
+    redacted for the tenant, as the gateway redacts answers."""
     body = msgspec.json.encode(filled(inspect.type_info(look.kind)))
     return msgspec.json.encode(look.shown(msgspec.json.decode(body, type=look.kind), sees)).decode()
 

@@ -45,7 +45,7 @@ def row(name: str, cause: str = "") -> DiffRow:
 
 
 def as_sent(answer: msgspec.Struct) -> Any:
-    """Encode the answer as JSON and decode that."""
+    """Encode the answer as JSON, and return the decoded JSON."""
     return msgspec.json.decode(msgspec.json.encode(answer))
 
 

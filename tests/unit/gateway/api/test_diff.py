@@ -59,8 +59,8 @@ def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: 
     ("source", "who"), [("cli/ann@vm", "ann@vm"), ("scheduler/vm", "scheduler/vm"), ("", "")]
 )
 def test_a_person_has_one_name(source: str, who: str) -> None:
-    """A diff names the user of the CLI who wrote an event without the prefix `cli/`. It names a
-    service by its full name."""
+    """If a CLI user wrote an event, a diff shows the user's name without the prefix `cli/`. It
+    shows the full name of a service."""
     assert who_wrote(source) == who
 
 

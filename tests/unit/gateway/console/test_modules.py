@@ -106,8 +106,8 @@ def test_numbers_and_times_as_people_read_them(node: NodeModules, call: str, wor
     ],
 )  # fmt: skip
 def test_a_moment_is_read_as_the_command_line_reads_it(node: NodeModules, text: str) -> None:
-    """The console reads a time as the CLI does. The forms in which the console shows the time and
-    puts it into the URL are read back as the same time."""
+    """The console reads a time as the CLI does. It can also read back every time that it shows or
+    puts into the URL."""
     try:
         moment = parse_moment(text, NOW)
     except MomentError:

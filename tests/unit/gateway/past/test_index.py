@@ -118,7 +118,7 @@ def test_failures_under_a_pod(tmp_path: Path) -> None:
 
 def test_the_beginning_of_an_id(tmp_path: Path) -> None:
     """A complete device id finds only that device. The beginning of an id finds all devices whose
-    ids begin so."""
+    ids begin with that text."""
     index = filled(tmp_path / "i")
     index.note(30, [(DEVICE, "g01"), (DEVICE, "h_")])
     assert index.keys_like(DEVICE, "g0", limit=9) == ["g0"]

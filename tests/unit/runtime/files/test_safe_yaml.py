@@ -67,7 +67,7 @@ WRONG = [
 
 
 def test_refusals(golden: Golden) -> None:
-    """Each of these invalid texts causes a single error, with its line."""
+    """Each text that is not valid YAML causes a single error with the number of the line."""
     told = []
     for text, line in WRONG:
         (parsed,) = parse(text)

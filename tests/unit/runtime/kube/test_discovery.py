@@ -55,8 +55,8 @@ class Heard:
 
 
 def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:
-    """If a kind is not served, the watch lists it once. It lists it again only when discovery says
-    that the kind is served."""
+    """If a kind is not served, the watch requests its list once. The watch repeats the request only
+    when discovery says that the kind is served."""
 
     async def main() -> None:
         server, heard = Noting(), Heard()

@@ -51,8 +51,8 @@ def test_a_place_that_is_not_of_it(archive: Path) -> None:
 
 
 def test_its_span_by_its_ends(archive: Path, tmp_path: Path) -> None:
-    """The revisions of an archive's first and last record are its span. An empty archive has none,
-    and a truncated one is refused."""
+    """An archive's span is the revisions of its first and last record. An empty archive has no
+    span, and a truncated archive is refused."""
     assert read_span(archive) == (7, 26)
     empty = tmp_path / "empty.jsonl"
     with ArchiveWriter(empty, stream="S", created="c"):

@@ -51,7 +51,7 @@ def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
 
 def test_a_member_says_why_it_can_do_nothing() -> None:
     """If a replica's heartbeats say why it cannot work, the listener reports that reason, whatever
-    other replicas send. The reason ends with that replica."""
+    other replicas send. It drops the reason once that replica is gone."""
 
     async def scenario() -> None:
         heard = Heard()

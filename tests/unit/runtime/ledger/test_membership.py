@@ -194,7 +194,8 @@ def test_a_member_whose_fold_has_halted_leaves() -> None:
 
 
 def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
-    """After a replica was suspended, it does not take the others as silent."""
+    """When a replica resumes after it was suspended, it does not remove the other replicas from its
+    list as silent."""
 
     async def play(server: MemoryServer) -> None:
         one, two = Member(server, "one"), Member(server, "two")

@@ -19,8 +19,8 @@ DRAFT = Draft("apportion.v1.workload.p", "p/gone", b"{}")
 
 
 class Moody:
-    """A fake ledger whose `append` fails with these errors, one after the other, and then
-    succeeds."""
+    """A fake ledger. Its `append` first raises the errors that the test has given, one per call,
+    and then succeeds."""
 
     def __init__(self, *failures: LedgerError) -> None:
         self._failures = list(failures)

@@ -200,8 +200,8 @@ def sized(rows: Int64):
 def test_what_was_compiled_before_is_not_outdated_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If only a source file's time is newer, compiling again brings the compiled module up to
-    date."""
+    """If only a source file's modification time has changed, compiling again is enough to make its
+    compiled module count as up to date."""
     scratch, sources = tmp_path / "scratch", tmp_path / "sources"
     scratch.mkdir()
     sources.mkdir()

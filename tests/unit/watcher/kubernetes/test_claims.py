@@ -1,6 +1,7 @@
 """Tests of the adoption of pods that run without a placement in the ledger.
 
-If it is unknown which devices such a pod uses, the node offers no devices of that family."""
+If it is unknown which devices such a pod uses, its node offers no devices of the family that the
+pod requests."""
 
 import json
 from typing import Any
@@ -46,7 +47,7 @@ def held(cluster: Cluster) -> PodAdopted:
 
 
 def unnamed(cluster: Cluster) -> tuple[str, ...]:
-    """Return the device families of which node n1 offers no devices because a pod uses unknown
+    """Return the device families that node n1 does not offer, because a pod there uses unknown
     devices of the family."""
     (fact,) = cluster.facts.nodes(["n1"])
     assert isinstance(fact.data, NodeObserved)
@@ -201,7 +202,7 @@ def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
     """If a pod uses unknown devices, the watcher does not adopt it. The pod's node then offers no
-    devices of that family."""
+    devices of the family that the pod requests."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
@@ -422,8 +423,8 @@ def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
 def test_what_others_wrote_is_believed_of_schedulers_alone(
     manager: str, also: dict[str, Any], *, believed: bool
 ) -> None:
-    """The watcher trusts annotations if a known scheduler wrote them, as the pod's managed fields
-    show. It does not trust those of other field managers or of the pod's author."""
+    """The watcher trusts annotations only if a known scheduler wrote them, as the pod's managed
+    fields show. It ignores annotations that the pod's author or another field manager wrote."""
     cluster = Cluster()
     cluster.ledger.report(CARD)
     cluster.see("nodes", kube_node("n1"))
@@ -463,8 +464,9 @@ def test_a_number_is_known_once_the_node_has_reported() -> None:
 
 
 def test_what_does_not_fit_is_told_and_not_held() -> None:
-    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem and does
-    not adopt the pod. The pod's node then offers no devices of that family."""
+    """If a pod's shares do not fit into the ledger's state, the watcher reports a problem instead
+    of adopting the pod. The pod's node then offers no devices of the family that the pod requests.
+    """
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))
     whole = placed("q", shares=[of("g1", 81920, 100)])

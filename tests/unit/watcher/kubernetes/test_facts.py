@@ -55,7 +55,7 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     fields: dict[str, Any], reason: str
 ) -> None:
     """The watcher's event that ends a pod has the reason. The ledger accepts this event only if the
-    pod's submission is the newest on its subject."""
+    pod's submission is the newest event on the pod's subject."""
     cluster = Cluster()
     cluster.pod("p")
     cluster.write(cluster.pod_facts())
@@ -66,8 +66,8 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
 
 
 def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
-    """The watcher reports each change of a pod's labels, scheduling gates or size once. The event
-    expects the pod's last event to be the newest on its subject."""
+    """The watcher reports each change of a pod's labels, scheduling gates or size once. The ledger
+    accepts the report only if the pod's subject has no event that the watcher has not seen."""
     cluster = Cluster()
     cluster.pod("p", schedulingGates=[{"name": "g"}])
     cluster.write(cluster.pod_facts())
@@ -204,8 +204,8 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
 
 
 def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
-    """The watcher ignores the watch event that our binder's binding of a pod causes. It handles any
-    other change of the pod."""
+    """When our binder binds a pod, the watcher ignores the watch event that this causes. It handles
+    any other change of the pod."""
     cluster = Cluster()
     cluster.ledger.report(node("n1", gpu("g0")))
     cluster.pod("p")

@@ -16,7 +16,7 @@ from tests.support.pods import ask
 
 
 def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
-    """Return the pod as the watcher converts it at first sight."""
+    """Return the pod as the watcher converts it when it sees the pod for the first time."""
     return reader.pod(json.dumps(document).encode(), {})[1]
 
 
@@ -95,7 +95,7 @@ def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
 
 
 def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
-    """The watcher parses the shape of pods from the same template once. Each pod keeps its own
+    """The watcher parses the specs of pods from the same template only once. Each pod keeps its own
     name."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
@@ -119,8 +119,7 @@ def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
     ],
 )
 def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
-    """The watcher uses one parsed shape for several pods only if all fields that matter are
-    equal."""
+    """Several pods share one parsed spec only if all fields that the watcher uses are equal."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     drafts = []
     for fields in ({}, other):

@@ -99,7 +99,8 @@ def test_of_two_pods_the_second_waits_until_the_first_has_gone() -> None:
 
 
 def test_what_changes_of_a_claim_does_not_bring_back_an_old_pod() -> None:
-    """If a ResourceClaim changes, the watcher still has the newest version of its pod."""
+    """When a ResourceClaim changes, the watcher keeps the newest version of the claim's pod and
+    does not fall back to an older one."""
     cluster = Claiming()
     cluster.claim()
     cluster.claiming("p")
@@ -125,8 +126,8 @@ def test_without_the_setting_claims_are_refused() -> None:
 
 
 def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
-    """The watcher adopts a bound pod with ResourceClaims with the shares in its annotations, even
-    if DRA is disabled."""
+    """If a bound pod has ResourceClaims, the watcher adopts the pod with the shares in its
+    annotations, even if DRA is disabled."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("g0")), observed("n1"))
     held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)

@@ -32,8 +32,8 @@ MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
 def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
-    """The watcher reports a volume claim with the first pod that mounts it, and removes it with the
-    last one."""
+    """The watcher reports a volume claim when the first pod that mounts it appears. It removes the
+    claim when the last such pod is gone."""
     cluster = Cluster()
     cluster.see("persistentvolumeclaims", kube_claim())
     assert volume_facts(cluster) == []

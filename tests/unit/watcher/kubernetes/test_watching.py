@@ -367,7 +367,8 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
     """If the API server is restored from a backup, the watcher is not ready until ledger and
     cluster match again.
 
-    Pods from after the backup end, deleted pods return and lost bindings are undone."""
+    In the ledger, the watcher ends pods that are younger than the backup. Pods that were deleted
+    since then return, and bindings that were lost are undone."""
 
     async def check(cluster: Watched) -> None:
         for name in ("stays", "waits", "deleted", "was-bound"):

@@ -47,7 +47,7 @@ def draft(name: str, **fields: object) -> PodDraft:
 
 
 def wanting(*drafts: PodDraft, groups: tuple[PodGroupObserved, ...] = ()) -> Observation:
-    """Return a complete observation in which these pods and gangs are requested."""
+    """Return a complete reading of the source, which requests these pods and gangs."""
     return Observation(
         pods={f"d/{pod.name}": pod for pod in drafts},
         groups={group.group: group for group in groups},

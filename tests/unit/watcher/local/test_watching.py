@@ -101,7 +101,7 @@ class Watcher:
         await self._looks(1)
 
     def answers(self) -> None:
-        """Give the watcher the result that is held back, and hold back that of the next reading."""
+        """Let the watcher have the reading that is held back, and hold back its next reading."""
         self.source.clear.set()
         self.source.clear.clear()
 
@@ -146,8 +146,8 @@ async def watchers(tmp_path: Path) -> AsyncIterator[tuple[Watcher, Watcher]]:
 async def test_a_pod_that_came_after_a_look_is_not_ended(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """If another watcher submits a pod after a watcher has read the folder, the latter does not end
-    that pod because of its old reading."""
+    """One watcher reads the folder, and then another watcher submits a new pod. The first watcher
+    does not end that pod because of its outdated reading."""
     _quick, late = watchers
     await late.holds_a_look()
     write(tmp_path, "a")
@@ -159,8 +159,8 @@ async def test_a_pod_that_came_after_a_look_is_not_ended(
 async def test_a_pod_that_went_after_a_look_does_not_come_back(
     watchers: tuple[Watcher, Watcher], tmp_path: Path
 ) -> None:
-    """If another watcher ends a pod after a watcher has read the folder, the latter does not submit
-    the pod again because of its old reading."""
+    """One watcher reads the folder, and then another watcher ends a pod. The first watcher does not
+    submit that pod again because of its outdated reading."""
     _quick, late = watchers
     write(tmp_path, "a")
     await holds(lambda: late.folded(PodSubmitted) == 1, "a pod")

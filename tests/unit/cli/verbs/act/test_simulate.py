@@ -1,5 +1,5 @@
-"""Tests of `simulate`, which changes the health of simulated devices and nodes. They check how it
-tells the agent's reports from marks of Kubernetes, and that it takes no reason for a lost node."""
+"""Tests of `simulate`, which changes the health of simulated devices and nodes. It takes a device's
+health from its agent, not from Kubernetes, and accepts no reason for losing a node."""
 
 import pytest
 from click.testing import CliRunner

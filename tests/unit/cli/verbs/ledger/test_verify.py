@@ -56,8 +56,8 @@ def test_that_every_event_changed_something_is_no_count_of_none(
 
 
 def test_a_script_reads_them_too(archive: Path) -> None:
-    """`verify --json` has a row for each listed event that changed nothing, and the number of
-    all."""
+    """`verify --json` has a row for each listed event that changed nothing, and the total number of
+    such events."""
     said = CliRunner().invoke(root, ["verify", "--json", "--archive", str(archive)])
     told = json.loads(said.stdout)
     assert (told["ok"], told["contradictions"]) == (True, LATE)

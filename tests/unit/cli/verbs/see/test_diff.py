@@ -22,7 +22,8 @@ CARDS = tuple(
 
 
 def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
-    """Return the lines that a terminal of this width shows for these rows of a list."""
+    """Print these rows as the list `name` of a diff, on a terminal of this width. Return the
+    printed lines."""
     out = io.StringIO()
     Console(file=out, width=width).print(rows_of(name, rows))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
