@@ -34,3 +34,12 @@ def test_a_dead_path_is_found() -> None:
     """A dead path is reported in code marks, links and tables; external addresses are ignored."""
     text = "`tests/gone.py` [x](docs/gone.md) | services/gone/ | `tests/tidy` https://x.io/docs/y"
     assert list(dead_paths(text)) == ["tests/gone.py", "docs/gone.md", "services/gone/"]
+
+
+def test_the_example_at_the_top_of_the_readme_is_part_of_a_real_answer() -> None:
+    """The reason that README quotes in its first lines is in the output that it shows further down,
+    which a test compares with a run."""
+    head, _, rest = (ROOT / "README.md").read_text().partition("## Try it")
+    [quoted] = re.findall(r"`(closest: [^`]+)`", head)
+    [answer] = re.findall(r"\$ apportion why too-large\n(.+?)```", rest, re.DOTALL)
+    assert quoted in " ".join(answer.split())
