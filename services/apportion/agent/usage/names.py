@@ -71,7 +71,7 @@ _OURS = _Monitor(
     _gauges(
         "apportion_container_", "{}", ("namespace", "pod", "container", "device", "instance"),
         ("memory_limit_bytes", "Device memory limit of the container.", "memory_limit"),
-        ("memory_used_bytes", "Device memory in use by its processes.", "memory_used"),
+        ("memory_used_bytes", "Device memory in use by the container's processes.", "memory_used"),
         ("cores_limit_ratio", "Fraction of the device's compute that it may use.", "cores_limit"),
         ("cores_used_ratio", "Fraction of the device's compute that it uses.", "cores_used"),
     ),

@@ -60,7 +60,7 @@ def check(configuration: Configuration) -> None:
             raise ManifestError(
                 f"extendedSchedulerNames[{position}]",
                 name,
-                "is also a name of Apportion, so two schedulers would place its pods",
+                "is also in schedulerNames, so two schedulers would place its pods",
                 "rename the kube-scheduler that uses the extender, or remove the name from "
                 "schedulerNames",
             )

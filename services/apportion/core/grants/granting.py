@@ -50,9 +50,9 @@ def _grant_npus(held: Held, node: Node) -> Grant:  # noqa: ARG001 - the signatur
     templates = [part.share.template for part in held.parts if part.share.template]
     if templates and len(held.parts) > 1:
         raise GrantRefused(
-            f"container {held.container!r} of pod {held.pod} has {len(held.parts)} NPUs, one of "
-            f"them split by {templates[0]}, but Ascend's runtime splits only a single NPU of a "
-            "container; request one NPU, or whole ones"
+            f"container {held.container!r} of pod {held.pod} has {len(held.parts)} NPUs, and a "
+            f"part of one ({templates[0]}), but Ascend's runtime cannot combine a part with other "
+            "NPUs; request one part, or whole NPUs"
         )
     if templates:
         env["ASCEND_VNPU_SPECS"] = templates[0]

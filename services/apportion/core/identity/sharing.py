@@ -38,7 +38,7 @@ BESIDE: Final = tuple(
 )
 _ALL: Final = (LEDGER, *BESIDE)  # the accounts that send or receive broadcasts
 _DELIVERED: Final = {LEDGER: f"{DELIVERIES}.>", AUDIT: ">"}
-"""The subjects on which consumers of the two streams deliver to other accounts.
+"""The subjects on which other accounts receive messages from consumers of the two streams.
 
 Auditors' consumers deliver below any inbox, because tools choose it. Their permissions limit what
 each may receive, and the copy's account has no other messages."""

@@ -184,8 +184,8 @@ class Auditor:
         for share in data.shares if isinstance(data, PodPlaced) else ():
             closed = self._closed.get(share.device)
             if closed is not None and closed.at(event.basis):
-                text = f"pod {data.pod} got a share of {share.device}, which was unavailable from "
-                when = f"revision {closed.since} on; it was decided at {event.basis}"
+                text = f"pod {data.pod} got a share of {share.device} by a decision at revision "
+                when = f"{event.basis}, but the device was unavailable since {closed.since}"
                 yield "closed", text + when
 
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:

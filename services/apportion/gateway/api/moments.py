@@ -48,7 +48,7 @@ class Moments:
         if moment.revision is not None:
             if moment.revision > last:
                 rest = f" is revision {moment.revision}, but the ledger ends at {last}"
-                fix = f"use a revision from {first} to {last}, or omit it for now"
+                fix = f"use a revision from {first} to {last}, or omit it to read the present"
                 raise RequestRefused(404, field=field, rest=rest, fix=fix)
             revision = moment.revision
         else:

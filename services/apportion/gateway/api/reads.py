@@ -151,7 +151,7 @@ REVISION = Read(
 FLEET = Read(
     path="fleet", name="fleet", answer=FleetAnswer, audience=TENANTS, query=FleetQuery,
     make=lambda view, *_: whole_fleet(view.state),
-    summary="All nodes in packed rows, or only those that changed, and the usage of shares",
+    summary="All nodes as compact arrays, or only the changed nodes, with the usage of shares",
 )  # fmt: skip
 WHY = Read(
     path="pods/{namespace}/{name}/why", name="why", answer=Why, audience=TENANTS, make=_why,

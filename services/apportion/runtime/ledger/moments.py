@@ -58,7 +58,7 @@ def parse_moment(text: str, now: datetime) -> Moment:
     if time > now:
         raise MomentError(
             f"{shown!r} is in the future; it is now {shown_time(now)}",
-            "give a past time, or omit it for now",
+            "give a past time, or omit it to read the present",
         )
     return Moment(time=time)
 

@@ -56,7 +56,7 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
         (name, amount), *others = asked
         second = others[0][1] if others else cards if cards and cards.value else None
         if second is not None:
-            fix = "request one kind per container"
+            fix = "request only one of the two resources"
             raise second.refusal(f"is requested together with {name} in one container", fix)
         return container.ask(nvidia.FAMILY, count=amount.devices(), profile=PROFILES[name])
     if cards is None or cards.value == 0:

@@ -92,7 +92,7 @@ def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[U
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as failure:
-            raise UsersFailed(f"cannot lock the users with {path}: {failure}") from failure
+            raise UsersFailed(f"cannot open or lock {path}: {failure}") from failure
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return change(users, *args, **kwargs)
