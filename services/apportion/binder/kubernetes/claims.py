@@ -273,7 +273,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate the claim `name` of the pod. Return the container that represents the claim."""
+        """Allocate the claim `name` for the pod. Return the claim's container in the ledger."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:

@@ -30,7 +30,9 @@ class MomentAnswer(Answer, frozen=True):
 
 
 class Bin(Answer, frozen=True):
-    """One bar of the timeline: how many events of each type; revisions are 0 without events."""
+    """One bar of the timeline: the number of events by type in one time interval.
+
+    The revisions are 0 if there were no events."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
@@ -51,7 +53,7 @@ class MarkRow(Answer, frozen=True):
 
 
 class TimelineAnswer(Answer, frozen=True):
-    """The ledger as a timeline: first and last event, event counts per bin, notable events."""
+    """The timeline of the ledger: its first and last event, bars of counts, and notable events."""
 
     revision: Everyone[int]
     first_revision: Everyone[int]
@@ -128,7 +130,9 @@ class PodNames(Answer, frozen=True):
 
 
 class WhoRow(Answer, frozen=True):
-    """A share that a pod has or had, and when; `to_revision` is 0 while it is allocated."""
+    """A share that a pod has or had, with the revisions at which it was allocated and freed.
+
+    `to_revision` is 0 while it is allocated."""
 
     namespace: Namespace
     pod: str
@@ -146,7 +150,7 @@ class WhoRow(Answer, frozen=True):
 
 
 class WhoPage(Answer, frozen=True):
-    """A page of the shares of a device or node between the revisions `since` and `revision`."""
+    """A page of the shares that existed on a device or node from revision `since` to `revision`."""
 
     revision: Everyone[int]
     since: Everyone[int]
