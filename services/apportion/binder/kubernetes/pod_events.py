@@ -480,9 +480,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield each pod on a device that failed or recovered since the last call for the node.
-
-        The text is the device if it recovered, "" if it failed."""
+        """Yield pods whose device failed or recovered, and the device's id ("" for a failure)."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:

@@ -250,7 +250,6 @@ class KubernetesTarget:
     async def _patch_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, object]
     ) -> None:
-        """Patch the pod's status for users and controllers. Raises KubeUnavailable."""
         document = {"metadata": {"uid": uid}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
@@ -321,7 +320,6 @@ class KubernetesTarget:
             return _Unclear(0.0)
 
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
-        """Read a pod whose bind was refused, and return the outcome. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:

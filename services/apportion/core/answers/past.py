@@ -30,9 +30,7 @@ class MomentAnswer(Answer, frozen=True):
 
 
 class Bin(Answer, frozen=True):
-    """One bar of the timeline: the number of events by type in one time interval.
-
-    The revisions are 0 if there were no events."""
+    """A bar of the timeline: the number of events of each type. Revisions are 0 without events."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
@@ -130,9 +128,7 @@ class PodNames(Answer, frozen=True):
 
 
 class WhoRow(Answer, frozen=True):
-    """A share that a pod has or had, with the revisions at which it was allocated and freed.
-
-    `to_revision` is 0 while it is allocated."""
+    """A pod's share, when it was allocated and freed; `to_revision` is 0 while it is allocated."""
 
     namespace: Namespace
     pod: str

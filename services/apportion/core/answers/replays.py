@@ -76,9 +76,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """The node and devices where a pod was placed, if recorded.
-
-    `opened` counts those devices that no pod used before."""
+    """The node and devices of a pod, if recorded; `opened` counts the devices empty before."""
 
     node: str
     devices: tuple[str, ...] = ()

@@ -18,8 +18,8 @@ from apportion.core.workloads.document import ManifestError, below
 class Key(NamedTuple):
     """How to treat a configuration key of HAMi or Volcano that Apportion does not use.
 
-    The values in `nothing` have no effect, for the reason in `why`. For other values, `fix` says
-    what to write instead."""
+    The values in `nothing` (any value, if it is empty) have no effect, for the reason in `why`. For
+    other values, `fix` says what to write instead."""
 
     why: str
     nothing: tuple[object, ...] = ()
@@ -112,7 +112,6 @@ def _taken(
 
 
 def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
-    """Remove HAMi's `migProfileAllowlist` if it allows all profiles that we create."""
     entries = nvidia.pop(_ALLOWLIST, None)
     if entries is None:
         return
