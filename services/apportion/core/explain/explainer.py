@@ -418,7 +418,7 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the nodes for the gang's other pods, and one to uncordon; "" if none would help."""
+        """Return the nodes for the gang's other pods, and a node to uncordon; "" if none helps."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

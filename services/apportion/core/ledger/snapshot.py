@@ -114,10 +114,10 @@ class _Node(Struct, array_like=True):
 
 
 class _Part(Struct, array_like=True, tag=0):
-    """A frame: some nodes and pods, and the names of those removed since the last frame.
+    """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    The numbers of `shapes` continue from the last frame. In a pod, such a number replaces its shape
-    and shape key."""
+    Shapes are numbered across all frames. In a pod, such a number replaces its shape and shape key.
+    """
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -179,7 +179,7 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """Takes a snapshot step by step; pass every change that the fold makes to `observe`."""
+    """Takes a snapshot step by step while the fold goes on; `observe` must get every change."""
 
     def __init__(self, state: State) -> None:
         self._state = state

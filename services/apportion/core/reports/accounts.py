@@ -21,7 +21,7 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
-    """Return what fraction of its device a share is, in millionths: by memory, or else by cores."""
+    """Return a share's fraction of its device, in millionths: of the memory, or else of the cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -45,7 +45,7 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Meters what pods have allocated over time; `by` is how pods are grouped into rows."""
+    """Measures over time what pods have allocated; `by` says how pods are grouped into rows."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with what is allocated now; `idle` is the shortest idle period, as in `Used`."""
@@ -64,7 +64,7 @@ class Account:
 
     @property
     def over(self) -> bool:
-        """Return True if the period has ended, so that later events do not matter."""
+        """Return True if the period, plus a delay for late reports, has ended."""
         return self._time >= self._meters.end + LATE
 
     def observe(self, change: Change, moment: int) -> None:
