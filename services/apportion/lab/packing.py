@@ -67,7 +67,6 @@ class _Counting:
         return name
 
     def prices(self, state: State) -> PricesLearnt:
-        """Return prices for the submitted pods and the nodes of `state`. Raises NoPrices."""
         return learn(self.histogram.shapes(), node_types(state), pods=self.histogram.pods)
 
 

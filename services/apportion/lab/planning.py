@@ -253,7 +253,6 @@ def comes_again(state: State, pod: PodSubmitted) -> bool:
 
 
 def _totals(state: State) -> Totals:
-    """Return the cluster's totals. Devices of a node that is not ready count as unhealthy."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())

@@ -144,7 +144,6 @@ class Shadowing:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
-        """Return the engine's decision about the pod, or None if the engine does not decide it."""
         for _ in range(DECISIONS_MAX):
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize

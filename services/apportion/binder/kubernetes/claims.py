@@ -412,7 +412,6 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
-    """Replace an object that is unchanged since read. Raises KubeUnavailable, KubeRefused."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
     whole = document | kind  # items of a list lack apiVersion and kind
     answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)

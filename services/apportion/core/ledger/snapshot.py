@@ -127,8 +127,6 @@ class _Part(Struct, array_like=True, tag=0):
 
 
 class _Head(Struct, array_like=True, tag=1):
-    """The small fields of the state, written once, when the snapshot is finished."""
-
     revision: int
     groups: list[tuple[str, PodGroupObserved | None]]
     queues: dict[str, QueueObserved]

@@ -21,7 +21,7 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
-    """Return a share's fraction of its device, in millionths: of the memory, or else of the cores."""
+    """Return the fraction of its device that a share has, in millionths: by memory, or by cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -36,8 +36,6 @@ class _Held(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """The part of a device that is not allocated, and whether it is free, cordoned or broken."""
-
     key: Key
     part: Part
     cards: int

@@ -56,7 +56,7 @@ class Prices(Struct, frozen=True):
         )
 
     def cost(self, model: str, cards: int) -> Decimal:
-        """Return the cost of `cards` (device millionths times microseconds). Raises `PriceError`."""
+        """Return the cost of `cards` (device millionths by microseconds). Raises `PriceError`."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
 
 

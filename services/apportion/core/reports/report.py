@@ -41,8 +41,6 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    """The sums of one row of the report, before rounding."""
-
     sums: Sums
     used: UsedSums
     cost: Decimal = Decimal(0)
