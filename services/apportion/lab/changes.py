@@ -193,7 +193,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """Return the device with this id or id prefix. Raises WishInvalid; its text ends in `when`."""
+    """Return the device with this id or unique prefix. Raises WishInvalid, mentioning `when`."""
     found = device_names.meant(name, devices)
     if len(found) == 1:
         return found[0]

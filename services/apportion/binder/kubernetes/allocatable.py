@@ -85,7 +85,7 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The amounts last written to a node's status, and whether the node was `ready` at that time.
+    """The amounts last written to a node's status, and whether the node stayed `ready` since.
 
     Until `ready`, the status may have less. `raised`: a pod needs more than the devices have."""
 

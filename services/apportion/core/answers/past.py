@@ -64,11 +64,11 @@ class TimelineAnswer(Answer, frozen=True):
 class LogRow(Answer, frozen=True):
     """One event of the ledger as a sentence, with the facts behind it.
 
-    `type` is empty if this build does not know the event. `sentence` joins `parts`, in which names
-    are marked, and `clauses` by semicolons. The first `own` parts name the pod and repeat the type.
-    `namespaces` are those that the event concerns: none for a cluster event, an empty one if the
-    owner is unknown. `healthy` and `reason` are a device's new health, `priority` an evicted pod's.
-    """
+    `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
+    marked, followed by `clauses`, joined by semicolons. The first `own` parts name the pod and
+    repeat the type. `namespaces` are those that the event concerns: none for a cluster event, an
+    empty one if the owner is unknown. `healthy` and `reason` are a device's new health, `priority`
+    an evicted pod's."""
 
     revision: Everyone[int]
     time: Everyone[str]

@@ -399,10 +399,11 @@ def joined(parts: Iterable[str | Part]) -> str:
 class CauseRow(Answer, frozen=True):
     """One reason why nodes do not fit a pod: how many nodes, and what would unblock the pod.
 
-    `unblocked_by` is a text made from `command`, `cure`, the first `holders` of a limit, and the
-    first `cordoned` names; `people` has these names as text. `cordoned_more` counts the other
-    names; None if unknown. `off_offer`: a device or node that would fit is cordoned, failed or not
-    ready. `is_limit`: a limit refuses the pod on every node."""
+    `unblocked_by` is the text of `command`, `cure`, `held_by` and `people`. `held_by` names the
+    first of the `holders` pods that use up a limit. `cordoned` has the first cordons, and `people`
+    is their text; `cordoned_more` counts further ones, None if unknown. `off_offer`: a device or
+    node that would fit is cordoned, failed or not ready. `is_limit`: a limit refuses the pod on
+    every node."""
 
     code: schemas.RefusalCode
     words: str
@@ -422,7 +423,8 @@ class CauseRow(Answer, frozen=True):
 class MissRow(Answer, frozen=True):
     """A node that nearly fits. Amounts are plain numbers; `missing` is text with the unit.
 
-    `held_by` names the first of the `holders`, the pods whose devices there block the pod."""
+    `holders` counts the pods that use the devices needed there; `held_by` names the first of them.
+    """
 
     node: str
     code: schemas.RefusalCode

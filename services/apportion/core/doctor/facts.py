@@ -1,4 +1,4 @@
-"""The facts about an installation that the doctor checks; None if not gathered."""
+"""The facts about an installation that the doctor checks; a missing fact is None."""
 
 from msgspec import Struct
 

@@ -299,7 +299,7 @@ def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return as text what the fleet has instead, as in `; this fleet has T4; did you mean T4?`."""
+    """Return what the fleet has in place of a missing kind, as in `; this fleet has T4; …`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, code)

@@ -60,6 +60,6 @@ def consumers_of(name: str, count: int) -> Iterable[str]:
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """Return the consumers' names for a node's agent; capitals set them apart from others."""
+    """Return the consumer names of a node's agent; capitals avoid clashes with other names."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -1,4 +1,4 @@
-"""Derive which subjects an identity may publish or subscribe to from its role's table row."""
+"""Derive an identity's permissions to publish and subscribe from the table row of its role."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -41,7 +41,7 @@ ANSWER_S: Final = 60  # how long a request may be answered
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """The subjects that an identity may use; all others are forbidden. A denial overrides.
+    """The subjects that an identity may use; all others are forbidden. A denial overrides a right.
 
     `responses`: the identity may reply once to each message that it receives."""
 

@@ -59,7 +59,7 @@ def beyond(
 ) -> Mapping[str, int]:
     """Return how much more a placed pod requested than it uses, by resource name.
 
-    `wrote` has the original requests, by uid, of pods whose requests changed after submission."""
+    `wrote` has the requests in a pod's spec, by uid, if those in the ledger changed later."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

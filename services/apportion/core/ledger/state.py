@@ -207,7 +207,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def adopted(self) -> bool:
-        """Return True if the pod was already bound when the ledger first recorded its shares."""
+        """Return True if the ledger adopted the bound pod (PodAdopted) instead of placing it."""
         return self.placed_revision == self.submitted_revision
 
     @property

@@ -359,7 +359,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return the limit that blocks the pod on all nodes; empty if no limit does."""
+    """Return the limit or gang shortage that blocks the pod on all nodes; empty if neither does."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
