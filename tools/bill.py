@@ -36,7 +36,7 @@ _NAMESPACE = uuid.UUID("6a1c5f0e-2f0b-5d55-9c0e-0d2f2a4b7c11")
 
 
 class Locked(NamedTuple):
-    """One package of a lock file. An empty `marker` means that it is installed everywhere."""
+    """A package in a lock file; with an empty `marker`, it is installed on every platform."""
 
     name: str
     version: str

@@ -70,7 +70,7 @@ def chosen(
 def _users_of(
     path: str, users: Mapping[str, set[str]], starters: set[str], sources: Mapping[str, str]
 ) -> set[str]:
-    """Return the files that depend on the file at `path` directly."""
+    """Return the files that directly depend on the file at `path`."""
     if not path.endswith(".py"):
         name = PurePath(path).name
         return {user for user, source in sources.items() if name in source}

@@ -1,12 +1,11 @@
-"""Write docs/reference/compatibility.md: what we support of five systems, and which test shows it.
+"""Write docs/reference/compatibility.md: what we support of five systems, and tests to show it.
 
     python -m tools.compatibility             write it
     python -m tools.compatibility --check     report what differs, write nothing
 
 The rows are in tools/compatibility.toml. A test belongs to the row whose id its name begins with,
-as in `test_A2_...`.
-Invariant: every row has a test. Every difference states what happens here, and has a test if it can
-be tested."""
+as in `test_A2_...`. Invariant: every row has a test. Every difference states what happens here, and
+has a test if it can be tested."""
 
 import argparse
 import ast
@@ -52,14 +51,14 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the TOML file."""
+    """The systems, rows and differences in the TOML file."""
 
     system: tuple[System, ...]
     difference: tuple[Difference, ...] = ()
 
 
 class Shown(NamedTuple):
-    """A test that proves a row, with its docstring."""
+    """A test that proves a row of the compatibility table, with its docstring."""
 
     path: str
     name: str

@@ -85,7 +85,6 @@ def event_schema(row: EventType, version: int = 0) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition with its docstring unindented."""
     words = schema.get("description")
     return schema | {"description": inspect.cleandoc(words)} if words else schema
 
@@ -113,9 +112,9 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """Return a message for each changed schema that needs a new version or `--relock`.
+    """Return a message for each schema that changed but needs a new version or `--relock`.
 
-    A locked version that is gone gets a message too."""
+    A locked version that no longer exists gets a message too."""
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})

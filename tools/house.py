@@ -260,7 +260,7 @@ def one_importer(house: House) -> list[str]:
 
 
 class Figure(NamedTuple):
-    """One figure of the table, and its limit. tests/tidy enforces the `structural` figures.
+    """A figure of the code base, with its limit. tests/tidy enforces the `structural` figures.
 
     `owed` is the allowance: how far the figure may still be above its limit. It may only be
     lowered."""

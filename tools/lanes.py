@@ -143,7 +143,7 @@ def run(lane: Lane) -> Ended:
 
 
 def ran(command: Sequence[str], environ: dict[str, str]) -> tuple[str, int, float]:
-    """Run a command. Return its output, its exit status and its CPU time in seconds."""
+    """Run a command. Return its output, its exit status, and the CPU seconds that it used."""
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:

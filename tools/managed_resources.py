@@ -16,7 +16,7 @@ HEAD = "    managedResources:\n"
 
 
 def told(text: str) -> str:
-    """Return the configuration with the current list of resources in place of the old one.
+    """Return kube-scheduler's configuration with the current list of device resources in it.
 
     The list must be at the end of the file."""
     kept, head, _ = text.partition(HEAD)

@@ -67,7 +67,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 class Mutant(NamedTuple):
-    """A change of one place in a file: the place, and the code that replaces it."""
+    """A mutant of a file: the place that is changed, and the code that replaces it."""
 
     path: str
     line: int
@@ -77,18 +77,18 @@ class Mutant(NamedTuple):
     end: int
 
     def told(self) -> str:
-        """Return the position and the change on one line."""
+        """Return the mutant's position and its change, on one line."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
 
     def source(self) -> str:
-        """Return the text of the whole file after the change."""
+        """Return the text of the whole file with the mutant's change."""
         text = (ROOT / self.path).read_bytes()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
 
 def changes(node: ast.AST) -> Iterator[str]:
-    """Yield replacements for a node. For a statement, one of them removes it."""
+    """Yield code that may replace a node; for a statement, also its removal."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
             yield ast.unparse(ast.Compare(left, [SWAPS[type(op)]()], others))  # type: ignore[list-item]
@@ -194,7 +194,7 @@ def nearest(path: str) -> list[str]:
 
 
 class Called(msgspec.Struct):
-    """What one test does: its duration, and the line of each function that it calls, by file."""
+    """The record of one test: its duration, and the line of each function that it called."""
 
     seconds: float
     functions: dict[str, list[int]]

@@ -200,13 +200,12 @@ def _components(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with its docstring unindented."""
     words = schema.get("description")
     return schema | {"description": inspect.cleandoc(words)} if words else schema
 
 
 def _renamed(found: Any) -> Any:
-    """Rename generated names recursively: `Page_PodAnswer_` becomes `PodPage`, as in the code."""
+    """Rename generated schema names, also in nested values: `Page_PodAnswer_` becomes `PodPage`."""
     if isinstance(found, dict):
         return {_page_name(key): _renamed(value) for key, value in found.items()}
     if isinstance(found, (list, tuple)):  # a default in msgspec's schema may be a tuple

@@ -43,8 +43,7 @@ def pinned() -> dict[str, str]:
 
 
 def unpinned(text: str) -> Iterator[str]:
-    """Yield each image without a digest, and each action without a commit, that a file's text
-    names."""
+    """Yield each image without a digest, and each workflow action without a commit, in the text."""
     stages = set(_STAGE.findall(text))
     for found in _NAMED.finditer(text):
         image = _DEFAULT.sub(r"\1", found["image"].strip("\"'"))

@@ -156,7 +156,7 @@ def _picture(page: Page) -> Image.Image:
 
 
 class Pointer:
-    """A visible mouse pointer in the console, with which the recording acts."""
+    """A visible mouse pointer that acts in the console while it is recorded."""
 
     def __init__(self, reel: Reel, page: Page) -> None:
         self._reel = reel
@@ -166,7 +166,7 @@ class Pointer:
         page.mouse.move(*self._at)
 
     def to(self, x: float, y: float, *, steps: int = 8) -> None:
-        """Move the pointer to this position within that many frames."""
+        """Move the pointer to this position in `steps` frames."""
         from_x, from_y = self._at
         for step in range(1, steps + 1):
             part = step / steps
@@ -245,7 +245,7 @@ def in_the_console(reel: Reel, page: Page, before_ms: float) -> None:
 
 
 def ask(reel: Reel, page: Page, pointer: Pointer, label: str, text: str) -> None:
-    """Type one input of a what-if, and wait for the answer."""
+    """Type text into the what-if input with this label, and wait for the answer."""
     with page.expect_response("**/api/v1/plan*"):
         pointer.fill(page.get_by_label(label), text)
         reel.shoot(page)

@@ -539,7 +539,7 @@ COMMON: Final = {
 
 
 class Value(NamedTuple):
-    """A value of the Helm chart; `default` is empty for a group of values."""
+    """A value of the Helm chart, with its default (empty for a group of values) and its meaning."""
 
     path: str
     type: str
@@ -572,7 +572,7 @@ def _values(node: Any, schema: Mapping[str, Any], lines: list[str], prefix: str)
 
 
 def _first_on_line(key: Any, lines: list[str]) -> bool:
-    """Return True for a key in block style. A key inside `{...}` has no comment of its own."""
+    """Return True for a key in block style; a key inside `{...}` has no comment of its own."""
     return not lines[key.start_mark.line][: key.start_mark.column].strip()
 
 
@@ -607,7 +607,7 @@ def _value(value: Value) -> Row:
 
 
 def _linked(text: str) -> str:
-    """Return text in which the paths of pages are links."""
+    """Return the text with links in place of the paths of documentation pages."""
     return re.sub(r"docs/([\w/-]+\.md)", r"[\1](../\1)", text)
 
 

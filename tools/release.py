@@ -47,7 +47,7 @@ IMAGE: Final = "apportion.oci.tar"
 
 
 class Untrusted(Exception):
-    """The error that the folder differs from what was signed; the message names the difference."""
+    """Raised if the folder differs from what was signed; the message names the difference."""
 
 
 def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def authenticated(payload_type: str, body: bytes) -> bytes:
 
 
 def provenance(folder: Path, *, commit: str, key_id: str, finished: datetime) -> dict[str, Any]:
-    """Return the statement about every file of a folder and the image in one of these files."""
+    """Return a statement that names every file of the folder, and the image in one of them."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     images = [
         {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}

@@ -51,7 +51,7 @@ class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A point on a reviewer's checklist. Each of its `tests` is `path` or `path::function`."""
+    """An item of a reviewer's checklist; each of its `tests` is `path` or `path::function`."""
 
     id: int
     asks: str
@@ -61,7 +61,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the TOML file."""
+    """The worst cases, attacks and checklist points in the TOML file."""
 
     worst: tuple[Worst, ...]
     attack: tuple[Attack, ...]
@@ -105,7 +105,7 @@ def absent(tests: Iterable[str]) -> Iterator[str]:
 
 
 def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
-    """Return the page with current tables. Its other text stays unchanged."""
+    """Return the text of the page with its tables replaced by current ones."""
     made = {
         "identities": _identities(table, roles),
         "attacks": _attacks(table),

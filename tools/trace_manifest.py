@@ -29,7 +29,9 @@ OURS = (str(ROOT / "services"), str(ROOT / "schemas"))
 
 @dataclass(slots=True)
 class Visits:
-    """The files and functions that were entered, in order of entry, and the number of jumps."""
+    """The files and functions entered in a run, in order of entry, and the number of jumps.
+
+    A jump is a call from one file into another."""
 
     files: dict[str, None] = field(default_factory=dict)
     functions: dict[tuple[str, str], None] = field(default_factory=dict)

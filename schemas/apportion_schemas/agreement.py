@@ -19,11 +19,12 @@ DifferenceKind = Literal["gone", "annotation", "conflict", "missed"]
 
 @event("adoption.{node}.{pod}", "watcher", born=3)
 class PodAdopted(Payload, frozen=True):
-    """The watcher adds a running pod, with its devices, that has no placement in this ledger.
+    """The watcher records a pod that is bound to a node but has no placement in the ledger.
 
-    Another scheduler bound the pod, or its placement was voided, or the ledger was lost. `evidence`
-    names the annotation that lists the shares, and `attempt` is the attempt in it (0: none). `pod`
-    is the uid, as in `submitted`. `running`: the pod's containers already have the shares."""
+    Another scheduler bound the pod, or its placement was voided, or the ledger was lost.
+    `submitted` describes the pod, and `shares` are its shares of devices. `evidence` names the
+    annotation that lists the shares; `attempt` is the attempt in it, or 0. `pod` is the uid.
+    `running` is True if the pod's containers already have the shares."""
 
     pod: Name
     node: Name
@@ -39,8 +40,8 @@ class DifferenceFound(Payload, frozen=True):
     """The watcher compared the whole cluster with the ledger and found a difference.
 
     `ledger` and `cluster` describe the two sides. If the difference can be repaired, the next event
-    repairs it. `pod` is the uid of the pod; `name` is the object, if the difference is not about a
-    pod."""
+    repairs it. `pod` is the uid, if the difference is about a pod; otherwise `name` names the
+    object."""
 
     kind: DifferenceKind
     name: Name

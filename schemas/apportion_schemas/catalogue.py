@@ -70,9 +70,10 @@ class EventType(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Return the version of the first release, or 1 for an event that was added later.
+        """Return the oldest version that has its own payload class.
 
-        Earlier versions have only fields that `first` also has, so they are decoded as `first`."""
+        That is the version of the first release, or 1 for an event that was added later. Even older
+        versions have a subset of its fields and are decoded as this version."""
         return self.born or 1
 
     @property

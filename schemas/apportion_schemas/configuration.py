@@ -57,7 +57,7 @@ class MigGroup(Payload, frozen=True):
 
 
 class MigGeometries(Payload, frozen=True, rename="camel"):
-    """The groups of MIG instances that devices of these models may have, and no others."""
+    """The only groups of MIG instances into which devices of these `models` may be divided."""
 
     models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MODELS_MAX)]
     allowed_geometries: Annotated[tuple[MigGroup, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
@@ -86,7 +86,7 @@ class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
 
 
 class FilterDevices(Payload, frozen=True):
-    """Which devices of a node not to offer to pods, by uuid or index."""
+    """The devices of a node that are not offered to pods, listed by uuid or index."""
 
     uuid: Names = ()
     index: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()

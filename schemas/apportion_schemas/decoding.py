@@ -1,7 +1,7 @@
-"""Decode untrusted bytes; whatever is invalid about them, the error has the same type.
+"""Decode untrusted bytes so that every failure raises msgspec.DecodeError.
 
-msgspec itself also raises RecursionError for too deep nesting, and UnicodeDecodeError for text that
-is not UTF-8."""
+By itself, msgspec also raises RecursionError for too deep nesting, and UnicodeDecodeError for text
+that is not UTF-8."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -61,7 +61,8 @@ class UnreadableEvent(EventError):
 class UnknownEvent(EventError):
     """Raised if this build does not know the type or its version: a newer writer exists.
 
-    Also raised if this build fails to lift an older version, because other builds may succeed."""
+    Also raised if this build fails to convert an older version, because other builds may succeed.
+    """
 
 
 class InvalidEvent(EventError):
@@ -165,9 +166,10 @@ def encode(event: Event) -> bytes:
 def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -> Event:
     """Decode an event that was received on this NATS subject.
 
-    `legal` returns True for formats that this ledger allows, if not every ledger does. By default
-    all are legal, for callers that show a record without a state. Raises UnreadableEvent,
-    NotEnabledEvent, UnknownEvent or InvalidEvent, as the module describes."""
+    `legal` decides about formats that not every ledger allows: it returns True if this ledger
+    allows the format. By default all are legal, for callers that show a record without a state.
+    Raises UnreadableEvent, NotEnabledEvent, UnknownEvent or InvalidEvent, as the module describes.
+    """
     try:
         wire, data = _parsed(payload, legal)
     except EventError:

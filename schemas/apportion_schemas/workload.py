@@ -247,12 +247,13 @@ class PodSubmitted(Payload, frozen=True):
     kube-scheduler that chooses the pod's node by calling our extender; the pod is then placed
     there. `queue` is the pod's own setting; its gang's queue overrides it, and the default is
     `default`. `borrowing` has the asks of containers that get no devices of their own: each uses
-    those of the first container that has as much and does not run at the same time. A lender whose
-    ask was raised for this has its original ask there. A pod with `gates` (`spec.schedulingGates`)
-    is not placed. If `preempts` is False (`preemptionPolicy: Never`), no pod is evicted for it. If
-    `evictable` is False (`volcano.sh/preemptable: "false"`), it is never evicted for another pod.
-    `volume_claims` are the PersistentVolumeClaims that it mounts, also as generic ephemeral
-    volumes. `controls` are HAMi-core settings in the environment of its containers."""
+    those of the first container that has as much and does not run at the same time. If a lender's
+    ask was raised for this, `borrowing` also has its original ask. A pod with `gates`
+    (`spec.schedulingGates`) is not placed. If `preempts` is False (`preemptionPolicy: Never`), no
+    pod is evicted for it. If `evictable` is False (`volcano.sh/preemptable: "false"`), it is never
+    evicted for another pod. `volume_claims` are the PersistentVolumeClaims that it mounts, also as
+    generic ephemeral volumes. `controls` are HAMi-core settings in the environment of its
+    containers."""
 
     uid: Name
     namespace: Name

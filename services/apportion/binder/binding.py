@@ -56,9 +56,9 @@ class Bound(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """Outcome of a bind, eviction or resize that did not succeed.
 
-    `final`: another try cannot help. `unknown`: the API server did not answer, so the placement is
-    never given up, because its devices may be in use. `waits`: what the pod needs will become
-    available, so tries are not limited."""
+    `final` is True if no retry can help. `unknown`: the API server did not answer, so the placement
+    is never given up, because its devices may be in use. `waits`: the pod needs something that will
+    become available, so the number of tries is not limited."""
 
     message: str
     final: bool
@@ -98,7 +98,7 @@ class LocalTarget:
 
 
 class Binding:
-    """Handles deliveries in one task each, so that a slow bind does not delay other deliveries."""
+    """Handles each delivery in its own task, so that a slow bind delays no other delivery."""
 
     def __init__(
         self, state: State, target: Target, publisher: Publisher, *, clock: Clock, metrics: Metrics
@@ -125,7 +125,7 @@ class Binding:
         return [self._unread] if self._unread else []
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
-        """Handle deliveries until cancelled, or until this build cannot read one.
+        """Handle deliveries until cancelled, or until this build cannot read a delivery.
 
         Finishes the deliveries in progress. Raises LedgerErrors that a retry cannot fix."""
 
@@ -147,7 +147,7 @@ class Binding:
             await queue.leave()
 
     async def hold(self) -> None:
-        """Extend the timeout of deliveries in progress until cancelled, so they stay ours."""
+        """Keep extending the timeouts of deliveries in progress, so no other binder gets them."""
         while True:
             held = set(self._tasks.values())
             await self._clock.pause(ACK_WAIT_S / 3)
@@ -184,7 +184,7 @@ class Binding:
             _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
 
     async def settle(self, delivery: Delivery) -> None:
-        """Handle a delivery whose event the fold has read. A LedgerError causes a redelivery."""
+        """Handle a delivery whose event the fold has read. A LedgerError leads to redelivery."""
         record = delivery.record
         try:
             placed = self._state.rules.read(record.revision, record.subject, record.payload).data
@@ -221,7 +221,7 @@ class Binding:
             await self._record_failed(placed, outcome, delivery)
 
     def _is_away(self, name: str) -> bool:
-        """Return True if the node's agent just stopped: the kubelet would fail a pod bound now."""
+        """Return True if the node's agent has just stopped, so the kubelet would fail new pods."""
         node = self._state.nodes.get(name)
         if node is None or not node.silent or node.observed is None:
             self._away.pop(name, None)

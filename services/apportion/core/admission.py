@@ -53,7 +53,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True):
-    """The pod is admitted after these JSON patches (RFC 6902); `why` is a code for the reason."""
+    """The pod is admitted with these JSON patches (RFC 6902) applied; `why` is a reason code."""
 
     why: str
     patches: tuple[dict[str, Any], ...] = ()
@@ -236,5 +236,5 @@ def _filled(
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Return the asks of all containers: first those with own devices, then borrowing ones."""
+    """Return the device requests of all containers: first those with devices of their own."""
     return (*joined(draft.shape.asks), *draft.borrowing)

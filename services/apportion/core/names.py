@@ -25,7 +25,7 @@ def natural(name: str) -> NaturalKey:
 
 
 def look(name: str) -> str:
-    """Return the name in lower case, with digits for the letters o, i and l, which look alike."""
+    """Return a key for how a name looks: in lower case, with digits for the letters o, i and l."""
     return name.lower().translate(_LOOK_ALIKE)
 
 
@@ -50,7 +50,7 @@ def near(
 
 
 def nearest(name: str, known: Iterable[str], *, alike: float) -> list[str]:
-    """Return the known names that are most similar to `name`, all if several are equally so."""
+    """Return the most similar of the known names; if several are equally similar, all of them."""
     found = near(name, known, alike=alike, most=8, seen_as=str)
     likeness = {each: SequenceMatcher(None, each, name).ratio() for each in found}
     return sorted(each for each in found if likeness[each] == max(likeness.values()))

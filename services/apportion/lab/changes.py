@@ -49,7 +49,7 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """The error that a request's `field` is invalid; `fix` says what to write instead.
+    """Raised for an invalid `field` of a plan's request; `fix` says what to write instead.
 
     Pass a problem that begins with the field's name as `rest`, without that name."""
 
@@ -63,7 +63,7 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """The changes to simulate; see `PlanRequest`. `limits` has changed queues and quotas."""
+    """The changes to simulate, as in `PlanRequest`; `limits` has changed queues and quotas."""
 
     lose: tuple[str, ...] = ()
     drain: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Displaced(Struct, frozen=True):
-    """A pod that lost its node or device, and `again`, the pod that was submitted to replace it."""
+    """A pod that lost its node or device (`before`), and the pod that replaces it (`again`)."""
 
     before: PodState
     node: str
@@ -119,7 +119,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
-    """Return the changes for an answer, without duplicates. `state` has each device's node."""
+    """Return the changes, each once, for a plan's answer; `state` has the node of each device."""
     found = [_off(PlanChange("lose"), name, state) for name in dict.fromkeys(changes.lose)]
     found += [_off(PlanChange("drain"), name, state) for name in dict.fromkeys(changes.drain)]
     found += [PlanChange("add", value=text) for text in changes.add]
@@ -134,7 +134,6 @@ def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
 
 
 def _off(change: PlanChange, name: str, state: State) -> PlanChange:
-    """Add to `change` the node called `name`, or the device whose id begins with `name`."""
     found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
     if not found:
         return structs.replace(change, node=name)
@@ -194,7 +193,7 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
-    """Return the device with this id or unique id prefix. Raises WishInvalid, ending in `when`."""
+    """Return the device with this id or unique prefix. Raises WishInvalid, mentioning `when`."""
     found = device_names.meant(name, devices)
     if len(found) == 1:
         return found[0]
@@ -238,7 +237,7 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:
-    """Return the events that add a node with the devices in `spec`.
+    """Return the events that add a node called `name` with the devices in `spec`.
 
     The node copies nodes with the same first model: their common labels and taints, and the host
     size of one with as many devices. If there are none, it is like a simulated node."""

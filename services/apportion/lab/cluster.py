@@ -1,4 +1,4 @@
-"""A simulated cluster for experiments: a fleet or a copy of a state, with the engine.
+"""A simulated cluster for experiments: nodes from a fleet or a copied state, and the real engine.
 
 Answers are rows: lists of dicts, as pandas takes them. Invariant: nothing leaves this process."""
 
@@ -40,7 +40,7 @@ class Pods(NamedTuple):
 
 
 def read_manifests(*names: str | Path, config: ManifestConfig = DEFAULT_CONFIG) -> Pods:
-    """Read pods, gangs, queues and quotas from files and folders, as `submit` does."""
+    """Read pods, gangs, queues and quotas from files and folders, as `apportion submit` does."""
     found = read_manifest_files([str(name) for name in names], sys.stdin.buffer)
     wish, problems = read_wish(found, config)
     return Pods(wish.pods, [*wish.groups.values()], [*map(str, problems)], wish.limits)
@@ -141,9 +141,10 @@ def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
 
 
 def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
-    """Compare the recording with replays. Return a row of figures for each; `course` is its name.
+    """Replay the recording once per course, and return a row of figures for each.
 
-    Raises CourseFailed or WishInvalid."""
+    The first row is the recording; `course` has a row's name. Raises CourseFailed or WishInvalid.
+    """
     found = [_figures("happened", recorded.happened)]
     for name, otherwise in courses.items():
         found.append(_figures(name, replay(recorded, otherwise).replayed))
@@ -151,7 +152,7 @@ def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
 
 
 def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
-    """Compare policies by their names. Raises CourseFailed or WishInvalid."""
+    """Replay the recording with each policy, and compare. Raises CourseFailed or WishInvalid."""
     return compare(recorded, {name: Otherwise(changes=Changes(policy=name)) for name in policies})
 
 

@@ -28,7 +28,7 @@ _CHAINED = (PodPlaced, PlacementVoided, PodEvicted, PodResized)
 
 
 class CourseFailed(Exception):
-    """The error that the fold refuses a simulated event, or that the engine never finishes."""
+    """Raised if the fold refuses a simulated event, or if the engine never finishes."""
 
 
 def copied(state: State) -> State:
@@ -37,7 +37,7 @@ def copied(state: State) -> State:
 
 
 def newest(state: State) -> str:
-    """Return the latest time in the state. A pod submitted at this time counts as the youngest."""
+    """Return the latest time in the state; a pod submitted at that time is the youngest."""
     times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
     return max(times, default=TIME)
 
@@ -97,7 +97,7 @@ class Course:
                 return decision.events
 
     def decided(self, data: Payload) -> Change:
-        """Apply an event that the engine decided, plus the fields that a scheduler would add."""
+        """Apply an event that the engine decided, after adding the fields that a scheduler adds."""
         if isinstance(data, PodPlaced):
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)

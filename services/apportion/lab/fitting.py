@@ -1,4 +1,4 @@
-"""Find out if a pod could ever be placed: on the same nodes, without other pods.
+"""Find out whether a pod could ever be placed, by trying it on the same nodes without other pods.
 
 In the simulated empty fleet, all nodes are ready, all devices healthy, no agent is silent and
 nothing is cordoned. If a pod is refused even there, the cause is the fleet itself or a limit.
@@ -37,7 +37,7 @@ PASSES: Final = frozenset(
 
 
 class EmptyFleet:
-    """The fleet of `state` without its pods, on which `lasting` tries pods."""
+    """A copy of the fleet in `state` without its pods; `lasting` tries pods on it."""
 
     def __init__(self, state: State) -> None:
         self._state = state

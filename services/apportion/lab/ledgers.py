@@ -40,7 +40,7 @@ _decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 
 class SpanInvalid(ValueError):
-    """The error that a span cannot be recorded; names its start or end, the value and the fix."""
+    """Raised if a span cannot be recorded; names its start or end, the value and the fix."""
 
 
 class _Enough(Exception):
@@ -75,7 +75,7 @@ async def read_ledger(
     tell: Tell = lambda _, __: None,
     endless: bool = False,
 ) -> S:
-    """Fold to the span's beginning, then pass the span's events to a new `sink` and return it.
+    """Fold to the span's beginning; pass the span's events to a new `sink`, and return the sink.
 
     `tell` is called with the number of events read and the number of all events. With `endless`,
     the function continues with new events until cancelled. Raises SpanInvalid, LedgerError,
@@ -111,7 +111,6 @@ async def _limits(
     ledger: JetStreamLedger, begin: Moment | None, end: Moment | None, span: tuple[int, int],
     now: datetime,
 ) -> Limits:  # fmt: skip
-    """Resolve the span to revisions and seconds. Raises SpanInvalid."""
     first, last = span
     after, begin_s = first - 1, 0.0
     if begin is not None and begin.revision is not None:
@@ -161,7 +160,7 @@ def read_archives(
     *,
     tell: Tell = lambda _, __: None,
 ) -> S:
-    """Do as `read_ledger`, for consecutive archives that start with the first event.
+    """Do the same as `read_ledger` with consecutive archives, which start with the first event.
 
     Raises SpanInvalid, ArchiveError, OSError, UnknownEvent or RecordingFailed."""
     limits = _archived_limits(paths, *wanted.moments())
@@ -207,7 +206,6 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
 
 
 def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> bool:
-    """Return True if a record comes after `moment` (with `open_end`), or not after `moment`."""
     if moment.revision is not None:
         return revision >= moment.revision if open_end else revision <= moment.revision
     assert moment.time is not None  # noqa: S101 - a moment has one or the other

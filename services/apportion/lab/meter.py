@@ -1,4 +1,4 @@
-"""Measure a simulation: allocated devices and pending pods, integrated over time.
+"""Measure a simulation: devices in use and pending pods, integrated over time.
 
 Invariant: the figures depend only on the observed events, so equal simulations have equal figures.
 A node or pod is evaluated only when an event concerns it."""
@@ -23,7 +23,7 @@ HOUR_S: Final = 3600.0
 
 
 class _Held(Struct):
-    """One node's counts of devices and of devices in use, with their used and unused fractions."""
+    """A node's number of devices, how many are in use, and their used and unused fractions."""
 
     devices: int = 0
     touched: int = 0
@@ -142,7 +142,7 @@ class Meter:
             self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
-        """Return how many devices a pod requests, on the device types where this is smallest."""
+        """Return the fewest devices that the pod's request amounts to on any device type."""
         if self._kinds is None:
             found: dict[tuple[object, ...], Device] = {}
             for node in self._state.nodes.values():

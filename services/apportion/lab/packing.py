@@ -1,4 +1,4 @@
-"""The packing study: how much of a fleet a policy allocates before nothing fits.
+"""The packing study: how much of a fleet a policy can allocate before no more pods fit.
 
 The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): a trace's pods in
 a seeded random order, then more drawn at random until they request `OVERLOAD` times the devices.
@@ -38,14 +38,14 @@ WHO: Final = "lab"
 
 
 class Point(Struct, frozen=True):
-    """The state after one arrival: percentages of all devices that are requested and allocated."""
+    """The percentages of all devices that are requested and allocated after one arrival."""
 
     asked_percent: float
     allocated_percent: float
 
 
 class Packed(Struct, frozen=True):
-    """The result of one run. To compare runs, `decisions` has a SHA-256 of all decisions."""
+    """The result of one run; `decisions` is a SHA-256 of all decisions, to compare runs."""
 
     allocated_percent: float
     pods: int
@@ -67,7 +67,6 @@ class _Counting:
         return name
 
     def prices(self, state: State) -> PricesLearnt:
-        """Return prices for the submitted pods and the nodes of `state`. Raises NoPrices."""
         return learn(self.histogram.shapes(), node_types(state), pods=self.histogram.pods)
 
 

@@ -86,7 +86,7 @@ Tell = Callable[[PlanProgress], None]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A plan to try: pods and gangs to submit, and changes."""
+    """A plan to try: pods and gangs to submit, and changes to make to the cluster."""
 
     pods: tuple[PodDraft, ...] = ()
     groups: tuple[PodGroupObserved, ...] = ()
@@ -97,7 +97,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
-    """Return the plan in a request; manifests are read with the cluster's configuration.
+    """Return the plan for a request; its manifests are read with the cluster's configuration.
 
     Raises WishInvalid if the manifests have too many pods."""
     texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
@@ -186,7 +186,6 @@ def _play(
     tell: Tell,
     step: str,
 ) -> Played:
-    """Simulate the changes on a copy until the engine has nothing left to decide."""
     course = Course(copied(state), time=time)
     for uid in list(course.state.evictions):  # these pods will end
         course.apply(PodGone(uid=uid))
@@ -214,7 +213,7 @@ def _play(
 
 
 class _Comers:
-    """Resubmits evicted pods that have a controller. `again` maps their old uids to new pods."""
+    """Resubmits evicted pods that have a controller; `again` maps old uids to the new pods."""
 
     def __init__(self, course: Course) -> None:
         self._course = course
@@ -246,14 +245,14 @@ class _Comers:
 
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
-    """Return True if the pod is resubmitted after an eviction.
+    """Return True if the pod is submitted again after an eviction.
 
-    In Kubernetes, its controller does this. Elsewhere the watcher does, unless it is a command."""
+    In Kubernetes, its controller does this. Elsewhere the watcher does, unless the pod is a
+    command."""
     return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
 def _totals(state: State) -> Totals:
-    """Return the cluster's totals. Devices of a node that is not ready count as unhealthy."""
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())
@@ -346,7 +345,6 @@ class _Answering:
         return plan_with_text(answer)
 
     def _parted(self, wish: Plan) -> Counter[str]:
-        """Count, by gang, the placed pods of gangs that lost other pods; empty for a drain."""
         if wish.changes.drain:
             return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
@@ -473,7 +471,6 @@ class _Answering:
         return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
-        """Return why the pod is pending, as in `why`, or None if no scheduler has decided it."""
         if pod.refusal is None:
             return None
         explained = self._explainer.explained(pod, pod.refusal)
@@ -494,7 +491,7 @@ class _Answering:
         return known if unlooked(self._state, pod) else ()
 
     def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
-        """Return the number of the group of pods with these causes and this nearest node."""
+        """Return the number of the group of pods that have the same causes and nearest node."""
         if refused is not None:
             causes = tuple((each.code, each.nodes) for each in refused.causes)
             near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
@@ -597,7 +594,7 @@ REASON = "drain"
 def drain(
     course: Course, names: Iterable[str], settle: Callable[[], Iterator[int]]
 ) -> list[Displaced]:
-    """Cordon the named nodes and devices, and move their pods. `settle` lets the engine decide.
+    """Cordon the named nodes and devices, then move their pods; `settle` runs the engine.
 
     Raises WishInvalid if a node or device is unknown, or if too many pods run there."""
     there: dict[str, PodState] = {}

@@ -1,4 +1,4 @@
-"""Record a span of the ledger: arrivals and ends of pods, nodes and limits, and the outcome.
+"""Record a span of the ledger: pods that arrive and end, nodes, limits, and the outcome.
 
 A recording has the state at its beginning, a file of the events that no scheduler decided, and how
 long each pod ran. Invariant: memory use is one state and a few words for each pod, however many
@@ -58,7 +58,7 @@ _HEAD: Final = struct.Struct(">dHI")
 
 
 class RecordingFailed(Exception):
-    """The error that the span is too large to record; the message says what to do."""
+    """Raised if the span is too large to record; the message says what to do."""
 
 
 class Fact(NamedTuple):
@@ -69,7 +69,7 @@ class Fact(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """The span to record: revisions above `after` up to `upto`, and its two times in seconds."""
+    """The span to record: revisions from `after` + 1 to `upto`, and its times in seconds."""
 
     after: int
     upto: int
@@ -80,10 +80,11 @@ class Limits(Struct, frozen=True):
 class Recorded(NamedTuple):
     """A recorded span of a ledger. Dicts are keyed by pod uid.
 
-    `ran_s` is how long each pod ran that ended in the span; `ends` is when those ended that ran
-    before the span. `cut` has the pods evicted in the span. If one was submitted again under the
-    same name, `after` has its new uid, and `ran_s` includes the time after that. Otherwise its
-    running time is unknown. Pods replaced by a newer pod of the same name have no entry."""
+    `ran_s` is the running time of each pod that ended in the span. `ends` is the end of each pod
+    that already ran before the span. `cut` has the pods evicted in the span. If one was submitted
+    again under the same name, `after` has its new uid, and `ran_s` includes the time after that.
+    Otherwise its running time is unknown. Pods replaced by a newer pod of the same name have no
+    entry."""
 
     span: Span
     begin_s: float

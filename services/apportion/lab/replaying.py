@@ -68,7 +68,7 @@ Tell = Callable[[int, int], None]
 
 
 class Otherwise(Struct, frozen=True, kw_only=True):
-    """What a replay changes: `fleet`, unless empty, replaces all nodes; then `changes` are made."""
+    """What a replay changes: first a non-empty `fleet` replaces all nodes; then `changes` apply."""
 
     changes: Changes = Changes()
     fleet: tuple[SimulatedNode, ...] = ()
@@ -145,7 +145,7 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
 
 
 class Replay:
-    """A replay of a recording. With `kept`, it collects placements in the list `placed`."""
+    """Runs a replay of a recording. With `kept`, it collects its placements in `placed`."""
 
     def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
         self._recorded = recorded
@@ -238,13 +238,11 @@ class Replay:
                 self._learn()
 
     def _first_of(self, uid: str) -> str:
-        """Return the uid that the pod had before all evictions, here and in the recording."""
         while uid in self._first:
             uid = self._first[uid]
         return uid
 
     def _now_as(self, uid: str) -> str:
-        """Return the uid that the pod has now in this replay."""
         first = self._first_of(uid)
         return self._again.get(first, first)
 
@@ -306,13 +304,12 @@ class Replay:
             self._learn()
 
     def _declare(self, name: str) -> None:
-        """Declare a gang again if it ended here earlier than in the recording."""
         declared, group = self._gangs.get(name), self._course.state.groups.get(name)
         if declared is not None and (group is None or group.observed is None):
             self._course.apply(declared)
 
     def _is_other(self, data: Payload) -> bool:
-        """Return True if the event must be skipped, because it is void here or comes later."""
+        """Return True if a recorded event is skipped: it is void, or the replay makes its own."""
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends after the same running time, or when evicted here

@@ -1,6 +1,6 @@
-"""Shadow another scheduler: decide each pod that it placed, at the same revision.
+"""Shadow another scheduler: decide each pod that it places, at the same revision, and compare.
 
-Our decision is only compared. So the state stays that of the cluster, with all that the other
+Our decision is never applied, so the state stays that of the cluster, with all that the other
 scheduler placed before. Invariant: no decision of ours is applied, and nothing is appended."""
 
 import sys
@@ -45,7 +45,7 @@ def _as_ours(node: NodeObserved) -> NodeObserved:
 
 
 class Shadowing:
-    """Folds the ledger into `state`, and compares placements after revision `after` with ours.
+    """Folds the ledger into `state`; compares each placement after revision `after` with our own.
 
     `follow` is called with each compared pod; without it they are collected for the answer."""
 
@@ -144,7 +144,6 @@ class Shadowing:
             raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
-        """Return the engine's decision about the pod, or None if the engine does not decide it."""
         for _ in range(DECISIONS_MAX):
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize

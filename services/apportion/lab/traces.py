@@ -26,7 +26,7 @@ PODS: Final = 250  # per node
 
 
 class TraceInvalid(ValueError):
-    """The error that a trace is invalid; names the file, line, column, value and fix."""
+    """Raised if a trace is invalid; names the file, line, column, value and fix."""
 
 
 class _Node(Struct, frozen=True):

@@ -1,10 +1,10 @@
 """Publishes GPU memory and cores as extended resources in each node's `status`.
 
 No agent could register these, because they are not devices. A kubelet admits a pod only if its
-node's status has enough. So a pod that requested more than it was allocated
-(`core.ledger.allocatable`) is bound only after the amounts were raised. All binders write the same
-amounts. Invariant: while a node's status has less than its pods requested, no pod is bound to it,
-unless the API server forbids the write."""
+node's status has enough. A pod may have requested more than it was allocated
+(`core.ledger.allocatable`); it is bound only after the amounts were raised. All binders write the
+same amounts. Invariant: while a node's status has less than its pods requested, no pod is bound to
+it, unless the API server forbids the write."""
 
 import asyncio
 import logging
@@ -59,7 +59,6 @@ class _Container(msgspec.Struct, frozen=True, rename="camel"):
     restart_policy: str = ""
 
     def read(self, at: int, names: Collection[str], *, init: bool) -> Container:
-        """Return the container with only the resources in `names`, for `node_amounts`."""
         role: Role = "app" if not init else "sidecar" if self.restart_policy else "init"
         limits, requests = (
             {name: amount for name, amount in (said or {}).items() if name in names}
@@ -86,7 +85,7 @@ _decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The amounts last written to a node, and whether the node has been `ready` since.
+    """The amounts last written to a node's status, and whether the node stayed `ready` since.
 
     Until `ready`, the status may have less. `raised`: a pod needs more than the devices have."""
 
@@ -138,7 +137,6 @@ class Allocatable:
         self._news.set()
 
     def _doubt(self, node: str) -> None:
-        """Mark the node's amounts to be written again, because the node may have lost them."""
         if written := self._written.get(node):
             self._written[node] = msgspec.structs.replace(written, ready=False)
 
@@ -237,7 +235,7 @@ class Allocatable:
             self._written[name] = now
 
     async def _read(self, pod: PodState) -> None:
-        """Read the pod's requests; if the pod is gone, note none. Raises KubeUnavailable."""
+        """Record the pod's requests; none if the pod is gone. Raises KubeUnavailable."""
         path = pod_path(pod.submitted.namespace, pod.submitted.name)
         try:
             body = await self._api.find(path)

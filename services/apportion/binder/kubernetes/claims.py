@@ -273,7 +273,7 @@ class ClaimBinding:
         return None
 
     async def _ready(self, name: str, placed: PodPlaced, node: NodeState) -> str:
-        """Allocate the claim `name` of the pod. Return the container that represents the claim."""
+        """Allocate the claim `name` for the pod. Return the claim's container in the ledger."""
         path = _path(placed.namespace, name)
         raw = await self._api.find(path)
         if raw is None:
@@ -412,7 +412,6 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def _put(api: KubeApi, path: str, document: Json) -> Json:
-    """Replace an object that is unchanged since read. Raises KubeUnavailable, KubeRefused."""
     kind = {"apiVersion": API.removeprefix("/apis/"), "kind": "ResourceClaim"}
     whole = document | kind  # items of a list lack apiVersion and kind
     answer = await api.change("PUT", path, whole, timeout_s=_TRY_TIMEOUT_S)

@@ -78,9 +78,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Tale(Struct, frozen=True, kw_only=True):
-    """A pod event to write. With `unschedulable`, the pod's condition PodScheduled is set, too.
+    """A Kubernetes event to write about a pod.
 
-    `revision` distinguishes repeated events. `renews`: the event is repeated while still true."""
+    With `unschedulable`, the pod's condition PodScheduled is also set to False. `revision`
+    distinguishes repeated events. If `renews`, the event is written again while it is still true.
+    """
 
     uid: str
     namespace: str
@@ -114,7 +116,7 @@ _decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
 
 
 class Telling:
-    """Queues pod events and writes them, warnings first."""
+    """Queues Kubernetes events about pods and writes them, warnings first."""
 
     def __init__(
         self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace
@@ -378,7 +380,7 @@ class Telling:
 
 
 def _place_of(tale: Tale) -> str:
-    """Return an event's key in the queue, where it replaces an older event with the same key."""
+    """Return an event's key in the queue; a new event replaces a queued one with the same key."""
     return tale.uid if tale.unschedulable else _event_name(tale)
 
 
@@ -462,7 +464,7 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
 
 
 class FailedDevices:
-    """The failed devices of each node at the last check.
+    """Remembers the failed devices of each node, to report only devices that fail or recover.
 
     A device fails by its agent's event, by a mark on its node, or if the agent no longer reports
     the device. Invariant: each failure is reported once, and a recovery only after its failure."""
@@ -478,7 +480,7 @@ class FailedDevices:
                 yield pod
 
     def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
-        """Yield each pod on a changed device, with the device if it recovered, "" if it failed."""
+        """Yield pods whose device failed or recovered, and the device's id ("" for a failure)."""
         before = self._failed.pop(node.name, {})
         now = {each.device: each for each in map(failure, node.devices) if each is not None}
         if now:
@@ -490,7 +492,7 @@ class FailedDevices:
 
 
 class UndeclaredGangs:
-    """The gangs without a PodGroup at the last check.
+    """Remembers which gangs had no PodGroup at the last check, to report their pods.
 
     The PodGroup usually comes soon after the pods, so schedulers do not report the gang. If it
     never comes, the owner needs an event. Invariant: each pod is reported once, and only if two

@@ -197,7 +197,7 @@ class Slices:
 
 
 def slice_name(node: str, number: int) -> str:
-    """Return the name of a node's slice, with a hash because a node's name may be too long."""
+    """Return a name for one of a node's ResourceSlices, from a hash of the node's name."""
     return f"apportion-{hashlib.sha256(node.encode()).hexdigest()[:16]}-{number}"
 
 

@@ -57,7 +57,9 @@ _PASSING = (401, 403, 404)
 
 
 class Pace:
-    """An adaptive limit on concurrent requests. Await `turn` before each, then call `answered`."""
+    """Limits concurrent requests to the API server, and adapts the limit to its response times.
+
+    Callers enter `turn` before each request, and call `answered` or `refused` after it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -248,7 +250,6 @@ class KubernetesTarget:
     async def _patch_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, object]
     ) -> None:
-        """Patch the pod's status for users and controllers. Raises KubeUnavailable."""
         document = {"metadata": {"uid": uid}, "status": status}
         answer = await self._patch(namespace, name, document)
         if not answer.ok:
@@ -261,9 +262,9 @@ class KubernetesTarget:
         )
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
-        """Return the outcome after the node was removed. An earlier call may have bound the pod.
+        """Return the outcome for a pod whose node was removed; it may have been bound earlier.
 
-        If not, the failure is not final, because such a call may still take effect."""
+        If not, the failure is not final, because an earlier call may still take effect."""
         left = KubeRefused(0, "", f"node {placed.node} was removed from the cluster")
         try:
             outcome = await self._look(placed, left)
@@ -319,7 +320,6 @@ class KubernetesTarget:
             return _Unclear(0.0)
 
     async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
-        """Read a pod whose bind was refused, and return the outcome. Raises KubeUnavailable."""
         try:
             body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:

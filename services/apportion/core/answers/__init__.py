@@ -1,1 +1,1 @@
-"""What the gateway's API answers; the command line reads these answers."""
+"""The structs of the gateway's JSON answers, which the command line decodes."""

@@ -1,4 +1,4 @@
-"""What the doctor answers: one row per check."""
+"""The doctor's results in the API: one row per check."""
 
 from typing import Literal
 

@@ -30,7 +30,7 @@ class MomentAnswer(Answer, frozen=True):
 
 
 class Bin(Answer, frozen=True):
-    """One bar of the timeline: how many events of each type; revisions are 0 without events."""
+    """A bar of the timeline: the number of events of each type. Revisions are 0 without events."""
 
     from_time: Everyone[str]
     to_time: Everyone[str]
@@ -51,7 +51,7 @@ class MarkRow(Answer, frozen=True):
 
 
 class TimelineAnswer(Answer, frozen=True):
-    """The ledger as a timeline: first and last event, event counts per bin, notable events."""
+    """The timeline of the ledger: its first and last event, bars of counts, and notable events."""
 
     revision: Everyone[int]
     first_revision: Everyone[int]
@@ -64,11 +64,11 @@ class TimelineAnswer(Answer, frozen=True):
 class LogRow(Answer, frozen=True):
     """One event of the ledger as a sentence, with the facts behind it.
 
-    `type` is empty if this build does not know the event. `sentence` joins `parts`, in which names
-    are marked, and `clauses` by semicolons. The first `own` parts name the pod and repeat the type.
-    `namespaces` are those that the event concerns: none for a cluster event, an empty one if the
-    owner is unknown. `healthy` and `reason` are a device's new health, `priority` an evicted pod's.
-    """
+    `type` is empty if this build does not know the event. `sentence` is `parts`, in which names are
+    marked, followed by `clauses`, joined by semicolons. The first `own` parts name the pod and
+    repeat the type. `namespaces` are those that the event concerns: none for a cluster event, an
+    empty one if the owner is unknown. `healthy` and `reason` are a device's new health, `priority`
+    an evicted pod's."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -128,7 +128,7 @@ class PodNames(Answer, frozen=True):
 
 
 class WhoRow(Answer, frozen=True):
-    """A share that a pod has or had, and when; `to_revision` is 0 while it is allocated."""
+    """A pod's share, when it was allocated and freed; `to_revision` is 0 while it is allocated."""
 
     namespace: Namespace
     pod: str
@@ -146,7 +146,7 @@ class WhoRow(Answer, frozen=True):
 
 
 class WhoPage(Answer, frozen=True):
-    """A page of the shares of a device or node between the revisions `since` and `revision`."""
+    """A page of the shares that existed on a device or node from revision `since` to `revision`."""
 
     revision: Everyone[int]
     since: Everyone[int]

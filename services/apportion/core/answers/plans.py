@@ -87,7 +87,8 @@ class PlannedPod(Answer, frozen=True):
     `awaits` is why a pod that was not refused is pending. Pods of a list with the same cause have
     one `line` number, from 1. `replaces`: the pending pod of this name has another spec. `evicted`:
     the pod is already being evicted. `ends`: the plan would evict the pod, and nothing resubmits
-    it. `while_cordoned`: these drained nodes and devices alone could run it."""
+    it. `while_cordoned` lists the drained nodes and devices that could run the pod, if no others
+    can."""
 
     namespace: Namespace
     name: str

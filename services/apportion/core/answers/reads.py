@@ -34,7 +34,7 @@ NO_PRICES: Final = "no-prices"
 
 
 def fields_of(source: object, names: str) -> dict[str, Any]:
-    """Return these attributes of `source` as a dict, to fill fields of the same names.
+    """Return the attributes of `source` that `names` lists, to fill fields of the same names.
 
     A call takes a few microseconds, so answers that occur by the thousand do not use it."""
     return {name: getattr(source, name) for name in names.split()}
@@ -61,7 +61,7 @@ class ErrorAnswer(Answer, frozen=True):
 class RevisionAnswer(Answer, frozen=True):
     """The ledger revision up to which the gateway knows the state.
 
-    `frozen` is a key of `FREEZES` in `health.py` that says why no pod can be placed, or empty."""
+    `frozen` says why no pod can be placed, as a key of `FREEZES` in `health.py`, or is empty."""
 
     revision: Everyone[int]
     time: Everyone[str] = ""
@@ -351,7 +351,7 @@ QuotaPage = Page[QuotaAnswer]
 
 
 class PodDetail(Answer, frozen=True):
-    """One pod, and the revision that the answer is about."""
+    """The answer about one pod, as of `revision`."""
 
     revision: Everyone[int]
     pod: Everyone[PodAnswer]
@@ -359,7 +359,7 @@ class PodDetail(Answer, frozen=True):
 
 
 class NodeDetail(Answer, frozen=True):
-    """One node with its devices, and the revision that the answer is about."""
+    """The answer about one node and its devices, as of `revision`."""
 
     revision: Everyone[int]
     node: Everyone[NodeAnswer]
@@ -376,10 +376,10 @@ class Step(Answer, frozen=True):
 
 
 class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence, marked so that it can be linked or hidden.
+    """A name in a sentence, marked so that clients can link it or hide it.
 
-    The name is a pod's if it has a namespace, else a node's. If `quoted`, it is text that a user, a
-    driver or a program wrote."""
+    It is the name of a pod if it has a namespace, else of a node. If `quoted`, it is not a name but
+    text that a user, a driver or a program wrote."""
 
     name: People[str]
     namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
@@ -399,10 +399,11 @@ def joined(parts: Iterable[str | Part]) -> str:
 class CauseRow(Answer, frozen=True):
     """One reason why nodes do not fit a pod: how many nodes, and what would unblock the pod.
 
-    `unblocked_by` is a text made from `command`, `cure`, the first `holders` of a limit, and the
-    first `cordoned` names; `people` has these names as text. `cordoned_more` counts the other
-    names; None if unknown. `off_offer`: a device or node that would fit is cordoned, failed or not
-    ready. `is_limit`: a limit refuses the pod on every node."""
+    `unblocked_by` is the text of `command`, `cure`, `held_by` and `people`. `held_by` names the
+    first of the `holders` pods that use up a limit. `cordoned` has the first cordons, and `people`
+    is their text; `cordoned_more` counts further ones, None if unknown. `off_offer`: a device or
+    node that would fit is cordoned, failed or not ready. `is_limit`: a limit refuses the pod on
+    every node."""
 
     code: schemas.RefusalCode
     words: str
@@ -422,7 +423,8 @@ class CauseRow(Answer, frozen=True):
 class MissRow(Answer, frozen=True):
     """A node that nearly fits. Amounts are plain numbers; `missing` is text with the unit.
 
-    `held_by` names the first of the `holders`, the pods whose devices there block the pod."""
+    `holders` counts the pods that use the devices needed there; `held_by` names the first of them.
+    """
 
     node: str
     code: schemas.RefusalCode
@@ -512,7 +514,7 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """Where an undecided pod is in the queue; `gang` is what the pod's gang still waits for."""
+    """The queue position of a pod without a decision; `gang` is what its gang still waits for."""
 
     position: Everyone[int]
     pending: int
@@ -520,9 +522,9 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class PodEnd(Answer, frozen=True):
-    """How a pod ended. The rest of the answer describes the pod at `before_revision`, just before.
+    """How a pod ended. The rest of the answer describes the pod just before its end.
 
-    `phase` and `failed_before` are those of that revision."""
+    `phase` and `failed_before` are as of `before_revision`, the last revision before the end."""
 
     revision: Everyone[int]
     time: Everyone[str]
@@ -554,10 +556,10 @@ class End(Answer, frozen=True):
 
 
 class Evictions(Answer, frozen=True):
-    """Evictions in a pod's past; in `made_room`, other pods were evicted for this pod.
+    """Past evictions that concern a pod; in `made_room`, other pods were evicted for this pod.
 
     `predecessors` counts earlier pods of the same name. `before` is the eviction of the newest
-    predecessor, if it was evicted; `ended` is when and why that one ended."""
+    predecessor, if it was evicted; `ended` is when and why that pod ended."""
 
     made_room: EachItem[tuple[Eviction, ...]] = ()
     predecessors: int = 0
@@ -627,11 +629,11 @@ class Why(Answer, frozen=True):
 
 
 class QueuedPod(Answer, frozen=True):
-    """A pending pod in the queue; `position` counts all pending pods up to this one.
+    """A pending pod in the queue; `position` counts the pending pods before it and itself.
 
     `missing` is what the node `nearest` lacks. `nominated` is the node where pods are evicted for
-    it, `leaving` how many still have to end, and `room` a sentence about it, if any. `sentence` is
-    why it is pending; empty until a scheduler has seen it."""
+    this pod. `leaving` counts the evicted pods that must still end, and `room` is a sentence about
+    them. `sentence` is why the pod is pending; empty until a scheduler has seen it."""
 
     position: Everyone[int]
     namespace: Namespace
@@ -656,10 +658,10 @@ class Line(Answer, frozen=True):
 
     `devices` is the number per pod. `wants` describes `asks` and `wishes`. `sentence` is why the
     first pod is pending; empty until a scheduler has seen it. `apart` is that sentence if it says
-    more than `causes`: a limit, or what the gang lacks. `lasting`: no end of other pods would help.
-    Each of the `causes` counts nodes, of `nodes` in total; a limit counts none. These fields
-    describe a pod of namespace `whose`, as do `queue` and `gang`, because not every client may see
-    limits."""
+    more than `causes`: a limit, or what the gang lacks. `lasting`: the pods stay pending even if
+    all others end. Each of the `causes` counts nodes, of `nodes` in total; a limit counts none.
+    These fields describe a pod of namespace `whose`, as do `queue` and `gang`, because not every
+    client may see limits."""
 
     wants: Everyone[str]
     devices: Everyone[int]

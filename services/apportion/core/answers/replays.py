@@ -1,4 +1,4 @@
-"""The answers of a replay and of a shadow run: figures as they were and as simulated.
+"""The answers of a replay and of a shadow run: recorded figures next to simulated ones.
 
 "GPU" is short for a whole device of any family. A share counts as a fraction of a device: its part
 of the memory or of the cores, whichever is larger."""
@@ -76,7 +76,7 @@ Verdict = Literal["same", "other-devices", "other-node", "would-wait"]
 
 
 class Spot(Answer, frozen=True):
-    """Where a pod was placed: node and devices, if recorded; `opened` counts those empty before."""
+    """The node and devices of a pod, if recorded; `opened` counts the devices empty before."""
 
     node: str
     devices: tuple[str, ...] = ()

@@ -14,13 +14,13 @@ NOT_TOLD: Final = "-"  # replaces any other text of such a namespace
 
 
 class Kept(Enum):
-    """Marks a field whose replacement, when hidden, is the empty value of its own type."""
+    """Marks a field that is replaced by the empty value of its own type when it is hidden."""
 
     KIND = "kind"
 
 
 class Rule(Enum):
-    """The kind of a field's content, which decides which clients see it."""
+    """The kind of content that a field has; it decides which clients may see the field."""
 
     OWNERS = "owners"  # only clients of the object's namespace; the default
     EVERYONE = "everyone"  # amounts, nodes, times and codes: they do not reveal the owner
@@ -37,7 +37,7 @@ class Rule(Enum):
 
 
 class Seen(NamedTuple):
-    """Which clients may see a field (a rule), and which value replaces the field when hidden."""
+    """The visibility of a field: its rule, and the value that replaces the field when hidden."""
 
     by: Rule
     instead: str | Kept | None = Kept.KIND

@@ -1,9 +1,9 @@
 """Remove keys of HAMi's and Volcano's files that have no effect here, and record the reasons.
 
 Sources: `device-config.yaml` of HAMi's chart (templates/scheduler/device-configmap.yaml), and
-Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key asks for
-what Apportion does anyway, or is about something that Apportion lacks. Others are rejected, with
-the fix."""
+Volcano's device configuration (pkg/scheduler/api/devices/config). Invariant: a removed key requests
+what Apportion does anyway, or concerns something that Apportion lacks. Keys with any other value
+are rejected, with the fix."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,10 @@ from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
-    """A key of HAMi's or Volcano's: its values that have no effect, why, and a fix for others."""
+    """How to treat a configuration key of HAMi or Volcano that Apportion does not use.
+
+    The values in `nothing` (any value, if it is empty) have no effect, for the reason in `why`. For
+    other values, `fix` says what to write instead."""
 
     why: str
     nothing: tuple[object, ...] = ()
@@ -67,7 +70,7 @@ _UNKNOWN: Final = (
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    """Return the document without HAMi's and Volcano's own keys, and the list of removed keys."""
+    """Return the document without keys that only HAMi or Volcano uses, and the removed keys."""
     left, passed = dict(document), list[Passed]()
     nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     if isinstance(nvidia, dict):
@@ -109,7 +112,6 @@ def _taken(
 
 
 def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
-    """Remove HAMi's `migProfileAllowlist` if it allows all profiles that we create."""
     entries = nvidia.pop(_ALLOWLIST, None)
     if entries is None:
         return

@@ -1,4 +1,4 @@
-"""The table of all configuration keys for the guide: what each means, which services read it.
+"""Lists all configuration keys for the guide: what each means and which services read it.
 
 Invariant: the table has exactly the keys of `Configuration`, in its order (tested)."""
 

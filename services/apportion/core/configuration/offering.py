@@ -50,7 +50,7 @@ NO_MPS: Final = (
 
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
-    """Return the devices, with those in one of the `modes` marked unhealthy for this reason."""
+    """Return all devices, after marking those in one of the `modes` unhealthy for this reason."""
     return tuple(
         structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
         if each.mode in modes

@@ -33,7 +33,9 @@ def read_configuration(document: object) -> Configuration:
 
 
 def passed_over(document: object) -> tuple[Passed, ...]:
-    """Return the keys of HAMi and Volcano that have no effect here. Raises `ManifestError`."""
+    """Return the keys of the document that have no effect in Apportion, with the reasons.
+
+    They are keys of HAMi and Volcano. Raises `ManifestError` for an invalid document."""
     return without_foreign(_clean(document))[1]
 
 
@@ -45,7 +47,6 @@ def _clean(document: object) -> dict[str, Any]:
 
 
 def _spelled(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with Apportion's spelling of each key, and a name for every MIG group."""
     nvidia = document.get("nvidia")
     if not isinstance(nvidia, dict):
         return document

@@ -62,27 +62,27 @@ class Found(NamedTuple):
 
 
 def ok(words: str) -> Found:
-    """Return the result of a check that found nothing wrong."""
+    """Return a result in the state `ok`: the check found nothing wrong."""
     return Found("ok", (words,))
 
 
 def soon(words: Words, fix: str) -> Found:
-    """Return the result of a check for something that works today but needs attention."""
+    """Return a result in the state `soon`: it works today, but needs attention."""
     return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
-    """Return the result of a check that another failed check prevents; that check names the fix."""
+    """Return a result in the state `unknown`, because another failed check prevents this one."""
     return Found("unknown", (f"unknown: {words}",))
 
 
 def broken(words: Words, fix: str) -> Found:
-    """Return the result of a check for something that fails now, or that may lose data."""
+    """Return a result in the state `broken`: something fails now, or may lose data."""
     return Found("broken", (words,) if isinstance(words, str) else words, fix)
 
 
 def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
-    """Format nodes as `counted` does, with a note after each node; their names are marked."""
+    """Return a count with the first few node names, marked as names, and a note after each."""
     parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
     for at, (name, note) in enumerate(nodes[:LISTED]):
         parts += [", " if at else "", Part(name=name), note]
@@ -128,12 +128,12 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(ledger: LedgerFacts) -> Found | None:
-    """Report the version of nats-server; clients do not connect to one that is too old."""
+    """Report the version of nats-server; clients refuse to connect to one that is too old."""
     return ok(f"nats-server {ledger.server}; required: {ledger.oldest}")
 
 
 def durability(ledger: LedgerFacts) -> Found | None:
-    """Check that acknowledged writes are on disk (`sync_interval: always`)."""
+    """Check that writes are on disk before they are acknowledged (`sync_interval: always`)."""
     if ledger.sync_always is None:
         return soon(
             "cannot see whether the server syncs each write before acknowledging it",
@@ -178,7 +178,7 @@ def stream(ledger: LedgerFacts) -> Found | None:
 
 
 def disk(facts: Facts) -> Found | None:
-    """Check how full the stream and its server's disk are."""
+    """Check that neither the ledger's stream nor the disk of its server is nearly full."""
     ledger = facts.ledger
     if ledger is None:
         return None
@@ -351,7 +351,7 @@ def starving(found: WaitingFacts) -> Found | None:
 
 
 def schedulers(found: SchedulerFacts) -> Found | None:
-    """Check that a scheduler runs, and that no two use the same name."""
+    """Check that a scheduler runs, and that no two schedulers have the same name."""
     if not found.members:
         return broken("no scheduler reports, so nothing is placed", "start `apportion scheduler`")
     names = Counter(member.rpartition("/")[0] for member in found.members)
@@ -492,7 +492,7 @@ def agents_without_node(cluster: ClusterFacts) -> Found | None:
 
 
 def drivers(cluster: ClusterFacts) -> Found | None:
-    """Check that all device drivers are recent, and of the same release branch."""
+    """Check that all nodes have recent device drivers of the same release branch."""
     if not cluster.drivers:
         return None
     old = [
@@ -515,7 +515,7 @@ def drivers(cluster: ClusterFacts) -> Found | None:
 
 
 def refused_events(cluster: ClusterFacts) -> Found | None:
-    """Check for events that every reader skips, except those that were merely late."""
+    """Check for events that every reader skips; ignore those that were merely late."""
     if not cluster.last_refusal:
         late = f", except {many(cluster.late_events, 'late event')} about pods that had ended"
         return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
@@ -582,10 +582,11 @@ def webhook(kube: KubeFacts) -> Found | None:
 
 
 class Check(NamedTuple):
-    """A row in the table of checks: name, function, link to the documentation, needed facts.
+    """A row in the table of checks: name, function, documentation link, and the facts it needs.
 
-    `part` names the field of the facts that the check needs, empty for all; without that field the
-    check is skipped. `heard`: the result is unknown while the ledger's server does not answer."""
+    `part` names the field of the facts that the check needs; without that field the check is
+    skipped. If `part` is empty, the check gets all facts. If `heard`, the result is unknown while
+    the ledger's server does not answer."""
 
     id: str
     examine: Callable[[Any], Found | None]

@@ -1,10 +1,10 @@
-"""The facts about an installation that the doctor checks; None if one could not be gathered."""
+"""The facts about an installation that the doctor checks; a missing fact is None."""
 
 from msgspec import Struct
 
 
 class Skew(Struct, frozen=True):
-    """By how many seconds the clock of `who` is ahead of the ledger server's clock."""
+    """How many seconds the clock of the machine or writer `who` is ahead of the ledger server's."""
 
     who: str
     seconds: float
@@ -13,11 +13,11 @@ class Skew(Struct, frozen=True):
 class LedgerFacts(Struct, frozen=True, kw_only=True):
     """The ledger's server and its stream, as a client sees them.
 
-    `oldest` has the oldest server versions that this build accepts. `drifted` describes wrong
-    settings of the stream; `lost_records` are missing from it. `lagging` are servers without the
-    complete stream. `skews` are those of this machine and of the latest writers. `missing` are
-    subjects that this user needs but may not use; None if unknown. `sync_always` and the store
-    sizes come from the server's monitoring port only. Ages are by the server's clock."""
+    `oldest` names the oldest server versions that this build accepts. `drifted` lists settings of
+    the stream that are wrong; `lost_records` counts records missing from it. `lagging` are servers
+    without the complete stream. `skews` are those of this machine and of the latest writers.
+    `missing` are subjects that this user needs but may not use; None if unknown. `sync_always` and
+    the store sizes come from the server's monitoring port only. Ages are by the server's clock."""
 
     user: str
     server: str
@@ -138,7 +138,7 @@ class WaitingFacts(Struct, frozen=True, kw_only=True):
 
 
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
-    """The schedulers that send heartbeats, as `name/life`, where `life` identifies a process."""
+    """The schedulers that send heartbeats, as `name/life`; `life` is an id of the process."""
 
     members: tuple[str, ...] = ()
 

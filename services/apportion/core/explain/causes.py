@@ -90,7 +90,7 @@ def causes_say_all(explained: Explained) -> bool:
 def refused_answer(
     explainer: Explainer, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> reads.WhyRefused:
-    """Return the answer for a refusal: causes, cordons with authors, near misses.
+    """Return the answer for a refusal: causes, cordons with authors, and nodes that nearly fit.
 
     `unbelieved` are nodes that may fit, but whose agents' reports are refused."""
     causes, nearest = refused_rows(explainer, pod, explained, people=not explained.never)
@@ -108,9 +108,9 @@ def refused_answer(
 def refused_rows(
     explainer: Explainer, pod: PodState, explained: Explained, *, people: bool = False
 ) -> tuple[tuple[reads.CauseRow, ...], tuple[reads.MissRow, ...]]:
-    """Return the causes of a refusal with their cures, and near misses.
+    """Return the causes of a refusal with their cures, and the nodes that nearly fit.
 
-    With `people`, a cordon that refuses the pod has its authors."""
+    With `people`, a cause that is a cordon names the cordon's authors."""
     causes = ranked(explained.refused)
     return (
         tuple(_cause_row(explainer, pod, explained, cause, people=people) for cause in causes),
@@ -121,7 +121,7 @@ def refused_rows(
 def _authored(
     state: State, code: RefusalCode, names: list[str]
 ) -> tuple[tuple[reads.OffOffer, ...], int | None]:
-    """Return the first of the nodes or devices in `names` with cordons, and how many are left.
+    """Return the first of the nodes or devices in `names` with cordons, and how many remain.
 
     The number is None if the search stopped before the end."""
     off = _device_off if code is RefusalCode.DEVICE_CORDONED else _node_off
@@ -188,13 +188,11 @@ def _cause_row(
 
 
 def _ended(state: State, code: RefusalCode) -> bool:
-    """Return True if the code is of a condition of nodes that no node has any more."""
     closes = None if code in LASTING else cause_of(code).closes
     return closes is not None and not any(map(closes, state.nodes.values()))
 
 
 def _nearest(code: RefusalCode, refused: PodRefused) -> dict[str, str]:
-    """Return the names to insert into a fix: the nearest node with this code, and its device."""
     found = next((miss for miss in refused.nearest if miss.code is code), None)
     names = {} if found is None else {"node": found.node, "device": found.device}
     return {key: name for key, name in names.items() if name}
@@ -216,7 +214,7 @@ def _besides(explainer: Explainer, pod: PodState, explained: Explained, code: Re
 def _uncordoned(
     explainer: Explainer, code: RefusalCode, refused: PodRefused, liftable: tuple[list[str], str]
 ) -> tuple[str, str]:
-    """Return how to end a cordon: the command, and what else must end, as text."""
+    """Return the command that lifts a cordon, and what else the pod then waits for, as text."""
     names, besides = liftable
     if not names:
         if next(explainer.room.cordoned(code), None) is not None:
@@ -232,9 +230,9 @@ def _uncordoned(
 def _liftable(
     explainer: Explainer, pod: PodState, explained: Explained, code: RefusalCode
 ) -> tuple[list[str], str]:
-    """Return the cordoned nodes or devices that could run the pod, and what else must end.
+    """Return the cordoned nodes or devices that could run the pod, and what else it waits for.
 
-    If the refused pod of a gang is unknown, return everything that is cordoned."""
+    If it is unknown which pod of a gang was refused, return everything that is cordoned."""
     room, lifting = explainer.room, Lifting.SUFFICES
     if explained.shape is None:
         names = [name for name, _ in islice(room.cordoned(code), NODES_WEIGHED)]
@@ -290,7 +288,7 @@ _KINDS: Final[Mapping[RefusalCode, Callable[[Device], str]]] = {
 
 
 def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
-    """Return what the node has instead of the kind required: models, modes, indexes or labels."""
+    """Return what the node has in place of the required models, modes, indexes or labels."""
     if code in _KINDS:
         return _there([node], shape, code)
     if code is not _C.NODE_LABELS_MISMATCH:
@@ -301,7 +299,7 @@ def _kinds(code: RefusalCode, shape: Shape, node: NodeState) -> list[str]:
 
 
 def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
-    """Return what the fleet has instead, as in `; this fleet has T4; did you mean T4?`."""
+    """Return what the fleet has in place of a missing kind, as in `; this fleet has T4; …`."""
     nodes = state.nodes.values()
     if code is _C.TYPE_MISMATCH:
         models = _there(nodes, shape, code)
@@ -323,7 +321,7 @@ def _has(things: list[str]) -> str:
 
 
 def _labels_meant(state: State, shape: Shape) -> str:
-    """Return existing node labels that resemble a required label which no node has."""
+    """Return existing node labels that are similar to required labels which no node has."""
     meant = list[str]()
     for key, value in sorted(shape.node.selector.items()):
         labels = [node.host.labels for node in state.nodes.values() if node.present]
@@ -373,7 +371,7 @@ def with_taken(explainer: Explainer, pod: PodState, refused: reads.WhyRefused) -
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, reads.OffOffer]]:
-    """Yield the nodes and devices cordoned after the pod was refused that could run it, by name."""
+    """Yield, by name, what was cordoned after the pod's refusal and could otherwise run the pod."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
@@ -395,7 +393,9 @@ LIMITED = "a pod over a limit evicts no other pod"
 def spared_words(
     explainer: Explainer, pod: PodState, *, nodes: Iterable[NodeState] | None = None
 ) -> str:
-    """Return why no pod is evicted for this pod; if `nodes` is given, on these nodes only."""
+    """Return which rules keep pods of lower priority from being evicted for this pod.
+
+    If `nodes` is given, only pods on these nodes are considered."""
     state, room = explainer.state, explainer.room
     if pod.uid in state.nominated or pod.refusal is None:
         return ""

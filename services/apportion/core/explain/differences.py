@@ -1,7 +1,7 @@
-"""Compare two states: placements, pending pods, nodes, devices, limits, settings.
+"""Compare two states of the ledger: placements, pending pods, nodes, devices, limits and settings.
 
-A picture is a copy of the part of a state that can differ. Invariants: pictures of equal states are
-equal, and any difference between pictures is one between the states. An event changes only what
+A picture is a copy of everything in a state that is compared. Invariants: pictures of equal states
+are equal, and any difference between pictures is one between the states. An event changes only what
 `touched` returns."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Held(NamedTuple):
-    """The node of a pod and its shares there, in the form in which they are compared."""
+    """The node and the shares of a placed pod, as copied for a comparison of two states."""
 
     name: str
     node: str
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
     @property
     def side(self) -> Side:
-        """Return the placement in the form of one side of a difference."""
+        """Return the placement as one side (before or after) of a difference."""
         return Side(node=self.node, shares=self.shares)
 
 
@@ -43,7 +43,7 @@ _NOTHING = Side()
 
 
 class Picture(NamedTuple):
-    """The part of a state that is compared; `waiting` are pods without a placement."""
+    """A copy of what is compared between two states; `waiting` has the pods without a placement."""
 
     revision: int
     placements: dict[str, Held]
@@ -64,7 +64,7 @@ class Picture(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which parts of a state to compare, by uid, name or id; settings are always compared."""
+    """Selects what to compare: pods by uid; devices, nodes and limits by name; always settings."""
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
@@ -73,7 +73,9 @@ class Part(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """An object and the aspect that changed; `left` is the uid of a pod that lost its name."""
+    """A difference between two states: the object, the aspect that changed, and both values.
+
+    `left` is the uid of the pod that had this name before, if another pod has the name now."""
 
     key: str
     name: str
@@ -84,7 +86,7 @@ class Difference(NamedTuple):
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
-    """Return a copy of what is compared in the state: everything, or only `part`."""
+    """Copy everything in the state that is compared, or only `part` of it."""
     pods, nodes, owners = state.pods, state.nodes, state.node_of_device
     if part is not None:
         pods = {uid: pods[uid] for uid in part.pods if uid in pods}
@@ -120,7 +122,9 @@ def touched(state: State, data: Any) -> Part | None:
 
 
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield, by name, pods whose node or shares differ; a resubmitted pod counts as moved."""
+    """Yield, in order of name, a difference for each pod whose node or shares changed.
+
+    A pod that was resubmitted under the same name counts as moved."""
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
         was, now = before.placements.get(uid), after.placements.get(uid)
@@ -143,7 +147,7 @@ def placements(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield, by name, pods that became pending, and pods that are no longer pending."""
+    """Yield, in order of name, a difference for each pod that became pending or no longer is."""
     was, now = before.waiting, after.waiting
     changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
     for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
@@ -210,7 +214,7 @@ def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Yield changes of limits; a limit that was added or removed is one row."""
+    """Yield changes of limits; an added or removed limit is one difference."""
     for name, sides in groupby(LISTS["limits"](before, after), lambda each: each.name):
         if name in before.limits and name in after.limits:
             yield from sides

@@ -1,8 +1,7 @@
-"""Put a refusal into the context of the fleet: nearest nodes, limits, and "never".
+"""Find the nearest nodes for a refused pod, or the limit that blocks it, and if it never fits.
 
-`Explainer` finds the nearest nodes of a refusal, or a limit that is too small. Invariant: "never"
-appears only if every node is too small or unsuitable even when empty, or a limit is too small
-without any other pod. `lab.fitting`, which runs the engine on an empty fleet, agrees.
+Invariant: "never" appears only if every node is too small or unsuitable even when empty, or a limit
+is too small without any other pod. `lab.fitting`, which runs the engine on an empty fleet, agrees.
 
 The refusal of a gang is that of the first pod that found no node after others were placed, so it
 counts empty nodes as in use. Invariant: a node counts as the gang's own only if it would run such a
@@ -62,7 +61,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 def _cards_allowed(
     state: State, queue: QueueObserved, pods: Iterable[PodState]
 ) -> tuple[list[str], int]:
-    """Return the models in the queue's limit that suit the pods, and how many cards in total."""
+    """Return the models in the queue's limit that suit the pods, and the sum of their limits."""
     kinds: dict[tuple[str, str, str], Device] = {}
     for node in state.nodes.values():
         for held in node.devices:
@@ -136,7 +135,7 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
 def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
-    """Return, for each device resource in `hard`, the amount that it limits and its unit."""
+    """Return the amount that each device resource in `hard` limits, and the amount's unit."""
     found = {}
     for name in hard:
         resource = name
@@ -148,7 +147,7 @@ def counted_devices(
 
 
 def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
-    """Return what the placed ones of these pods use together; `taken` computes it for one pod."""
+    """Return the total of what the placed pods use; `taken` computes the usage of one pod."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -182,7 +181,7 @@ _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
 class Explainer:
-    """Explains refusals in one unchanged state; what several pods share is computed once."""
+    """Explains refusals in one unchanged state; computes what several pods share only once."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -193,7 +192,6 @@ class Explainer:
 
     @cached_property
     def _amounts(self) -> Mapping[str, tuple[Amount, int]]:
-        """Return, for each configured resource name, the amount that it limits, and the unit."""
         return amounts_by_name(dialect_config(self.state.configuration))
 
     def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
@@ -207,7 +205,7 @@ class Explainer:
         return found._replace(shape=self.wishes(pod))
 
     def wishes(self, pod: PodState) -> Shape | None:
-        """Return the refused shape; None if another pod of the gang may have been refused."""
+        """Return the refused shape; None if it is unknown which pod of the gang was refused."""
         name = pod.submitted.group
         if not name:
             return pod.submitted.shape
@@ -251,7 +249,6 @@ class Explainer:
         return queue_of(self.state, pod)
 
     def _limit_key(self, pod: PodState, refused: PodRefused) -> str:
-        """Return a key that is equal for all pods blocked by the same limit."""
         if refused.queue is not None:
             return f"queue/{self.queue_of(pod)}/{refused.queue.resource}"
         resource = refused.quota.resource if refused.quota is not None else ""
@@ -288,7 +285,7 @@ class Explainer:
         return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
 
     def never_within(self, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
-        """Return the refusal's limit if the pod exceeds it even without other pods.
+        """Return the limit that refused the pod, if the pod exceeds it even without other pods.
 
         Return None if this depends on more than the models of the chosen devices."""
         state, submitted = self.state, pod.submitted
@@ -336,7 +333,7 @@ class Explainer:
         return None
 
     def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
-        """Return the refusal with the device model of which the queue's limit is too small.
+        """Return the refusal with the device model whose limit in the queue is too small.
 
         The engine named the last model that it tried, which may not be in the limit at all."""
         limit = self._limit_key(pod, refused)
@@ -398,9 +395,9 @@ class Explainer:
         return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
     def _beside_own(self, pod: PodState, refused: PodRefused) -> tuple[PodRefused, int]:
-        """Return the refusal without the nodes for the gang's other pods, and their number.
+        """Return the refusal without nodes that the gang's other pods will use, and their number.
 
-        A node whose cordon alone blocks the gang comes first."""
+        If lifting one cordon would let the gang fit, that node comes first."""
         found, shape = refused.gang, pod.submitted.shape
         if found is None or found.present < found.needed or shape.pods != PodConstraints():
             return refused, 0
@@ -421,7 +418,7 @@ class Explainer:
     def _own_places(
         self, pod: PodState, refused: PodRefused, found: GangShortage
     ) -> tuple[set[str], str]:
-        """Return the nodes for the gang's other pods, and a node whose cordon alone blocks it."""
+        """Return the nodes for the gang's other pods, and a node to uncordon; "" if none helps."""
         shape, room, nodes = pod.submitted.shape, self.room, self.state.nodes.values()
         own = {
             each.name for each in nodes if room.holds(shape, each) and not room.miss(shape, each)

@@ -1,4 +1,4 @@
-"""Pack each node into one short row, for a picture of ten thousand nodes.
+"""Pack each node into one short row, so that the console can draw ten thousand nodes.
 
 Rows are arrays, and devices and shares are flattened, because there are 80,000 of each. Invariant:
 a row is complete and depends on its node only, so a newer row replaces an older one."""
@@ -65,18 +65,18 @@ class PackedNode(Struct, frozen=True, array_like=True):
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
-    """The usage of a node's shares: `namespace/name`, device index, fraction; empty if unknown."""
+    """The usage of each share on a node: pod, device index, fraction in use. Empty if unknown."""
 
     node: Everyone[str]
     shares: Everyone[tuple[tuple[str, int, float], ...]]
 
 
 class FleetAnswer(Answer, frozen=True):
-    """The fleet as of a revision: all rows, or those that changed after revision `after`.
+    """The fleet as of a revision: all rows, or only those that changed after revision `after`.
 
-    A `whole` answer replaces all previous rows. `gone` are nodes that left. `nodes` are encoded
-    `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples since this
-    gateway started; 0 in the past, for which no samples are kept."""
+    A `whole` answer replaces all previous rows. `gone` are nodes that left the cluster. `nodes` are
+    encoded `PackedNode`, `used` are encoded `PackedUse`. `heard` counts the usage samples received
+    since this gateway started; 0 in the past, for which no samples are kept."""
 
     revision: Everyone[int]
     whole: Everyone[bool]
@@ -91,7 +91,7 @@ Kind = tuple[str, str]  # the model of a card, and its mode unless that is hami-
 
 
 def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
-    """Return the name of a node's pool, from a label or else its models, and the device counts."""
+    """Return the node's pool: a label's value without counts, or its models with device counts."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):

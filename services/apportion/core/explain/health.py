@@ -55,7 +55,7 @@ def failure(device: DeviceState) -> FailedDevice | None:
 
 
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
-    """Return what failed devices and an unready node mean for the pod; empty if neither."""
+    """Return a text on what failed devices and an unready node mean for the pod; may be empty."""
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
     if not unready:
@@ -66,12 +66,12 @@ def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> 
 
 
 def moving(target: str) -> str:
-    """Return a hint how to move pods away from `target`, a failed device or a silent node."""
+    """Return a hint: the command that moves the pods away from a failed device or silent node."""
     return f"`apportion drain {target} --reason REASON` moves its pods"
 
 
 def unready(state: State, pod: PodState) -> str:
-    """Return why the pod's node is not ready; empty if it is, or if the pod has no node."""
+    """Return why the pod's node is not ready; empty if the node is ready or the pod has none."""
     node = state.nodes[pod.placement.node] if pod.placement is not None else None
     if node is None or node.ready:
         return ""
@@ -83,7 +83,7 @@ def unready(state: State, pod: PodState) -> str:
 
 
 def found_silent(time: str) -> str:
-    """Return when the agent was found silent, as text; its last report was earlier."""
+    """Return as text when the agent was found silent; it stopped reporting before that time."""
     return f"detected at {moment(time)}"
 
 

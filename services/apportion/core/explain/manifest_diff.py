@@ -1,4 +1,4 @@
-"""Compare what a manifest requests with what the live pod requests, except container names."""
+"""Compare a manifest with the live pod of the same name; container names are not compared."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,7 +14,7 @@ _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
 
 
 def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, ...]:
-    """Return each field that differs, with the live pod's value and the manifest's."""
+    """Return each field in which the manifest (`wanted`) differs from the live pod (`was`)."""
     found = []
     if was.shape.asks != wanted.shape.asks:
         found.append(ManifestChange("asks", _asks(was), _asks(wanted)))

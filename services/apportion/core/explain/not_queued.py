@@ -9,7 +9,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 
 
 def unlooked(state: State, pod: PodState) -> str:
-    """Return what a pod without a decision waits for, as in `until its scheduling gates …`."""
+    """Return what blocks a pod that has no decision yet, as in `until its scheduling gates …`."""
     if pod.phase is not Phase.PENDING or pod.refusal is not None:
         return ""
     if pod.submitted.gates:

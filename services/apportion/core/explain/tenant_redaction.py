@@ -1,4 +1,4 @@
-"""Redact an answer for a tenant: of other namespaces, show only amounts and nodes.
+"""Redact an answer for a tenant: objects of other namespaces keep only their amounts and nodes.
 
 Fields are redacted as marked in `answers.visibility`, then sentences are made from the result.
 Invariant: a field without a mark is hidden for other namespaces."""
@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = (
 
 
 class _Object(Enum):
-    """The owner of the object to redact: the cluster, or a visible or hidden namespace."""
+    """Who owns the object to redact: the cluster, or a namespace that is visible or hidden."""
 
     CLUSTERS = auto()
     SEEN = auto()
@@ -68,7 +68,7 @@ class _Object(Enum):
 
 
 def redacted(answer: Any, sees: Sees) -> Any:
-    """Return the answer with only what the client may see, with sentences made from that."""
+    """Return the answer with only the fields that the client may see, and sentences about these."""
     return _redacted(answer, sees, _Object.CLUSTERS)
 
 

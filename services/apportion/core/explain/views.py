@@ -258,7 +258,7 @@ def gang_answer(state: State, name: str, group: GroupState) -> reads.GangAnswer:
 
 
 def gang_models(state: State, group: GroupState) -> dict[str, int]:
-    """Return, by device model, how many of the gang's pods use such devices."""
+    """Return how many pods of the gang use devices of each model, by model."""
     found: Counter[str] = Counter()
     for pod in group.pods.values():
         if pod.placement is not None:

@@ -134,7 +134,7 @@ def _waiting(state: State, pod: PodState) -> reads.WhyWaiting | None:
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
-    """Return a refusal as text when it happens, from the nodes in its event alone.
+    """Return the text of a refusal for the moment it happens, using only the nodes in its event.
 
     Near nodes that could never take the pod are left out. Only `why`, which checks all nodes,
     states that no node ever could. The text ends with the pods that rules protect from eviction."""
@@ -180,7 +180,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> reads.WhyPlace
 
 
 def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
-    """Return how devices were chosen within the node, as text.
+    """Return as text how the policy chose the pod's devices within its node.
 
     An example is `within n1, bestfit prefers the device with the least leftover`. The text is empty
     if the policy changed later, another scheduler chose, or the pod has its own device weights."""

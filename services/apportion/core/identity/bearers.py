@@ -1,4 +1,4 @@
-"""Map a ServiceAccount token, which the API server has reviewed, to an identity on the bus.
+"""Map a ServiceAccount token that the API server has reviewed to an identity on the NATS bus.
 
 Invariants: the account alone decides the role, and the node of an agent's pod alone decides the
 agent's node. The identity has the pod's name, so no replica can act as another. Any other request
@@ -17,7 +17,7 @@ OFFLINE: Final = frozenset({"bootstrap", "callout"})
 
 
 class Given(NamedTuple):
-    """The role that a ServiceAccount gets; the names of its pods get the prefix `before`."""
+    """The role that a ServiceAccount's tokens get, and the prefix `before` for its pods' names."""
 
     role: str
     before: str = ""
@@ -28,7 +28,7 @@ Accounts = Mapping[tuple[str, str], Given]
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """The API server's review of a token; without a `pod`, the token is not bound to a pod."""
+    """What the API server reports about a token; `pod` is empty if it is not bound to a pod."""
 
     namespace: str
     account: str
@@ -54,7 +54,9 @@ def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
 
 
 def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
-    """Return the identity for a client that asks to be `asked`. Raises `InvalidIdentity`."""
+    """Return the identity for a client that connects under the name `asked`.
+
+    Raises `InvalidIdentity` if the token allows no role or only another name."""
     given = accounts.get((bearer.namespace, bearer.account))
     if given is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")

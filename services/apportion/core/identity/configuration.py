@@ -72,7 +72,7 @@ that names consumers freely. Therefore the auditor is limited to its own."""
 
 
 def subscriptions_of(identities: Iterable[Identity]) -> int:
-    """Return how many subscriptions a connection of these identities may have."""
+    """Return the limit of subscriptions for one connection that serves all of these identities."""
     nodes = {node for identity in identities for node in identity.nodes}
     return SUBSCRIPTIONS_OF_A_FLEET if EVERY_NODE in nodes else SUBSCRIPTIONS + 4 * len(nodes)
 

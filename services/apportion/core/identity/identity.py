@@ -22,10 +22,11 @@ class InvalidIdentity(ValueError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The role, name and nodes of a client of the bus. `nodes` are only for agents.
+    """The role and name of a client of the bus; for agents, also the nodes they act for.
 
-    `shared`: many processes use it at once, so the names of their consumers are not known in
-    advance. It is for agents that share one password, and for tools without settings."""
+    `shared` is True if many processes use the identity at once, so that the names of their
+    consumers are not known in advance. It is for agents with one password, and for tools without
+    settings."""
 
     role: str
     name: str
@@ -59,6 +60,6 @@ def consumers_of(name: str, count: int) -> Iterable[str]:
 
 
 def readers_of_node(node: str) -> tuple[str, ...]:
-    """Return the names of the consumers for a node's agent; capitals set them apart from others."""
+    """Return the consumer names of a node's agent; capitals avoid clashes with other names."""
     digest = sha256(node.encode()).hexdigest()[:32]
     return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -1,4 +1,4 @@
-"""Derive what an identity may publish and subscribe to, from the row of its role."""
+"""Derive an identity's permissions to publish and subscribe from the table row of its role."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -41,7 +41,7 @@ ANSWER_S: Final = 60  # how long a request may be answered
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """The subjects that an identity may use; all others are forbidden, and a denial wins.
+    """The subjects that an identity may use; all others are forbidden. A denial overrides a right.
 
     `responses`: the identity may reply once to each message that it receives."""
 
@@ -60,7 +60,7 @@ def role_of(identity: Identity) -> Role:
 
 
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
-    """Return what an identity may do; `among` are all identities of the same server.
+    """Return the subjects that an identity may use. `among` has all identities of the server.
 
     No identity may use the consumers of another identity. Raises `InvalidIdentity`."""
     role = role_of(identity)
@@ -120,7 +120,7 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Yield other identities' consumers, if this identity may use any consumer name.
+    """Yield consumers of other identities, to be denied to one that may use any consumer name.
 
     An intake creates consumers for agents, with a prefix that no identity has. Permissions cannot
     match a prefix of a token, so names that a callout admits later are not denied here."""

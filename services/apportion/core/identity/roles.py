@@ -49,9 +49,9 @@ No client subscribes to them, and no request may name one."""
 class Role(msgspec.Struct, frozen=True, kw_only=True):
     """A role on the bus: its purpose, its account, and what it may do.
 
-    `appends` are below `apportion.v1`; `sends` and `hears` are full subjects. `answering`: the role
-    may send to the reply subject of any message it receives. `consumers`: their maximum number at
-    once."""
+    `appends` are subjects below `apportion.v1`; `sends` and `hears` are full subjects to publish
+    and subscribe to. If `answering`, the role may send to the reply subject of any message it
+    receives. `consumers` is the most that it may have at one time."""
 
     name: str
     does: str

@@ -129,7 +129,6 @@ def _said(account: str) -> Iterable[str]:
 
 
 def _overheard(account: str, giver: str) -> tuple[str, ...]:
-    """Return the broadcasts of account `giver` to which `account` subscribes."""
     hears = [
         pattern
         for role in ROLES
@@ -144,7 +143,6 @@ def _overheard(account: str, giver: str) -> tuple[str, ...]:
 
 
 def _within(subject: str, pattern: str) -> bool:
-    """Return True if every subject that matches `subject` matches the pattern too."""
     return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))
 
 
@@ -175,7 +173,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Return the bucket subjects that account `keeper` serves, and which accounts may use each."""
+    """Return the bucket subjects that account `keeper` serves, and the accounts that use each."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):
@@ -196,6 +194,5 @@ def _reads(account: str) -> bool:
 
 
 def _read_in(account: str) -> str:
-    """Return the account with the stream that the roles of `account` read."""
     copied = any(role.account == account and role.reads == "copy" for role in ROLES)
     return AUDIT if copied else LEDGER

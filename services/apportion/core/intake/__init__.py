@@ -1,4 +1,4 @@
-"""Check agents' reports before they are appended, because agents cannot write to the ledger.
+"""Check the reports of agents before they are appended, as agents cannot write to the ledger.
 
-Invariant: whatever an agent sends, it only results in reports about its own node, with no other
-subject, id or fence."""
+Invariant: whatever an agent sends, it only results in reports about its own node. Their subject, id
+and fence are never the agent's choice."""

@@ -54,11 +54,12 @@ _back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").f
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the intake answers to an agent's event: appended, refused, or to be sent again.
+    """The intake's answer to an agent's event: appended, refused, or to be sent again.
 
-    An appended event is at `revision`, if known; `duplicate`: it was there before. For a `refused`
-    event, `why` is the reason. Otherwise the agent sends the event again after `again_s` seconds;
-    `held`: the intake accepts the event only when the agent reports it twice."""
+    An appended event is at `revision`, if known; `duplicate` is True if it was there before. For a
+    `refused` event, `why` is the reason. Otherwise the agent sends the event again after `again_s`
+    seconds. If `held`, the intake accepts the event only when the agent reports it a second time.
+    """
 
     revision: int | None = None
     duplicate: bool = False

@@ -88,7 +88,7 @@ def _implausible(
 
 
 def jump(before: NodeReported | None, now: NodeReported) -> str:
-    """Return why a changed device list must be reported twice; empty if the change is small."""
+    """Return why a change of the device list must be reported twice; empty if it is small."""
     if before is None:
         return ""
     had = {device.id: device for device in before.devices}

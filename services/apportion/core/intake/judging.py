@@ -41,7 +41,7 @@ class Known(Struct, frozen=True):
 
 
 class Doubt(Struct, frozen=True):
-    """The verdict on usage by pods that have no such devices now: read their bindings first."""
+    """The verdict on usage by pods that seem not to have the devices: read their bindings first."""
 
     record: UsageRecorded
     shares: tuple[ShareUsed, ...]
@@ -56,7 +56,7 @@ def source_of(node: str) -> str:
 
 
 def judge(state: State, node: str, event: Event) -> Verdict:
-    """Decide about an event whose subject and payload are about this node."""
+    """Decide whether to append an event; its subject and payload must be about this node."""
     if event.source != source_of(node):
         return Refusal("foreign-source", f"the source is {event.source!r}, not {source_of(node)!r}")
     if event.cause > event.basis:

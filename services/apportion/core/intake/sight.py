@@ -51,7 +51,9 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(Struct, frozen=True):
-    """A request from the intake to the server; if `is_record`, `shown` must check the reply."""
+    """A request that the intake sends to the server for an agent.
+
+    If `is_record`, the reply is a record of the ledger, which `shown` must check."""
 
     api: str
     body: bytes = b""
@@ -166,7 +168,7 @@ def _check_subjects(node: str, subjects: Iterable[str]) -> None:
 
 
 def shown(node: str, call: Call, answer: bytes) -> bytes:
-    """Return the server's reply for the agent; "not found" for a record it may not read."""
+    """Return the reply to pass on; "not found" in place of a record that the agent may not read."""
     if not call.is_record:
         return answer
     try:

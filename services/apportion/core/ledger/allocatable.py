@@ -29,7 +29,6 @@ class _Amounts(NamedTuple):
     cores: int
 
     def under(self, names: VgpuNames, config: DialectConfig) -> dict[str, int]:
-        """Return the amounts by resource name, in the units of each name, rounded up."""
         memory = -(-self.memory_mib // config.memory_factor)
         return {n: a for n, a in ((names.memory, memory), (names.cores, self.cores)) if a}
 
@@ -60,7 +59,7 @@ def beyond(
 ) -> Mapping[str, int]:
     """Return how much more a placed pod requested than it uses, by resource name.
 
-    `wrote` has, by uid, the requests of pods whose asks changed after submission."""
+    `wrote` has the requests in a pod's spec, by uid, if those in the ledger changed later."""
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )

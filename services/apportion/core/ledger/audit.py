@@ -69,7 +69,7 @@ class Violation(Struct, frozen=True):
 
 
 class _Closed(NamedTuple):
-    """The revisions at which a device was closed: `since` to before `until` (0: still closed)."""
+    """A range of revisions in which a device was closed; without an `until`, it still is."""
 
     since: int
     until: int = 0

@@ -223,8 +223,8 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 def _judge(node: NodeState) -> None:
     """Set which devices are healthy, by the agent's report and the marks in Kubernetes.
 
-    A MIG device is unhealthy while a pod uses it that was adopted before the device was known to be
-    in MIG mode: no event names the instances of that pod."""
+    A MIG device is unhealthy while it has a pod that was adopted before the device was known to be
+    in MIG mode, because no event names the instances of that pod."""
     marked = node.observed.unhealthy_indexes if node.observed else ()
     unnamed = node.observed.unnamed_families if node.observed else ()
     cut = {state.device.id for state in node.devices if state.device.mode == "mig"}
@@ -591,5 +591,4 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 
 @folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - changes no state
-    """Change nothing: only usage reports read these events."""
     return Change(data)

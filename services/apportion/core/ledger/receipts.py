@@ -142,7 +142,7 @@ def _split(size: int) -> int:
 
 
 def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
-    """Compute a tree's root from one leaf and its path; ReceiptInvalid if they do not match."""
+    """Return the tree's root as computed from one leaf and its path. Raises ReceiptInvalid."""
     sides: list[bool] = []
     start, end = 0, size
     while end - start > 1:
@@ -180,7 +180,7 @@ def encoded(document: Receipt | Proof) -> bytes:
 
 
 def hash_of(checkpoint: Checkpoint) -> str:
-    """Return the hash by which the next checkpoint refers to this checkpoint."""
+    """Return the checkpoint's hash; the next checkpoint contains it as `previous`."""
     return sha256(_encode(checkpoint)).hexdigest()
 
 

@@ -36,14 +36,14 @@ class Superseded(Exception):
 
 
 class Enabled(Struct, frozen=True, array_like=True):
-    """A format version that, with all lower ones, became legal with the event at revision `at`."""
+    """A format `version` that became legal, with all lower ones, by the event at revision `at`."""
 
     version: int
     at: int
 
 
 class Aside(Struct, frozen=True, array_like=True):
-    """Why readers skip a revision: the `RevisionSetAside` event's revision, author and reason."""
+    """Who made readers skip a revision, why, and the revision `at` of the event that says so."""
 
     at: int
     by: str
@@ -89,7 +89,7 @@ class Rules(Struct):
         return any(each.at < revision and version <= each.version for each in enabled)
 
     def enable(self, revision: int, data: FormatEnabled) -> str:
-        """Make a format legal after `revision`. Return an error if it is legal already."""
+        """Make a format legal after `revision`. Return an error text if it is legal already."""
         known = self.enabled.get(data.format, ())
         enabled = Enabled(data.version, revision)
         if enabled in known:
@@ -100,9 +100,9 @@ class Rules(Struct):
         return ""
 
     def heed(self, revision: int, data: RevisionSetAside) -> str:
-        """Return why the event at `revision` has no effect; empty if it sets a revision aside.
+        """Return why the event at `revision` makes readers skip nothing; empty if it takes effect.
 
-        Raises Superseded if the named revision was folded before this event was looked up."""
+        Raises Superseded if the skipped revision was folded before this event was looked up."""
         if revision not in self.heard:
             raise Superseded(
                 f"revision {data.revision} was set aside at revision {revision} by {data.by}: "
@@ -130,13 +130,13 @@ class Rules(Struct):
                 self.enable(revision, data)
 
     def changed_since(self, revision: int) -> bool:
-        """Return True if an event after `revision` set aside this revision or an earlier one.
+        """Return True if an event after `revision` set aside `revision` or an earlier one.
 
-        If so, readers that were at `revision` had another state than a fold gives for it now."""
+        If so, a state that was folded up to `revision` before that event is out of date."""
         return any(each <= revision < why.at for each, why in self.aside.items())
 
     def upto(self, revision: int) -> Rules:
-        """Return only the rules for folding a state up to that revision."""
+        """Return only the rules that apply when a state is folded up to that revision."""
         enabled = {
             name: kept
             for name, all_ in self.enabled.items()
@@ -146,7 +146,7 @@ class Rules(Struct):
         return Rules(enabled, aside, {each for each in self.heard if each <= revision})
 
     def go_on(self, ahead: Rules, revision: int) -> bool:
-        """Add rules that were looked up later to these rules, which a state at `revision` has.
+        """Add the later rules in `ahead` to the rules of a state that was folded up to `revision`.
 
         Return False if the later rules change that state, so it must not be used."""
         now = ahead.upto(revision).aside
@@ -177,7 +177,7 @@ def legal_version(name: str, enabled: Iterable[Enabled], revision: int) -> int:
 
 
 def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
-    """Decode a record if it is an event that sets a rule; return None otherwise."""
+    """Decode a record if its event sets a rule; return None for any other record."""
     if not subject.startswith(RULES.removesuffix(">")):
         return None
     try:
@@ -188,7 +188,7 @@ def said_at(revision: int, subject: str, payload: bytes) -> Said | None:
 
 
 def missing(rules: Rules, writer: str, revision: int) -> list[str]:
-    """Return the formats that this build's `writer` writes but that `revision` does not allow."""
+    """Return the formats of this build's `writer` that are not legal yet at `revision`."""
     return [
         f"{row.name}@{row.version}"
         for row in CATALOGUE

@@ -114,10 +114,10 @@ class _Node(Struct, array_like=True):
 
 
 class _Part(Struct, array_like=True, tag=0):
-    """A frame: some nodes and pods, and the names of those removed since the last frame.
+    """A frame: some nodes and pods, and the names of those removed since the previous frame.
 
-    The numbers of `shapes` continue from the last frame. In a pod, such a number replaces its shape
-    and shape key."""
+    Shapes are numbered across all frames. In a pod, such a number replaces its shape and shape key.
+    """
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
@@ -127,8 +127,6 @@ class _Part(Struct, array_like=True, tag=0):
 
 
 class _Head(Struct, array_like=True, tag=1):
-    """The small fields of the state, written once, when the snapshot is finished."""
-
     revision: int
     groups: list[tuple[str, PodGroupObserved | None]]
     queues: dict[str, QueueObserved]
@@ -179,7 +177,7 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """Takes a snapshot step by step; pass every change that the fold makes to `observe`."""
+    """Takes a snapshot step by step while the fold goes on; `observe` must get every change."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -176,7 +176,7 @@ class Backoff(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PodState(Struct, eq=False, array_like=True, gc=False):
-    """One live pod, with the revisions of the events that brought it to each phase.
+    """A live pod, with the revisions of the events that brought it to each phase.
 
     `changed_revision` is the revision of the newest `PodChanged`. `terminating`: the pod is being
     deleted but still runs. Every node treats pods with the same `shape_key` alike. Snapshots encode
@@ -207,7 +207,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def adopted(self) -> bool:
-        """Return True if the pod was already running when the ledger first heard of it."""
+        """Return True if the ledger adopted the bound pod (PodAdopted) instead of placing it."""
         return self.placed_revision == self.submitted_revision
 
     @property
@@ -250,7 +250,9 @@ class Resize(Struct, frozen=True, array_like=True):
 
 
 class Departed(Struct, frozen=True, array_like=True, gc=False):
-    """The fences that are kept for a node that was forgotten; fields as in `NodeState`."""
+    """What the state keeps of a forgotten node, so that its fences continue if it returns.
+
+    The fields are as in `NodeState`."""
 
     fence: int
     chain: str

@@ -21,7 +21,7 @@ LATE = 3_700 * 1_000_000
 
 
 def card_part(device: schemas.Device, memory_mib: int, cores: int) -> int:
-    """Return what fraction of its device a share is, in millionths: by memory, or else by cores."""
+    """Return the fraction of its device that a share has, in millionths: by memory, or by cores."""
     if memory_mib and device.memory_mib:
         return memory_mib * CARD // device.memory_mib
     return cores * CARD // device.cores if device.cores else 0
@@ -36,8 +36,6 @@ class _Held(Struct, frozen=True):
 
 
 class _Rest(Struct, frozen=True):
-    """The part of a device that is not allocated, and whether it is free, cordoned or broken."""
-
     key: Key
     part: Part
     cards: int
@@ -45,7 +43,7 @@ class _Rest(Struct, frozen=True):
 
 
 class Account:
-    """Meters what pods have allocated over time; `by` is how pods are grouped into rows."""
+    """Measures over time what pods have allocated; `by` says how pods are grouped into rows."""
 
     def __init__(self, state: State, by: By, meters: Meters, idle: int = IDLE) -> None:
         """Start with what is allocated now; `idle` is the shortest idle period, as in `Used`."""
@@ -64,7 +62,7 @@ class Account:
 
     @property
     def over(self) -> bool:
-        """Return True if the period has ended, so that later events do not matter."""
+        """Return True if the period, plus a delay for late reports, has ended."""
         return self._time >= self._meters.end + LATE
 
     def observe(self, change: Change, moment: int) -> None:

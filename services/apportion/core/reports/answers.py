@@ -10,11 +10,12 @@ from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
-    """The figures of one row, of one row in a step (`from`), or of all rows together (empty `key`).
+    """The figures of one row of a report, in the whole period or in the step beginning at `from`.
 
-    `used_gpu_hours` were used of `reported_gpu_hours`, for which nodes reported usage. The capacity
-    of a node or of the total includes all parts. That of other rows is what was granted, because
-    free devices belong to no namespace. `cost` is that of granted hours; None without prices."""
+    The row with an empty `key` is the total. Of `reported_gpu_hours`, for which nodes reported
+    usage, `used_gpu_hours` were used. The capacity of a node or of the total includes all parts.
+    That of other rows is what was granted, because free devices belong to no namespace. `cost` is
+    that of granted hours; None without prices."""
 
     key: Everyone[str]
     start: Everyone[str] = msgspec.field(default="", name="from")
@@ -56,7 +57,7 @@ class ReportAnswer(Answer, frozen=True):
 
 
 class IdleRow(Answer, frozen=True):
-    """How many idle periods a row's shares had, each at least an hour long, and the total hours."""
+    """A row's idle periods of an hour or more: how many there were, and their total hours."""
 
     key: Everyone[str]
     shares: Everyone[int]
@@ -66,7 +67,7 @@ class IdleRow(Answer, frozen=True):
 
 
 class IdleShare(Answer, frozen=True):
-    """A period in which a share was idle; `idle_now`: it had not ended at the last report."""
+    """A period in which a share was idle; `idle_now`: it was still idle at the last report."""
 
     key: str
     namespace: Namespace

@@ -1,4 +1,4 @@
-"""Add up rates over time, by row and model: the arithmetic of a report.
+"""Add up amounts in use over time, by row and device model: the arithmetic of a report.
 
 A device is a million parts (`CARD`), memory is in MiB, time in microseconds. Invariant: a meter's
 sum is its rate integrated over the period, and no moment is counted in two steps."""
@@ -15,7 +15,7 @@ CELLS_MAX: Final = 200_000
 
 
 class Part(IntEnum):
-    """The state of a part of a device at one time: granted, free, cordoned or broken."""
+    """The state of a fraction of a device: granted to pods, free, cordoned or broken."""
 
     GRANTED = 0
     FREE = 1
@@ -32,7 +32,7 @@ class TooMuch(ValueError):
 
 
 class Sums(Struct):
-    """Totals over time for each `Part`: device millionths, and MiB, each times microseconds."""
+    """Totals for each `Part`: millionths of a device, and MiB, each multiplied by microseconds."""
 
     cards: list[int]
     mib: list[int]
@@ -50,7 +50,7 @@ class Sums(Struct):
 
 
 class Meter(Struct):
-    """What one row uses of one model now (rates), since when, and the sums up to that time."""
+    """What one row has of one model since time `since`, and the totals up to that time."""
 
     since: int
     cards: list[int]
@@ -58,7 +58,7 @@ class Meter(Struct):
     sums: Sums
 
     def settle(self, now: int) -> None:
-        """Add to the sums what the rates amount to from the last update up to `now`."""
+        """Add to the sums the current rates times the time passed, up to `now`."""
         passed = now - self.since
         if passed <= 0:
             return
@@ -71,7 +71,7 @@ class Meter(Struct):
 
 
 class Meters:
-    """The meters of one period, in steps of `step` microseconds, or in one step if 0.
+    """Measures all rows and models in one period, in steps of `step` microseconds (0: one step).
 
     Steps begin at multiples of their length since 1970 (UTC); the period may cut the first and the
     last one short."""
@@ -86,7 +86,7 @@ class Meters:
         self._cells: dict[tuple[int, Key], Sums] = {}
 
     def turn(self, key: Key, part: Part, cards: int, mib: int) -> None:
-        """Change the rates of a row and model by these amounts, from the current time on."""
+        """Add these amounts to what a row has of a model, from the current time on."""
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= ROWS_MAX:
@@ -97,7 +97,7 @@ class Meters:
         meter.mib[part] += mib
 
     def go_to(self, moment: int) -> None:
-        """Move the current time to `moment`, but not back and not beyond the period."""
+        """Move the current time forward to `moment`, but not beyond the end of the period."""
         moment = min(moment, self.end)
         while self._edge <= moment:
             self._close(self._edge)
@@ -112,7 +112,7 @@ class Meters:
             self._edge = self.end + self._step
 
     def cells(self) -> Iterator[tuple[int, Key, Sums]]:
-        """Yield the sums of each step, by row and model; steps count from 0."""
+        """Yield the step's number (from 0), row, model and sums, for each step, row and model."""
         for (step, key), sums in self._cells.items():
             yield step, key, sums
 

@@ -32,7 +32,7 @@ class PriceError(ValueError):
 
 
 class Prices(Struct, frozen=True):
-    """A currency (ISO 4217), and prices of a device hour by model or pattern."""
+    """A currency (ISO 4217), and the price of a device hour for each model or pattern."""
 
     currency: str
     models: dict[str, Decimal]
@@ -48,7 +48,7 @@ class Prices(Struct, frozen=True):
         return self.models[max(matching, key=lambda each: (len(each), each))]
 
     def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these models that have no price, sorted."""
+        """Return, sorted, which of the models have no price."""
         return tuple(
             model
             for model in sorted(set(models))
@@ -56,7 +56,7 @@ class Prices(Struct, frozen=True):
         )
 
     def cost(self, model: str, cards: int) -> Decimal:
-        """Return the cost of `cards`: device millionths times microseconds. Raises `PriceError`."""
+        """Return the cost of `cards` (device millionths by microseconds). Raises `PriceError`."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
 
 

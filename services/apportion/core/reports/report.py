@@ -31,7 +31,7 @@ class Period(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What a report needs from the ledger: the meters and the account, up to a revision."""
+    """The measurements for a report, as read from the ledger up to a revision."""
 
     revision: int
     by: By
@@ -41,15 +41,12 @@ class Reading(Struct, frozen=True):
 
 
 class _Figures(Struct):
-    """The sums of one row of the report, before rounding."""
-
     sums: Sums
     used: UsedSums
     cost: Decimal = Decimal(0)
     capacity_cost: Decimal = Decimal(0)
 
     def add(self, model: str, sums: Sums, prices: Prices | None) -> None:
-        """Add the sums of one model."""
         self.sums.add(sums)
         if prices is not None:
             self.cost += prices.cost(model, sums.cards[Part.GRANTED])
@@ -57,7 +54,7 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Return granted and used time and cost, by row. The cost report raises `PriceError`."""
+    """Return granted and used time, and the cost, by row. A cost report may raise `PriceError`."""
     unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
     if unpriced and what == COST:
         raise PriceError(lacking_words(unpriced))
@@ -150,7 +147,6 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
 
 
 def _begins(read: Reading) -> str:
-    """Return when the ledger starts, if that is within the period; else empty."""
     begins = read.account.begins
     return text_of(begins) if read.period.start < begins < read.period.end else ""
 

@@ -27,7 +27,7 @@ _THEN: Final = ("was", "had been")
 
 
 def cause_with_text(row: reads.CauseRow) -> reads.CauseRow:
-    """Fill in what would unblock the pod: the cure, the pods that use a limit, the cordons."""
+    """Fill in what would unblock the pod: the cure, the pods that use up a limit, and cordons."""
     said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; used by pods of several namespaces"  # and no count
@@ -316,7 +316,6 @@ def _while_it_waits(why: reads.Why) -> str:
 
 
 def _who_ends(why: reads.Why, pods: int) -> str:
-    """Return as text how evicted pods end in a cluster without an API server."""
     if why.of_kubernetes:
         return ""
     whom, they = ("it", "it returns") if pods == 1 else ("them", "they return")

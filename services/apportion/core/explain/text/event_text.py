@@ -22,7 +22,7 @@ SHAPES_MAX = 4_096  # pods whose requests are remembered, because a refusal usua
 
 
 class Line(NamedTuple):
-    """An event as text: `parts`, then `clauses` joined by semicolons; `own` parts name its pod."""
+    """An event as text. The first `own` parts name its pod; semicolons join the `clauses`."""
 
     parts: tuple[str | Part, ...]
     own: int = 0
@@ -38,10 +38,11 @@ Pod = tuple[str | Part, ...]  # how a line names its pod: by name, or by uid if 
 
 
 class Teller:
-    """Describes events in ledger order; remembers the newest `NAMES_MAX` pod names.
+    """Describes events in ledger order, and remembers the names of up to `NAMES_MAX` pods.
 
-    Most events identify a pod only by uid; `find` returns the names of pods not remembered. If a
-    pod ends after its name was reused, as after a drain, the line calls it `the previous pod`."""
+    Most events identify a pod only by uid; `find` returns the name of a pod that is not remembered.
+    If a pod ends after its name was reused, as after a drain, the line calls it `the previous pod`.
+    """
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
@@ -259,7 +260,6 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _usage(data: schemas.UsageRecorded) -> Pod:
-    """Return how much of a node's shares was used, and which processes had no share."""
     seconds = max(1, data.seconds)
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024

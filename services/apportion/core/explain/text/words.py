@@ -1,4 +1,4 @@
-"""Describe refusals: the only place that turns codes and amounts into sentences.
+"""Describe refusals: the only module that turns their codes and amounts into sentences.
 
 Descriptions of codes are in `placement/feasibility`; amounts have the resource's Kubernetes unit.
 Invariants: a text contains no number that is not in the refusal. A cause that blocks the pod on
@@ -226,7 +226,7 @@ def missing(miss: NearMiss) -> str:
 def of_miss(
     miss: NearMiss, shape: Shape | None, kinds: list[str] | None, empty: tuple[int, int] | None
 ) -> dict[str, str]:
-    """Return what the pod needs of a near node, what the node has, and what is missing.
+    """Return texts: what the pod needs of a nearly fitting node, what the node has, what it lacks.
 
     If the pod requires a kind of node or device, `kinds` has what the node offers instead. `empty`
     is how many exclusive devices are needed and free, if too few are free."""
@@ -265,7 +265,7 @@ def _kind_wanted(code: RefusalCode, shape: Shape) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
-    """Return the text of a code; with `shape`, including what the pod requires."""
+    """Return the text of a refusal code; with `shape`, the text includes what the pod requires."""
     if shape is None:
         return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and _coreless(shape):
@@ -276,7 +276,7 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
 
 def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
-    """Return the pod's requirement that this code is about; for None, the required devices."""
+    """Return which requirement of the pod this code is about; for None, the devices it requires."""
     node, devices = shape.node, shape.devices
     match code:
         case _C.NODE_LABELS_MISMATCH:
@@ -359,7 +359,7 @@ def _causes(
 
 
 def limit_of(refused: PodRefused) -> str:
-    """Return the limit that blocks the pod on all nodes; empty if only nodes block it."""
+    """Return the limit or gang shortage that blocks the pod on all nodes; empty if neither does."""
     limits = "; ".join(of_refusal(refused))
     if refused.gang is None:
         return limits
@@ -369,7 +369,7 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(
     refused: PodRefused, found: GangShortage, said: str, whom: str = "one more pod"
 ) -> str:
-    """Return which limit keeps `whom` out, after the number of the gang's pods that still fit."""
+    """Return how many of the gang's pods fit, and which limit keeps `whom` from being placed."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
     return f"{gang(found)}; {'counting these' if counted else f'for {whom}'}, {said}"
 
@@ -377,8 +377,8 @@ def _of_gang(
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
     """Return the first cause of a refusal, for a list: a limit, or what the nearest node lacks.
 
-    `nearest` must contain only nodes that could ever run the pod. An example is `not enough of
-    example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
+    The refusal's `nearest` must contain only nodes that could ever run the pod. An example is `not
+    enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`."""
     limits = of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
@@ -439,7 +439,7 @@ def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
 
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:
-    """Return what this node lacks, as in `n1 g0 is 15,436 MiB short`; may be empty."""
+    """Return what this node lacks for the pod, as in `n1 g0 is 15,436 MiB short`; may be empty."""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
         return f"{needs}, but {miss.node} has too few" if needs else ""
@@ -492,7 +492,7 @@ def mixed_gang(group: str, models: dict[str, int]) -> str:
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
-    """Return a sentence: which pod is evicted for which (gone if `in_vain`), and the budgets."""
+    """Return a sentence: which pod is evicted for which (or for one now gone), and the budgets."""
     return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
@@ -570,7 +570,7 @@ def explained_causes(
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
-    """Return the refusal as one sentence that never begins with "can never fit"."""
+    """Return the refusal as one sentence, without "can never fit" at its start."""
     return explained_causes(explained, short=short, lead="").sentence
 
 
@@ -587,7 +587,7 @@ def cause_words(explained: Explained) -> str:
 
 
 def whose(refused: PodRefused, shape: Shape | None) -> str:
-    """Return "for one pod of its gang, " if the refusal may be another pod's; else empty."""
+    """Return "for one pod of its gang, " if another pod of the gang may be meant; else empty."""
     return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 

@@ -22,7 +22,7 @@ _AMOUNTS = (
 
 
 def charged(state: State, data: PodAdopted) -> list[DeviceState]:
-    """Return copies of the devices in the claim, with its shares taken from their free amounts.
+    """Return copies of the adopted pod's devices, less the shares that the pod has of them.
 
     The state is not changed. Raises Oversold if a device has too little free for its share."""
     if data.pod != data.submitted.uid:
@@ -46,7 +46,7 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
 
 
 def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
-    """Copy the results of `charged` to the node's devices; add devices that the node lacks."""
+    """Apply the devices that `charged` returned to the node; add those that the node lacks."""
     for made in devices:
         name = made.device.id
         device = node.by_id.get(name)
@@ -60,7 +60,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
-    """Set an adopted pod's phase to allocated if it runs, else bound, as of its submission."""
+    """Mark an adopted pod as allocated if it runs, else as bound, at its revision of submission."""
     charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision
@@ -95,7 +95,6 @@ def _copy(
 
 
 def _make_room(state: DeviceState, share: Share) -> None:
-    """Enlarge an absent device so that the share, which is in use, fits on it."""
     device = state.device
     memory_mib = max(share.memory_mib - state.memory_free_mib, 0)
     cores = max(share.cores - state.cores_free, 0)

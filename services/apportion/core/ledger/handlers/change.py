@@ -12,13 +12,13 @@ from apportion_schemas import Share
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What one event changed, for indexes and accounts derived from the state.
+    """What one event changed in the state, for indexes and accounts derived from the state.
 
     `node` is set if the node's offer or usage changed, not if a placed pod only changed phase.
     `refused` is the reason why the event was not applied, or empty. `shares` are those that came or
     left with the pod, if nothing else on the node changed; None if anything may have. `before` is
-    the pod before the event, if its shape or identity changed. `forgotten`: nodes dropped from the
-    state."""
+    the pod before the event, if its shape or identity changed. `forgotten` has the nodes that were
+    dropped from the state."""
 
     data: Any
     node: NodeState | None = None

@@ -45,7 +45,7 @@ def node_of(state: State, name: str) -> NodeState:
 
 
 def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
-    """Keep a node that left and is empty as one of the last to leave; return dropped nodes."""
+    """Keep an empty node that has left among the last to leave; return the nodes dropped for it."""
     state.left.pop(node.name, None)
     if not node.gone or node.pods or node.cordons:
         return ()
@@ -70,7 +70,7 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
 
 
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
-    """Record that the pod must end so that the event's beneficiary can be placed."""
+    """Record that the pod must end, to make room for the event's beneficiary."""
     state = context.state
     if data.pod in state.evictions:
         raise Refused(
@@ -94,14 +94,14 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
 
 
 def leave(state: State, uid: str) -> None:
-    """Forget the resize, eviction and nomination of a pod that has ended."""
+    """Forget the resize request, eviction and nomination of a pod that has ended."""
     state.resizes.pop(uid, None)
     state.evictions.pop(uid, None)
     state.nominated.pop(uid, None)
 
 
 def give_up(state: State, uid: str) -> None:
-    """End the pod's nomination to a node, unless an eviction for the pod is outstanding."""
+    """End the pod's nomination to a node, unless a pod is still being evicted for it."""
     if uid in state.nominated and not awaited(state, uid):
         del state.nominated[uid]
 

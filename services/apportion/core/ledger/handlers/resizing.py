@@ -75,7 +75,7 @@ def refused(context: Context, data: ResizeRefused) -> Change:
 
 
 def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
-    """Release the shares `held` and charge `wanted` on the node's devices.
+    """Free the shares `held` on the node's devices, and allocate the shares `wanted`.
 
     Raises Oversold if a device is absent or has not enough free; then nothing changes."""
     for share in held:
@@ -103,7 +103,7 @@ def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
 
 
 def _place(share: Share) -> Share:
-    """Return the share without the amounts that a resize may change; instances keep theirs."""
+    """Return the share without the amounts that a resize changes; MIG and vNPU shares keep them."""
     if share.instance is not None or share.template is not None:
         return share
     return structs.replace(share, memory_mib=0, cores=0)

@@ -21,10 +21,10 @@ EVIDENCE = "what it asks for; nobody says what it has"
 
 
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
-    """Return the event that charges devices to the pod, or None if no charge is possible.
+    """Return the event that charges devices to the pod, or None if that is not possible yet.
 
-    No charge is possible before the node has reported devices, or while a MIG device's instances
-    are unknown. Until the pod is adopted, the node then offers no device of the pod's families
+    It is not possible before the node has reported devices, or while a MIG device's instances are
+    unknown. Until the pod is adopted, the node then offers no device of the pod's families
     (`NodeObserved.unnamed_families`), like HAMi. `known` are the possible MIG geometries
     (`knownMigGeometries`)."""
     cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
@@ -68,7 +68,7 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """Yield shares that use up what is left of a device; of a MIG device, everything or nothing."""
+    """Yield a share of all that is left of a device; of a MIG device, only if all of it is free."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return
