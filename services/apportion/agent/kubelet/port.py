@@ -11,7 +11,7 @@ HANDED_TO: Final = "apportion.dev/handed-to"
 
 
 class Handed(Struct, frozen=True):
-    """An answer to `Allocate`: the `edits`, and the container `to` for which they are, or ""."""
+    """An earlier answer to `Allocate`: its `edits` apply to the container `to`, or none if ""."""
 
     to: str
     edits: Edits
