@@ -1,4 +1,4 @@
-"""Consumers of the stream, created under the names of their owner and checked later.
+"""Creates consumers of the stream under names that their owner may use, and checks them later.
 
 The server lets an identity manage only consumers `<identity>-<number>`. If a killed process leaves
 a consumer behind, another process may replace it. A reader lists its supported formats in its
@@ -64,7 +64,7 @@ def described(config: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 async def list_readers(wire: Wire) -> list[ReaderThere]:
-    """Return our live readers in this account. Raises LedgerUnavailable, NotPermitted."""
+    """Return the live readers of the ledger. Raises LedgerUnavailable, NotPermitted."""
     found: list[ConsumerInfo] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))

@@ -149,7 +149,7 @@ class Bucket:
         return data
 
     async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
-        """Store a message under `name`, without an entry; replace the last. Raises LedgerError."""
+        """Store a message under `name` without an entry; replace the previous message."""
         await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
 
     async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:

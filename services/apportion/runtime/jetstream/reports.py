@@ -155,7 +155,7 @@ class _Books(StateFold):
         self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
-        """Fold the event. Account for it at its server time; from an archive, at its own time."""
+        """Fold the event. Its time is that on the server; if archived, it is the event's own."""
         change = super().apply(record, event)
         self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change

@@ -25,7 +25,7 @@ class CannotDrop(LedgerError):
 
 
 class Droppable(NamedTuple):
-    """Revisions `first` to `last` may be dropped; none if last < first. `because` is the limit."""
+    """Revisions `first` to `last` may be dropped; none if last < first. `because` has the reason."""
 
     first: int
     last: int

@@ -14,7 +14,7 @@ MISSING_MAX: Final = 1_024  # records that are missing although the ledger begin
 
 
 class Fences:
-    """What a writer has learnt about which records the server still has after a trim."""
+    """Remembers for a writer which records are gone from the server since a trim or a loss."""
 
     def __init__(self) -> None:
         self._begins = 1

@@ -127,7 +127,7 @@ class Service:
         return reasons + self.soundness.not_ready()
 
     def frozen(self) -> str:
-        """Return a key of `FREEZES`: why the ledger accepts no appends of this process; or ""."""
+        """Return why the ledger takes no appends from this process (a key of `FREEZES`), or ""."""
         if self.soundness.drifted():
             return "ledger-drifted"
         trouble = self.soundness.trouble()
