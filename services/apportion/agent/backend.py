@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
 
 class DeviceBackend(Protocol):
-    """The devices of one node: their inventory, health, partitioning and use."""
+    """Reads the inventory, health and use of one node's devices, and partitions the devices."""
 
     @property
     def driver(self) -> str:

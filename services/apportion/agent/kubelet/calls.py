@@ -1,4 +1,4 @@
-"""The gRPC methods of the kubelet's sockets: their names on the wire and their messages."""
+"""Defines the gRPC methods that the kubelet and its plugins call, and serves them on sockets."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The agent on a node with a kubelet: its device plugins and its DRA plugin.
+"""Runs the agent's device plugins and its DRA plugin on a node with a kubelet.
 
 The device plugins offer a slot for every possible share of the devices, healthy or not. So the
 kubelet's counting never blocks a placement of the scheduler. Invariant: after a claim is answered

@@ -18,7 +18,7 @@ class Handed(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """The container that the kubelet's records list for certain slots."""
+    """The container that has certain slots, according to the kubelet's records."""
 
     pod: str
     namespace: str

@@ -109,7 +109,7 @@ class Threads:
 
 
 class Lane:
-    """A queue of driver calls about one GPU, which are made one after another."""
+    """Makes the driver calls about one GPU, one after another, each with a time limit."""
 
     def __init__(
         self, name: str, threads: Threads, limit_s: float, on_change: Callable[[], None]
@@ -124,7 +124,7 @@ class Lane:
         self._current: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return the function's result. Raises Hung if this or an earlier call is too slow."""
+        """Run the function and return its result. Raises Hung if this or an earlier call hangs."""
         async with self._alone:
             if self._current is not None:  # the caller of an earlier call may have been cancelled
                 await self._returned(self._current)
@@ -181,7 +181,7 @@ class Xids:
         ignored: frozenset[int],
         hung: Callable[[], Collection[str]],
     ) -> None:
-        """Ignore the XIDs in `ignored`; `hung` returns the calls that have not returned."""
+        """Ignore the XIDs in `ignored`. `hung` returns the devices whose driver call hangs."""
         self.ignored = ignored
         self._clock = clock
         self._quiet_s = quiet_s
@@ -216,7 +216,7 @@ class Xids:
             self._watched.add(device)
 
     def keep_watching(self, devices: Collection[str]) -> None:
-        """Forget subscriptions of GPUs outside `devices`: a lost GPU has lost its subscription."""
+        """Forget the subscriptions of GPUs outside `devices`: a lost GPU must subscribe again."""
         self._watched.intersection_update(devices)
 
     def wait(self, wait_s: float) -> Any:

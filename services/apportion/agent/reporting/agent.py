@@ -408,7 +408,7 @@ class Agent:
             )
 
     async def reported(self, times: int) -> int:
-        """Wait until this agent has reported at least `times` times in all; return the count."""
+        """Wait until the agent has made at least `times` reports in total; return their number."""
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= times)
         return self._looks

@@ -70,7 +70,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt whose placement was bound."""
+        """Return the number of the scheduling attempt whose placement was bound."""
         return self.placed.attempt
 
     @property

@@ -1,8 +1,8 @@
-"""The HAMi-core regions on this node's disk: one for each container, created before it starts.
+"""Manages the region files in which HAMi-core keeps a container's limits and use on this node.
 
-Invariants: a region that a container may have mapped is only changed in place, unless the container
-itself removed it. Nothing that a container puts into its folder can fail a cleanup round or make
-the round exceed its limits."""
+Each region exists before its container starts. Invariants: a region that a container may have
+mapped is only changed in place, unless the container itself removed it. Nothing that a container
+puts into its folder can fail a cleanup round or make the round exceed its limits."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ class Breach(NamedTuple):
 
 
 class Regions:
-    """The HAMi-core regions of one node, each in a subfolder of `folder`."""
+    """Manages the HAMi-core region files of one node, each in a subfolder of `folder`."""
 
     def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
         """Manage this folder. `first` are namespaces that take precedence; see `advise`."""

@@ -30,7 +30,7 @@ OwnerOf = Callable[[int], Owner | None]
 
 
 class Reading(NamedTuple):
-    """What a region counts on one of its devices: memory in bytes, and percent of compute."""
+    """The use of a device that a HAMi-core region reports: bytes of memory, percent of compute."""
 
     memory_used: int
     cores_used: int

@@ -1,4 +1,4 @@
-"""The ledger on NATS JetStream, and the connection to its server.
+"""Connects to the ledger's nats-server, and sends and receives messages.
 
 The client reconnects without end. A lost connection or a forbidden subject ends the request.
 Invariants: no message shows a password, key or token. While disconnected, the client sends nothing,

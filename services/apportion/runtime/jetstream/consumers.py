@@ -30,7 +30,7 @@ _NOBODY: Final = "reader"
 
 
 class ReaderThere(msgspec.Struct, frozen=True):
-    """A live reader: its name, and for each event the newest version that it can read."""
+    """A live reader: its name, and for each event type the newest version that it can read."""
 
     name: str
     formats: dict[str, int]
@@ -58,7 +58,7 @@ _decode = msgspec.json.Decoder(_Page).decode
 
 
 def described(config: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return a consumer's settings with metadata that lists the formats which this build reads."""
+    """Return `config` with metadata: the reader's name, and the event formats that it reads."""
     formats = [f"{row.name}@{row.version}" for row in CATALOGUE if row.version > row.born]
     return {**config, "metadata": {NAME: name, KNOWS: ",".join(formats)}}
 

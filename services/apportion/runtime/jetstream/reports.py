@@ -275,7 +275,7 @@ class PeriodError(ValueError):
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
-    """Parse the period; its default is the last day. Raises PeriodError, LedgerUnavailable."""
+    """Parse a report's period, by default the last day. Raises PeriodError, LedgerUnavailable."""
     last = await _micros(wire, "to", end, now) if end else micros_since(now)
     first = (
         await _micros(wire, "from", start, now)

@@ -1,4 +1,4 @@
-"""The stream of the ledger: its required settings, and an error for each deviation.
+"""Creates the ledger's stream, checks its settings, and reports each that deviates.
 
 Invariant: no service uses a stream from which events could be deleted individually, rolled up,
 expired or stored in part. Only the bootstrap user may drop the archived beginning, through
@@ -73,7 +73,7 @@ FREE = frozenset({
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """The stream's revisions on the server. `subjects` counts the records on requested subjects."""
+    """The stream's revisions. `subjects` has the number of records on each requested subject."""
 
     messages: int = 0
     bytes: int = 0

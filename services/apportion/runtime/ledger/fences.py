@@ -1,4 +1,4 @@
-"""Fences for subjects whose newest record is no longer on the server.
+"""Finds the revision to expect (the fence) on a subject whose newest record is gone.
 
 The server treats a subject as empty after its records were trimmed or lost. Invariants: a writer
 expects an empty subject only after folding those records. If a refusal names the subject's newest
@@ -32,7 +32,7 @@ class Fences:
         return newest
 
     async def refused(self, refusal: FenceRefused, ledger: Ledger) -> None:
-        """Learn from a refused fence which records exist. Raises LedgerUnavailable."""
+        """Learn from a refused append which records exist. Raises LedgerUnavailable."""
         if refusal.found == 0 < refusal.expected:
             async with self._asking:
                 if refusal.expected >= self._begins:

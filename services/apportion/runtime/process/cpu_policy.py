@@ -1,4 +1,4 @@
-"""The scheduling policy under which our processes do not preempt others when they wake up.
+"""Sets a scheduling policy under which our processes preempt no others when they wake up.
 
 A pod passes through half a dozen processes, and each wakes the next. With too few processors, each
 wake-up would interrupt a process and cool its caches. Under this policy events wait and are handled

@@ -1,4 +1,4 @@
-"""A service's connection to the ledger: checked, and with batched appends.
+"""Connects a service to the ledger, checks the stream, and batches the service's appends.
 
 Invariant: outside a session a service keeps no data of the ledger, so a restart begins empty."""
 
