@@ -124,7 +124,7 @@ class Holders:
         return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
-        """Return the containers that have slots of the resource, by pod uid. Raises NotPrepared."""
+        """Return names of containers with slots of `resource`, by pod uid. Raises NotPrepared."""
         found: dict[str, set[str]] = {}
         for entry in await asyncio.to_thread(self._entries):
             if entry.resource_name == resource:

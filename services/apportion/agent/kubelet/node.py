@@ -71,7 +71,7 @@ class ClaimDoor:
         seconds: Histogram,
         clock: Clock,
     ) -> None:
-        """Create the plugin. `prepared` maps uids of prepared ResourceClaims to uids of pods."""
+        """Create the plugin for the kubelet in folder `kubelet`. See `Holders` for `prepared`."""
         self._node = node
         self._socket = kubelet / "plugins" / DRIVER / "dra.sock"
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"

@@ -82,7 +82,7 @@ class Plugin:
         return f"apportion-{self.resource.replace('/', '.')}.sock"
 
     def options(self) -> Any:
-        """Return the kubelet's options, such as calling `PreStartContainer` before each start."""
+        """Return options for the kubelet, such as to call `PreStartContainer` before each start."""
         return pb.Options(
             pre_start_required=not self.is_amount, get_preferred_allocation_available=False
         )

@@ -83,7 +83,7 @@ class Daemons:
                 raise NotMade(f"the MPS daemon of {card} rejects the memory limit: {said}")
 
     async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
-        """Stop unneeded daemons and restart dead ones. Return, by device, if the restart succeeded.
+        """Stop unneeded daemons and restart dead ones. Return, by device, whether a restart worked.
 
         `needed` maps each device that needs a daemon to the MiB of its largest share."""
         died: dict[str, bool] = {}

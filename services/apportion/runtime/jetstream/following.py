@@ -80,7 +80,7 @@ class Follower:
         return self._task is not None and not self._task.done()
 
     async def caught_up(self) -> None:
-        """Implement `Subscription.caught_up`. Raises the error that ended the delivery."""
+        """Wait for all earlier records; see `Subscription`. Raises what ended the delivery."""
         waiting = asyncio.ensure_future(self._caught_up.wait())
         ended = asyncio.ensure_future(self.join())
         try:
